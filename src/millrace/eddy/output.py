@@ -1,0 +1,52 @@
+"""Results of a block: payload columns are gathered here, and nowhere earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from millrace.spec import JoinSpec
+from millrace.tuples import TupleBatch
+
+
+class Output:
+    """Turns result tuples into record batches of about ``batch_size`` rows.
+
+    A block that is only counted gathers nothing: its result is one row with the count.
+    """
+
+    name = "Output"
+
+    def __init__(self, spec: JoinSpec, batch_size: int) -> None:
+        self._spec = spec
+        self._schema = spec.output_schema
+        self._size = batch_size
+        self._columns = [(spec.aliases.index(o.source.relation), o.source.column) for o in spec.output]
+        self._ready: list[pa.RecordBatch] = []
+        self._rows = 0
+        self.counted = 0
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        """Take result tuples; yield a record batch when enough rows have come together."""
+        self.counted += batch.size
+        if self._spec.count_only or not batch.size:
+            return
+        arrays = [batch.stores[r].gather(column, batch.rows[r]) for r, column in self._columns]
+        arrays = arrays or [pa.nulls(batch.size)]
+        self._ready.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._rows += batch.size
+        if self._rows >= self._size:
+            yield from self._flush()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left, and the count of a block that is only counted."""
+        if self._spec.count_only:
+            yield pa.RecordBatch.from_arrays([pa.array([self.counted], pa.int64())], schema=self._schema)
+        else:
+            yield from self._flush()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        if self._ready:
+            yield self._ready[0] if len(self._ready) == 1 else pa.concat_batches(self._ready)
+            self._ready, self._rows = [], 0

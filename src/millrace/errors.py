@@ -1,0 +1,55 @@
+"""The tree of errors that Millrace raises.
+
+Every error says what was wrong, where, what was expected and what would work. Errors that Spark
+itself raises for a query that Spark runs pass through unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class MillraceError(Exception):
+    """Root of every error raised by Millrace on bad input or in a failed run."""
+
+
+class OptionError(MillraceError, ValueError):
+    """An option has an unknown name or a value out of its range."""
+
+
+class InputError(MillraceError, ValueError):
+    """A table, file, folder or column that the query names cannot be used."""
+
+
+class QueryError(MillraceError, ValueError):
+    """The query text is not something Millrace can answer (for example, not a SELECT)."""
+
+
+class UnsupportedType(MillraceError, TypeError):
+    """A column's type cannot be used in the place where the query uses it."""
+
+
+class RoutingError(MillraceError, RuntimeError):
+    """A routing policy broke its contract, for example by naming an illegal destination."""
+
+
+class ExecutionError(MillraceError, RuntimeError):
+    """A run failed inside a task for a reason that the message explains."""
+
+
+class SetupError(MillraceError, RuntimeError):
+    """The machine lacks something that Millrace needs, such as Java."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a hint that lists near matches of ``name``, or everything there is when none is near."""
+    names = sorted(set(known))
+    close = get_close_matches(name.lower(), [n.lower() for n in names], n=3)
+    hits = [n for n in names if n.lower() in close]
+    if hits:
+        return "did you mean " + " or ".join(repr(h) for h in hits) + "?"
+    if not names:
+        return "there are none."
+    shown = ", ".join(repr(n) for n in names[:12])
+    return f"there is {shown}{', …' if len(names) > 12 else ''}."

@@ -1,0 +1,253 @@
+"""Predicates that Millrace evaluates itself, with Spark's semantics, on Arrow columns.
+
+Only expressions that can neither raise nor depend on anything but their columns are in this
+language; everything else of SQL stays with Spark. Truth is three-valued. Numbers are compared
+after widening both sides to ``Compare.type``; NaN equals NaN and is greater than every other
+number, -0.0 equals 0.0, strings compare by bytes.
+
+The same tree serves two ends: :func:`evaluate` computes a boolean array from arrays, and
+:func:`pushdown` gives a ``pyarrow.compute.Expression`` for skipping Parquet row groups.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal as Choice
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Comparison = Choice["=", "<=>", "<>", "<", "<=", ">", ">="]
+
+
+@dataclass(frozen=True)
+class ColumnRef:
+    """A column of one relation of the block. ``relation`` is the alias, both exactly as in the spec."""
+
+    relation: str
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.relation}.{self.column}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """The value of a column."""
+
+    ref: ColumnRef
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant. ``value`` is what ``pa.scalar(value, type)`` takes; None is SQL's NULL."""
+
+    value: Any
+    type: pa.DataType
+
+
+Operand = Column | Literal
+
+
+@dataclass(frozen=True)
+class Compare:
+    """``left op right`` after both sides are cast to ``type`` (a widening that cannot fail)."""
+
+    op: Comparison
+    left: Operand
+    right: Operand
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class InList:
+    """``operand IN (values…)``; a None among the values makes a miss NULL, as in SQL."""
+
+    operand: Column
+    values: tuple[Any, ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Like:
+    """``operand LIKE pattern`` with backslash as the escape character."""
+
+    operand: Column
+    pattern: str
+
+
+@dataclass(frozen=True)
+class IsNull:
+    """``operand IS NULL``; never null itself."""
+
+    operand: Column
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A boolean column used as a predicate."""
+
+    operand: Column
+
+
+@dataclass(frozen=True)
+class Not:
+    argument: Predicate
+
+
+@dataclass(frozen=True)
+class And:
+    arguments: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    arguments: tuple[Predicate, ...]
+
+
+Predicate = Compare | InList | Like | IsNull | Truth | Not | And | Or
+
+
+def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
+    """Yield every column that the expression reads, possibly more than once."""
+    match node:
+        case Column(ref):
+            yield ref
+        case Literal():
+            return
+        case Compare(_, left, right, _):
+            yield from columns_of(left)
+            yield from columns_of(right)
+        case InList(operand, _, _) | Like(operand, _) | IsNull(operand) | Truth(operand):
+            yield from columns_of(operand)
+        case Not(argument):
+            yield from columns_of(argument)
+        case And(arguments) | Or(arguments):
+            for argument in arguments:
+                yield from columns_of(argument)
+
+
+def relations_of(node: Predicate) -> frozenset[str]:
+    """Return the aliases of the relations that the predicate reads."""
+    return frozenset(ref.relation for ref in columns_of(node))
+
+
+_ORDER = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+    "=": pc.equal,
+    "<>": pc.not_equal,
+}
+
+
+def _float_compare(op: str, left: Any, right: Any) -> Any:
+    """Compare floats with NaN equal to itself and above every other number (Spark's order)."""
+    left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
+    match op:
+        case "=":
+            return pc.or_kleene(pc.equal(left, right), pc.and_kleene(left_nan, right_nan))
+        case "<>":
+            return pc.invert(_float_compare("=", left, right))
+        case "<":
+            return pc.or_kleene(pc.less(left, right), pc.and_kleene(right_nan, pc.invert(left_nan)))
+        case ">":
+            return _float_compare("<", right, left)
+        case "<=":
+            return pc.invert(_float_compare("<", right, left))
+        case _:
+            return pc.invert(_float_compare("<", left, right))
+
+
+def _build(node: Predicate, column: Callable[[ColumnRef], Any], lift: Callable[[pa.Scalar], Any]) -> Any:
+    """Apply Arrow's compute functions along the tree to whatever ``column`` and ``lift`` return."""
+
+    def operand(side: Operand, to: pa.DataType) -> Any:
+        if isinstance(side, Literal):
+            return lift(pa.scalar(side.value, side.type).cast(to))
+        return pc.cast(column(side.ref), to)
+
+    def build(child: Predicate) -> Any:
+        return _build(child, column, lift)
+
+    match node:
+        case Compare("<=>", left, right, to):
+            both = pc.and_(pc.is_null(operand(left, to)), pc.is_null(operand(right, to)))
+            same = pc.coalesce(build(Compare("=", left, right, to)), lift(pa.scalar(False)))
+            return pc.or_(both, same)
+        case Compare(op, left, right, to):
+            a, b = operand(left, to), operand(right, to)
+            if pa.types.is_floating(to):
+                return _float_compare(op, a, b)
+            return _ORDER[op](a, b)
+        case InList(arg, values, to):
+            tests: list[Predicate] = [Compare("=", arg, Literal(v, to), to) for v in values]
+            if pa.types.is_floating(to) or any(v is None for v in values):
+                return build(Or(tuple(tests)))
+            data = operand(arg, to)
+            found = pc.is_in(data, value_set=pa.array(values, to))
+            return pc.if_else(pc.is_null(data), lift(pa.scalar(None, pa.bool_())), found)
+        case Like(arg, pattern):
+            return pc.match_like(column(arg.ref), pattern)
+        case IsNull(arg):
+            return pc.is_null(column(arg.ref))
+        case Truth(arg):
+            return column(arg.ref)
+        case Not(arg):
+            return pc.invert(build(arg))
+        case And(args):
+            return reduce(pc.and_kleene, map(build, args))
+        case Or(args):
+            return reduce(pc.or_kleene, map(build, args))
+
+
+def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array:
+    """Return the predicate's truth for every row: a boolean array with nulls for unknown."""
+    return _build(node, columns.__getitem__, lambda scalar: scalar)
+
+
+def pushdown(node: Predicate) -> pc.Expression:
+    """Return the predicate over plain column names, for row-group pruning of one relation."""
+    return _build(node, lambda ref: pc.field(ref.column), lambda scalar: pc.scalar(scalar))
+
+
+def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:
+    """Return the conjunction, or None for an empty one."""
+    if not predicates:
+        return None
+    return predicates[0] if len(predicates) == 1 else And(predicates)
+
+
+def show(node: Predicate | Operand) -> str:
+    """Return the expression as readable SQL, for plans and reports."""
+
+    def literal(value: Any) -> str:
+        if isinstance(value, decimal.Decimal | int | float) and not isinstance(value, bool):
+            return str(value)
+        return "NULL" if value is None else f"'{value}'"
+
+    match node:
+        case Column(ref):
+            return str(ref)
+        case Literal(value, _):
+            return literal(value)
+        case Compare(op, left, right, _):
+            return f"{show(left)} {op} {show(right)}"
+        case InList(arg, values, _):
+            return f"{show(arg)} IN ({', '.join(map(literal, values))})"
+        case Like(arg, pattern):
+            return f"{show(arg)} LIKE '{pattern}'"
+        case IsNull(arg):
+            return f"{show(arg)} IS NULL"
+        case Truth(arg):
+            return show(arg)
+        case Not(arg):
+            return f"NOT ({show(arg)})"
+        case And(args):
+            return " AND ".join(f"({show(a)})" for a in args)
+        case Or(args):
+            return " OR ".join(f"({show(a)})" for a in args)

@@ -1,0 +1,71 @@
+"""Figures of a run, as they travel from a task back to the user: plain, frozen, JSON on the way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class ModuleFigures:
+    """What one module of one eddy did.
+
+    Attributes:
+        name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
+        action: ``"scan"``, ``"build"``, ``"probe"``, ``"select"`` or ``"output"``.
+        tuples_in: Tuples sent to the module.
+        tuples_out: Tuples it returned.
+        calls: Batches sent to it.
+        seconds: Wall time spent in it.
+    """
+
+    name: str
+    action: str
+    tuples_in: int
+    tuples_out: int
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CellFigures:
+    """What one cell (one eddy in one task) or one map task of the exchange did.
+
+    Attributes:
+        cell: The cell's number; map tasks of the exchange use ``-1``.
+        seconds: Wall time from the first pull to the last row.
+        modules: Figures per module.
+        orders: ``(order, tuples)``: the sequence of modules that source tuples were routed
+            through, and how many went that way.
+        tuples_routed: Tuples handed to a destination, summed over all routings.
+        intermediate_tuples: Tuples made by probes that were not yet results.
+        output_tuples: Rows of the result.
+        rows_exchanged: Rows that arrived in (or left through) exchanged blocks.
+        blocks_exchanged: Number of such blocks.
+        bytes_exchanged: Their size in bytes.
+        peak_bytes: Peak resident memory of the Python process, in bytes.
+    """
+
+    cell: int
+    seconds: float
+    modules: tuple[ModuleFigures, ...] = ()
+    orders: tuple[tuple[str, int], ...] = ()
+    tuples_routed: int = 0
+    intermediate_tuples: int = 0
+    output_tuples: int = 0
+    rows_exchanged: int = 0
+    blocks_exchanged: int = 0
+    bytes_exchanged: int = 0
+    peak_bytes: int = 0
+
+    def to_json(self) -> str:
+        """Return the figures as one JSON line."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> CellFigures:
+        """Read what :meth:`to_json` wrote."""
+        raw = json.loads(text)
+        raw["modules"] = tuple(ModuleFigures(**m) for m in raw["modules"])
+        raw["orders"] = tuple((order, count) for order, count in raw["orders"])
+        return cls(**raw)

@@ -1,0 +1,82 @@
+"""The query graph: attribute classes and which relations they connect.
+
+Columns that equalities tie together form an *attribute class*; every member of a class has the
+same value in a result tuple, so an equality between any two members is implied and may be used
+whether or not the query wrote it. Classes only join equalities that compare in the same type,
+because widening to different types is not transitive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from millrace.expressions import ColumnRef, relations_of
+from millrace.spec import JoinSpec
+
+
+@dataclass(frozen=True)
+class AttributeClass:
+    """Columns equated with each other.
+
+    Attributes:
+        type: The type in which they are compared.
+        members: ``(relation number, column)``, in the order of relations.
+    """
+
+    type: pa.DataType
+    members: tuple[tuple[int, str], ...]
+
+    def columns(self, relation: int) -> tuple[str, ...]:
+        """Return the relation's columns in this class: usually one or none."""
+        return tuple(column for number, column in self.members if number == relation)
+
+    @cached_property
+    def span(self) -> int:
+        """Bit set of the relations that have a column in this class."""
+        span = 0
+        for number, _ in self.members:
+            span |= 1 << number
+        return span
+
+
+@dataclass(frozen=True)
+class QueryGraph:
+    """Attribute classes and residual predicates as bit sets over relation numbers."""
+
+    relations: int
+    classes: tuple[AttributeClass, ...]
+    residual_spans: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spec: JoinSpec) -> QueryGraph:
+        """Build the graph of a block."""
+        number = {alias: i for i, alias in enumerate(spec.aliases)}
+        groups: list[tuple[pa.DataType, set[ColumnRef]]] = []
+        for equality in spec.equalities:
+            pair = {equality.left, equality.right}
+            touching = [g for g in groups if g[0] == equality.type and g[1] & pair]
+            groups = [g for g in groups if g not in touching]
+            groups.append((equality.type, pair.union(*(g[1] for g in touching))))
+        classes = tuple(
+            AttributeClass(kind, tuple(sorted((number[r.relation], r.column) for r in refs)))
+            for kind, refs in groups
+        )
+        spans = tuple(sum(1 << number[alias] for alias in relations_of(p)) for p in spec.residuals)
+        return cls(len(spec.relations), classes, spans)
+
+    @cached_property
+    def everything(self) -> int:
+        """The span of a result tuple."""
+        return (1 << self.relations) - 1
+
+    def bound(self, span: int, relation: int) -> tuple[int, ...]:
+        """Return the numbers of the classes that tie ``relation`` to tuples of ``span``."""
+        bit = 1 << relation
+        return tuple(i for i, c in enumerate(self.classes) if c.span & bit and c.span & span)
+
+    def neighbours(self, span: int) -> tuple[int, ...]:
+        """Return the relations outside ``span`` that a class connects to it."""
+        return tuple(r for r in range(self.relations) if not span >> r & 1 and self.bound(span, r))

@@ -1,0 +1,50 @@
+"""Hash functions over numpy arrays: fixed-width codes and Arrow's variable-width values."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_FNV_BASIS = np.uint64(0xCBF29CE484222325)
+
+
+@njit(cache=True, nogil=True)
+def mix(codes: np.ndarray) -> np.ndarray:
+    """Return a well-mixed ``int64`` hash of each ``int64`` code (the splitmix64 finaliser)."""
+    out = np.empty(len(codes), np.int64)
+    for i in range(len(codes)):
+        x = np.uint64(codes[i]) + _GOLDEN
+        x = (x ^ (x >> _S30)) * _M1
+        x = (x ^ (x >> _S27)) * _M2
+        out[i] = np.int64(x ^ (x >> _S31))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def combine(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return one ``int64`` hash for pairs of codes; order matters, collisions must be verified."""
+    out = np.empty(len(left), np.int64)
+    for i in range(len(left)):
+        x = np.uint64(left[i]) * _M2 + _GOLDEN
+        x = (x ^ (x >> _S30)) + np.uint64(right[i])
+        x = (x ^ (x >> _S27)) * _M1
+        out[i] = np.int64(x ^ (x >> _S31))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def hash_bytes(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return an ``int64`` hash of each byte string ``data[offsets[i]:offsets[i + 1]]`` (FNV-1a)."""
+    n = len(offsets) - 1
+    out = np.empty(n, np.int64)
+    for i in range(n):
+        h = _FNV_BASIS
+        for j in range(offsets[i], offsets[i + 1]):
+            h = (h ^ np.uint64(data[j])) * _FNV_PRIME
+        out[i] = np.int64(h)
+    return out

@@ -1,0 +1,287 @@
+"""SteMs: half a join. One for each relation; base tuples are built into it and probed for.
+
+Raman, Deshpande, Hellerstein 2003. Rules kept inside the SteM, as in that paper's Table 2:
+
+* TimeStamp: a match is returned only to the component that arrived later. Rows are stamped in
+  the order of building, so "older than the probe tuple" is a bound on row numbers.
+* LastMatchTimeStamp (section 3.5): a tuple of a relation that is not built may probe again while
+  the SteM is incomplete, and meets only the rows that came since its last probe.
+* Set semantics, where the relation asks for it (section 3.2): a duplicate is dropped at build.
+
+A SteM has an index on every combination of its columns that some probe has bound so far, made
+when that probe first comes. Conjuncts that a hash cannot decide are verified on the match.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import InputError
+from millrace.graph import QueryGraph
+from millrace.kernels import START, Multimap, combine
+from millrace.relations import KeyLayout, RelationStore
+from millrace.spec import RelationSpec
+from millrace.tuples import Signature, TupleBatch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Classes = tuple[int, ...]
+_ANY = Signature(0)
+_SAMPLE = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A probe that may be under way: resumable, so that no probe's output outgrows a batch."""
+
+    batch: TupleBatch
+    classes: Classes
+    codes: Array
+    entry: Array
+    low: int
+    high: Array | None
+    end: int
+    cursor: tuple[int, int] = (0, START)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no match has been asked for yet."""
+        return self.cursor == (0, START)
+
+
+class SteM:
+    """The state module of one relation.
+
+    Args:
+        number: The relation's number in the block.
+        spec: The relation.
+        graph: The block's query graph.
+    """
+
+    def __init__(self, number: int, spec: RelationSpec, graph: QueryGraph) -> None:
+        self.number = number
+        self.name = f"SteM({spec.alias})"
+        self.complete = False
+        self.layout = KeyLayout.of(graph, number)
+        self.store = RelationStore(spec.schema, self.layout.keys)
+        self._spec = spec
+        self._graph = graph
+        self._layouts = [KeyLayout.of(graph, r) for r in range(graph.relations)]
+        self._indexes: dict[Classes, Multimap] = {}
+        self._stamps = np.empty(0, np.int64)
+        if spec.distinct and len(self.layout.keys) < len(spec.schema):
+            raise InputError(
+                f"relation {spec.alias!r} has set semantics: every column of it must be joined on, "
+                f"got {spec.schema.names} with {[k.name for k in self.layout.keys]} joined"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Number of tuples held."""
+        return self.store.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of tuples, codes and indexes in bytes."""
+        return self.store.nbytes + sum(i.nbytes for i in self._indexes.values())
+
+    def build(self, batch: TupleBatch, stamp: int | None) -> TupleBatch:
+        """Insert singletons and bounce them back (BuildFirst, SteM BounceBack).
+
+        Args:
+            batch: Tuples of this relation alone, in a store of their own.
+            stamp: Timestamp of the first tuple, the rest count up from it; None when no tuple of
+                the run needs one.
+
+        Returns:
+            The tuples that were not duplicates, now pointing into the SteM.
+        """
+        source = batch.stores[self.number]
+        rows = batch.rows[self.number]
+        chunk = source.chunk(rows)
+        coded = [source.codes(k)[rows] for k in range(len(self.layout.keys))]
+        if self._spec.distinct:
+            fresh = self._fresh(chunk, coded)
+            chunk, coded = chunk.take(pa.array(fresh)), [c[fresh] for c in coded]
+        first = self.rows
+        self.store.append(chunk, coded)
+        for classes, index in self._indexes.items():
+            index.insert(self._index_codes(classes, coded))
+        stamps = None
+        if stamp is not None:
+            stamps = np.arange(stamp, stamp + chunk.num_rows)
+            if self.rows > len(self._stamps):
+                grown = np.empty(max(self.rows, 2 * len(self._stamps)), np.int64)
+                grown[:first] = self._stamps[:first]
+                self._stamps = grown
+            self._stamps[first : self.rows] = stamps
+        numbers = np.arange(first, self.rows, dtype=np.int32)
+        return TupleBatch(
+            replace(batch.signature, built=True),
+            {self.number: numbers},
+            {self.number: self.store},
+            stamps,
+            path=batch.path,
+            origin=len(numbers),
+        )
+
+    def start(self, batch: TupleBatch) -> Probe:
+        """Begin to probe with tuples that do not span this relation."""
+        classes = self._graph.bound(batch.signature.span, self.number)
+        codes, entry = np.empty(0, np.int64), np.empty(0, np.int32)
+        if classes:
+            codes = self._probe_codes(batch, classes)
+            entry = self._index(classes).enter(codes)
+        high = None
+        if batch.stamps is not None:
+            high = np.searchsorted(self._stamps[: self.rows], batch.stamps).astype(np.int32)
+        return Probe(batch, classes, codes, entry, batch.seen, high, self.rows)
+
+    def probe(self, probe: Probe, limit: int) -> tuple[TupleBatch, Probe | None]:
+        """Return at most ``limit`` concatenated matches, and the rest of the probe if any."""
+        batch = probe.batch
+        if probe.classes:
+            left, right, cursor = self._index(probe.classes).probe(
+                probe.codes, limit, probe.cursor, probe.entry, probe.low, probe.high
+            )
+            if not self._decides(probe.classes):
+                keep = self._verified(batch, probe.classes, left, right)
+                left, right = left[keep], right[keep]
+        else:
+            left, right, cursor = _product(probe, limit)
+        signature = replace(batch.signature, span=batch.signature.span | 1 << self.number, prior=None)
+        if len(left) == batch.size and self._is_one_to_one(probe, cursor):
+            rows = dict(batch.rows)
+            stamps = batch.stamps
+        else:
+            rows = {relation: numbers[left] for relation, numbers in batch.rows.items()}
+            stamps = None if batch.stamps is None else batch.stamps[left]
+        rows[self.number] = right
+        result = TupleBatch(
+            signature,
+            rows,
+            {**batch.stores, self.number: self.store},
+            stamps,
+            path=(*batch.path, self._spec.alias),
+            origin=batch.origin if probe.is_new else 0,
+        )
+        return result, None if cursor is None else replace(probe, cursor=cursor)
+
+    def expected_matches(self, span: int) -> float:
+        """Return a guess, before any was seen, of the matches a tuple of that span finds here.
+
+        A key that meets this relation at all meets rows / distinct keys of it; the chance to meet
+        it is taken to be the share of the relation that its own filters left.
+        """
+        classes = self._graph.bound(span, self.number)
+        if not classes or not self.rows:
+            return float(self.rows)
+        kept = min(1.0, self.rows / max(1, self._spec.rows or self.rows))
+        return kept * self.rows / self._distinct(classes)
+
+    def _distinct(self, classes: Classes) -> int:
+        """Return about how many keys there are: from the index if there is one, else from a sample."""
+        index = self._indexes.get(classes)
+        if index is not None:
+            return max(1, index.distinct())
+        sample = np.linspace(0, self.rows - 1, min(self.rows, _SAMPLE)).astype(np.int64)
+        coded = [self.store.codes(self.layout.of_class[c])[sample] for c in classes]
+        distinct = len(np.unique(_combined(coded)))
+        # Hardly a repetition in the sample says nothing of the whole: take the keys as unique.
+        return self.rows if distinct > 0.9 * len(sample) else distinct
+
+    def _is_one_to_one(self, probe: Probe, cursor: tuple[int, int] | None) -> bool:
+        """Whether as many matches as tuples means exactly one match for each tuple."""
+        whole = cursor is None and probe.is_new
+        return whole and bool(probe.classes) and self._index(probe.classes).unique
+
+    def _index(self, classes: Classes) -> Multimap:
+        index = self._indexes.get(classes)
+        if index is None:
+            index = self._indexes[classes] = Multimap(self.rows)
+            index.insert(
+                self._index_codes(classes, [self.store.codes(k) for k in range(len(self.layout.keys))])
+            )
+        return index
+
+    def _index_codes(self, classes: Classes, coded: list[Array]) -> Array:
+        return _combined([coded[self.layout.of_class[c]] for c in classes])
+
+    def _probe_codes(self, batch: TupleBatch, classes: Classes) -> Array:
+        return _combined([batch.codes(*self._partner(batch, c)) for c in classes])
+
+    def _partner(self, batch: TupleBatch, attribute: int) -> tuple[int, int]:
+        """Return the relation in the batch, and its key, that share the attribute class."""
+        for relation in batch.rows:
+            key = self._layouts[relation].of_class.get(attribute)
+            if key is not None:
+                return relation, key
+        raise AssertionError("a bound class has a member in the probing tuple")
+
+    def _decides(self, classes: Classes) -> bool:
+        """Whether equal index codes alone prove a match."""
+        return len(classes) == 1 and self.layout.keys[self.layout.of_class[classes[0]]].exact
+
+    def _verified(self, batch: TupleBatch, classes: Classes, left: Array, right: Array) -> Array:
+        keep = np.ones(len(left), np.bool_)
+        for attribute in classes:
+            mine = self.layout.of_class[attribute]
+            relation, theirs = self._partner(batch, attribute)
+            key = self.layout.keys[mine]
+            keep &= self.store.codes(mine)[right] == batch.codes(relation, theirs)[left]
+            if not key.exact:
+                other = self._layouts[relation].keys[theirs]
+                a = pc.cast(self.store.gather(key.name, right), key.type)
+                b = pc.cast(batch.stores[relation].gather(other.name, batch.rows[relation][left]), key.type)
+                keep &= pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False)
+        return keep
+
+    def _fresh(self, chunk: pa.RecordBatch, coded: list[Array]) -> Array:
+        """Return positions of the chunk's rows that are neither held already nor repeated in it."""
+        keys = self.layout.keys
+        exact = [
+            c if k.exact else chunk.column(k.name).dictionary_encode().indices.to_numpy()
+            for k, c in zip(keys, coded, strict=True)
+        ]
+        _, first = np.unique(np.stack(exact, axis=1), axis=0, return_index=True)
+        first.sort()
+        if not self.rows or not len(first):
+            return first
+        everything = tuple(self.layout.of_class)
+        own = RelationStore.single(chunk, keys, coded)
+        candidates = TupleBatch(_ANY, {self.number: first.astype(np.int32)}, {self.number: own})
+        codes = self._index_codes(everything, [c[first] for c in coded])
+        cursor: tuple[int, int] | None = (0, START)
+        index = self._index(everything)
+        entry = index.enter(codes)
+        known = np.zeros(len(first), np.bool_)
+        while cursor is not None:
+            left, right, cursor = index.probe(codes, max(1024, len(codes)), cursor, entry)
+            known[left[self._verified(candidates, everything, left, right)]] = True
+        return first[~known]
+
+
+def _combined(coded: list[Array]) -> Array:
+    result = coded[0]
+    for codes in coded[1:]:
+        result = combine(result, codes)
+    return result
+
+
+def _product(probe: Probe, limit: int) -> tuple[Array, Array, tuple[int, int] | None]:
+    """Pair every probe tuple with every row between its bounds: a step of a block ripple join."""
+    n = probe.batch.size
+    high = np.full(n, probe.end, np.int64) if probe.high is None else probe.high.astype(np.int64)
+    counts = np.maximum(high - probe.low, 0)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    done = probe.cursor[0] if probe.cursor[1] != START else 0
+    pairs = np.arange(done, min(done + limit, starts[-1]))
+    left = np.searchsorted(starts, pairs, side="right") - 1
+    right = pairs - starts[left] + probe.low
+    # The cursor counts pairs; any second part but START marks a probe under way.
+    cursor = (int(done + limit), 0) if done + limit < starts[-1] else None
+    return left.astype(np.int32), right.astype(np.int32), cursor

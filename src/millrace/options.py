@@ -1,0 +1,80 @@
+"""Settings of a run, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from millrace.errors import OptionError, near
+
+PolicyName = Literal["greedy", "rank", "fixed", "random"]
+POLICY_NAMES: tuple[str, ...] = ("greedy", "rank", "fixed", "random")
+PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How Millrace runs a query. None of these changes an answer.
+
+    Attributes:
+        policy: Routing policy, one of ``POLICY_NAMES``.
+        batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
+        reoptimize_every: Tuples after which routing decisions are made anew.
+        online: Interleave all sources, so that results come early, instead of building the
+            smaller relations first and streaming the largest.
+        order: For ``policy="fixed"``: aliases in the order in which to join them.
+        seed: Seed of every random choice.
+        placement: ``"in_place"``, ``"hypercube"`` or ``"auto"`` (by size).
+        cells: Number of eddies to run in parallel; None takes Spark's default parallelism.
+        replicate_bytes: At most this much of the smaller relations, in memory, is read by every
+            cell in an in-place run.
+        block_bytes: Target size of an exchanged block.
+        report: Collect the figures that ``Query.report()`` shows.
+    """
+
+    policy: str = "greedy"
+    batch_size: int = 65_536
+    reoptimize_every: int = 131_072
+    online: bool = False
+    order: tuple[str, ...] = ()
+    seed: int = 0
+    placement: str = "auto"
+    cells: int | None = None
+    replicate_bytes: int = 512 * 1024 * 1024
+    block_bytes: int = 4 * 1024 * 1024
+    report: bool = True
+
+    def __post_init__(self) -> None:
+        self._one_of("policy", POLICY_NAMES)
+        self._one_of("placement", PLACEMENTS)
+        self._within("batch_size", 1, 1_000_000)
+        self._within("reoptimize_every", 1, 1_000_000_000)
+        self._within("replicate_bytes", 0, 1 << 50)
+        self._within("block_bytes", 1024, 1 << 30)
+        if self.cells is not None:
+            self._within("cells", 1, 100_000)
+        if self.policy == "fixed" and not isinstance(self.order, tuple):
+            raise OptionError(f"option order takes a tuple of relation names, got {self.order!r}")
+
+    def _one_of(self, name: str, known: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in known:
+            raise OptionError(f"option {name} is {value!r}: {near(str(value), known)}")
+
+    def _within(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise OptionError(f"option {name} is {value!r}: expected a whole number from {low} to {high}")
+
+    @classmethod
+    def of(cls, options: Options | dict[str, Any] | None) -> Options:
+        """Return ``options`` as :class:`Options`; a dictionary is checked for unknown names."""
+        if options is None:
+            return cls()
+        if isinstance(options, Options):
+            return options
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise OptionError(f"unknown option {name!r}: {near(name, known)}")
+        return cls(**options)

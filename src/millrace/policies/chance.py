@@ -1,0 +1,24 @@
+"""Random routing: no sense as a plan, but whatever it does the answer must be right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from millrace.policies.base import Candidate, Policy, Shares
+from millrace.tuples import Signature
+
+
+class Random(Policy):
+    """Splits tuples at random among all legal destinations."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return random shares for a random choice of one or two candidates."""
+        chosen = self._random.sample(list(candidates), min(len(candidates), self._random.randint(1, 2)))
+        if len(chosen) == 1:
+            return ((chosen[0].destination, 1.0),)
+        share = self._random.random()
+        return ((chosen[0].destination, share), (chosen[1].destination, 1 - share))

@@ -1,0 +1,24 @@
+"""A static order: what a conventional plan would do, and the yardstick for the adaptive policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.policies.base import Candidate, Policy, Shares
+from millrace.tuples import Signature
+
+
+class Fixed(Policy):
+    """Selections first, then joins in the given order of aliases; unnamed ones follow as written."""
+
+    def __init__(self, order: Sequence[str] = ()) -> None:
+        self._place = {alias.lower(): place for place, alias in enumerate(order)}
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return the candidate that comes first in the order."""
+
+        def place(candidate: Candidate) -> tuple[bool, int, int]:
+            named = self._place.get(candidate.name.lower(), len(self._place))
+            return candidate.destination.action != "select", named, candidate.destination.target
+
+        return ((min(candidates, key=place).destination, 1.0),)

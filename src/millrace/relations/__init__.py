@@ -1,0 +1,7 @@
+"""Base tuples and their join keys."""
+
+from millrace.relations.keys import codes, is_exact, is_key_type
+from millrace.relations.layout import KeyLayout
+from millrace.relations.store import KeyColumn, RelationStore, keyed
+
+__all__ = ["KeyColumn", "KeyLayout", "RelationStore", "codes", "is_exact", "is_key_type", "keyed"]

@@ -1,0 +1,86 @@
+"""Batches of tuples that share a signature.
+
+A tuple is an array of pointers to base tuples (Deshpande 2004, section 2.2): one row number for
+each relation it spans. What all tuples of a batch have in common stands once on the batch: the
+span and the done bits, which together are the signature that routing decisions are made by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from millrace.relations import RelationStore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What the router may look at.
+
+    Attributes:
+        span: Bit set of the relations in the tuple.
+        done: Bit set of the residual predicates that it has passed.
+        built: Whether a singleton has been built into its SteM (or never will be).
+        prior: The relation whose SteM bounced the tuple back because matches may still come, and
+            the only one it may probe until then (ProbeCompletion); None otherwise.
+    """
+
+    span: int
+    done: int = 0
+    built: bool = True
+    prior: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TupleBatch:
+    """Tuples of one signature.
+
+    Attributes:
+        signature: Common to all tuples.
+        rows: Row numbers per spanned relation, each of shape ``(n,)``.
+        stores: Where those row numbers lead, per spanned relation.
+        stamps: Timestamp of each tuple, that of its last arriving component, shape ``(n,)``; None
+            while every tuple is younger than whatever it can probe, so that no check is needed.
+        seen: For a prior prober: rows of the SteM that it has been matched with already
+            (LastMatchTimeStamp, as a row number).
+        path: Names of the modules visited, for the report.
+        origin: Number of source tuples that this batch stands for in the report.
+    """
+
+    signature: Signature
+    rows: Mapping[int, Array]
+    stores: Mapping[int, RelationStore]
+    stamps: Array | None = None
+    seen: int = 0
+    path: tuple[str, ...] = ()
+    origin: int = 0
+
+    @cached_property
+    def size(self) -> int:
+        """Number of tuples."""
+        return len(next(iter(self.rows.values())))
+
+    def take(self, positions: Array, **changes: Any) -> TupleBatch:
+        """Return the tuples at these positions, in their order."""
+        rows = {relation: rows[positions] for relation, rows in self.rows.items()}
+        stamps = None if self.stamps is None else self.stamps[positions]
+        return replace(self, rows=rows, stamps=stamps, **changes)
+
+    def cut(self, low: int, high: int) -> TupleBatch:
+        """Return the tuples from position ``low`` up to ``high`` without copying them."""
+        if low == 0 and high >= self.size:
+            return self
+        rows = {relation: rows[low:high] for relation, rows in self.rows.items()}
+        stamps = None if self.stamps is None else self.stamps[low:high]
+        origin = high - low if self.origin == self.size else self.origin if low == 0 else 0
+        return replace(self, rows=rows, stamps=stamps, origin=origin)
+
+    def codes(self, relation: int, key: int) -> Array:
+        """Return the codes of that relation's key number ``key``, one for each tuple."""
+        return self.stores[relation].codes(key)[self.rows[relation]]
