@@ -100,13 +100,9 @@ class Eddy:
         if not isinstance(work, TupleBatch):
             self._probe(*work)
             return
-        routed = False
         for destination, piece in self._table.route(work):
-            routed = True
             self._routed += piece.size
             self._send(destination, piece)
-        if not routed:
-            self._orders[self._path(work)] += work.origin
 
     def _send(self, destination: Destination, batch: TupleBatch) -> None:
         if destination.action == "build":
@@ -131,14 +127,13 @@ class Eddy:
     def _probe(self, relation: int, probe: Probe) -> None:
         began = self._clock.now()
         stem = self._stems[relation]
-        first = probe.is_new
-        matches, rest = stem.probe(probe, self._limit)
-        signature = probe.batch.signature
+        tuples_in = probe.batch.size if probe.walk.is_new else 0
+        matches = stem.probe(probe, self._limit)
         self._book(
-            signature, Destination("probe", relation), probe.batch.size if first else 0, matches.size, began
+            probe.batch.signature, Destination("probe", relation), tuples_in, matches.size, began
         )
-        if rest is not None:
-            self._buffer.resume(relation, rest)
+        if not probe.walk.is_done:
+            self._buffer.resume(relation, probe)
         elif not stem.complete and self._schedule.unbuilt is not None:
             # Only a tuple of the unbuilt relation gets here: what is still to come must meet it.
             self._buffer.hold(probe.batch, relation, probe.end)

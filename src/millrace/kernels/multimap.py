@@ -12,16 +12,16 @@ Fibonacci hashing otherwise. The choice is made anew whenever the table grows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numba import njit
-
-START = -2
-"""Cursor position meaning: this probe tuple's chain has not been entered yet."""
 
 _END = -1
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _DENSE_SPREAD = 16
 _DENSE_ALWAYS = 1 << 16
+_LEAST = int(np.iinfo(np.int64).min)
 MAX_ROWS = 2**31 - 2
 
 
@@ -54,57 +54,105 @@ def _link_dense(keys, first, last, heads, nexts, base):  # type: ignore[no-untyp
 
 
 @njit(cache=True, nogil=True)
-def _enter_hashed(codes, heads, shift, entry):  # type: ignore[no-untyped-def]
-    # A loop of its own: the loads do not depend on each other, so cache misses overlap.
-    for i in range(len(codes)):
-        entry[i] = heads[(np.uint64(codes[i]) * _FIBONACCI) >> shift]
-
-
-@njit(cache=True, nogil=True)
-def _enter_dense(codes, heads, base, entry):  # type: ignore[no-untyped-def]
-    size = np.uint64(len(heads))
-    for i in range(len(codes)):
-        slot = np.uint64(codes[i]) - np.uint64(base)
-        entry[i] = heads[slot] if slot < size else _END
-
-
-@njit(cache=True, nogil=True)
-def _match_single(codes, keys, entry, nexts, compare, left, right):  # type: ignore[no-untyped-def]
-    # Codes are unique: at most one match a probe tuple, so the output always fits.
+def _enter_hashed(codes, heads, shift, probes, rows):  # type: ignore[no-untyped-def]
     count = 0
     for i in range(len(codes)):
-        row = entry[i]
-        if compare:
-            while row >= 0 and keys[row] != codes[i]:
-                row = nexts[row]
-        left[count] = i
-        right[count] = row
+        row = heads[(np.uint64(codes[i]) * _FIBONACCI) >> shift]
+        probes[count] = i
+        rows[count] = row
         count += row >= 0
     return count
 
 
 @njit(cache=True, nogil=True)
-def _match(codes, keys, entry, nexts, compare, low, high, i, row, left, right):  # type: ignore[no-untyped-def]
+def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-def]
+    size = np.uint64(len(heads))
     count = 0
-    bounded = len(high) > 0
-    while i < len(codes):
-        if row == START:
-            row = entry[i]
-        while row >= 0:
-            if not compare or keys[row] == codes[i]:
-                if not bounded or (row < high[i] and row >= low):
-                    if count == len(left):
-                        return i, row, count
-                    left[count] = i
-                    right[count] = row
-                    count += 1
-            row = nexts[row]
-        row = START
-        i += 1
-    return i, row, count
+    for i in range(len(codes)):
+        slot = np.uint64(codes[i]) - np.uint64(base)
+        row = heads[slot] if slot < size else _END
+        probes[count] = i
+        rows[count] = row
+        count += row >= 0
+    return count
 
 
-_NO_BOUND = np.empty(0, np.int32)
+@njit(cache=True, nogil=True)
+def _walk(codes, keys, nexts, low, high, probes, rows, place, kept, active, left, right):  # type: ignore[no-untyped-def]
+    """Walk all chains a step at a time: no load waits for another, so cache misses overlap.
+
+    ``probes`` and ``rows`` hold where each chain stands, ``active`` of them; places below
+    ``kept`` have been moved on already, those from ``place`` on have not. An empty ``keys`` means
+    that every row of a chain matches, an empty ``nexts`` that no chain has a second row.
+    """
+    count = 0
+    compare, bounded, follow = len(keys) > 0, len(high) > 0, len(nexts) > 0
+    while active > 0:
+        stop = min(active, place + len(left) - count)
+        if not bounded and not follow:
+            for p in range(place, stop):
+                left[count] = probes[p]
+                right[count] = rows[p]
+                count += not compare or keys[rows[p]] == codes[probes[p]]
+        elif not bounded and not compare:
+            for p in range(place, stop):
+                i, row = probes[p], rows[p]
+                left[count] = i
+                right[count] = row
+                count += 1
+                row = nexts[row]
+                probes[kept] = i
+                rows[kept] = row
+                kept += row >= 0
+        else:
+            for p in range(place, stop):
+                i, row = probes[p], rows[p]
+                hit = not compare or keys[row] == codes[i]
+                if bounded:
+                    hit = hit and low <= row and row < high[i]
+                left[count] = i
+                right[count] = row
+                count += hit
+                if follow:
+                    row = nexts[row]
+                    probes[kept] = i
+                    rows[kept] = row
+                    kept += row >= 0
+        place = stop
+        if place < active:
+            return count, place, kept, active
+        active, place, kept = kept, 0, 0
+    return count, 0, 0, 0
+
+
+_NO_ROWS = np.empty(0, np.int32)
+_NO_KEYS = np.empty(0, np.int64)
+
+
+@dataclass
+class Walk:
+    """A probe under way: the chains of its tuples and how far they have been followed.
+
+    Attributes:
+        codes: ``int64`` codes of the probe tuples, shape ``(n,)``.
+        is_new: Whether no match has been asked for yet.
+        is_done: Whether every match has been returned.
+    """
+
+    codes: np.ndarray
+    probes: np.ndarray
+    rows: np.ndarray
+    active: int
+    low: int
+    high: np.ndarray
+    place: int = 0
+    kept: int = 0
+    is_new: bool = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every match has been returned."""
+        return self.active == 0
 
 
 class Multimap:
@@ -171,16 +219,17 @@ class Multimap:
     def _address(self) -> None:
         """Choose the addressing for the codes seen so far.
 
-        A hashed table starts at a load of at most 1/4 and is rebuilt at 1, so that all rebuilds
-        together insert a third of the rows once more.
+        A hashed table starts at a load of at most 1/2 and is rebuilt at 1, so that all rebuilds
+        together insert each row about once more.
         """
         spread = self._high - self._low + 1
         if spread <= max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
-            self._base = self._low
-            self._heads = np.full(spread, _END, np.int32)
+            # Room on both sides, or every new extreme of randomly ordered codes would rebuild it.
+            self._base = max(self._low - spread // 8, _LEAST)
+            self._heads = np.full(spread + spread // 4, _END, np.int32)
         else:
             self._base = None
-            bits = max(12, (4 * self.rows - 1).bit_length())
+            bits = max(12, (2 * self.rows - 1).bit_length())
             self._shift = np.uint64(64 - bits)
             self._heads = np.full(1 << bits, _END, np.int32)
 
@@ -191,56 +240,56 @@ class Multimap:
             unique = _link_hashed(self._keys, first, self.rows, self._heads, self._nexts, self._shift)
         self.unique = self.unique and bool(unique)
 
-    def enter(self, codes: np.ndarray) -> np.ndarray:
-        """Return the first row of each code's chain, ``int32``, -1 where the chain is empty."""
-        entry = np.empty(len(codes), np.int32)
-        if not self.rows:
-            entry.fill(_END)
-        elif self._base is not None:
-            _enter_dense(codes, self._heads, self._base, entry)
-        else:
-            _enter_hashed(codes, self._heads, self._shift, entry)
-        return entry
-
-    def probe(
-        self,
-        codes: np.ndarray,
-        limit: int,
-        cursor: tuple[int, int] = (0, START),
-        entry: np.ndarray | None = None,
-        low: int = 0,
-        high: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray, tuple[int, int] | None]:
-        """Match probe tuples with rows.
+    def probe(self, codes: np.ndarray, low: int = 0, high: np.ndarray | None = None) -> Walk:
+        """Begin to match probe tuples with rows.
 
         Args:
             codes: ``int64`` codes of the probe tuples, shape ``(n,)``.
-            limit: Matches to return at most, in this call.
-            cursor: Where to go on, from the previous call; the start by default.
-            entry: What :meth:`enter` gave when this probe began. A resumed probe must pass it.
             low: Only rows from this number on match.
-            high: Only rows below ``high[i]`` match probe tuple ``i``, shape ``(n,)``.
+            high: Only rows below ``high[i]`` match probe tuple ``i``, ``int32``, shape ``(n,)``.
+        """
+        probes, rows = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
+        if not self.rows:
+            active = 0
+        elif self._base is not None:
+            active = _enter_dense(codes, self._heads, self._base, probes, rows)
+        else:
+            active = _enter_hashed(codes, self._heads, self._shift, probes, rows)
+        if high is None:
+            high = _NO_ROWS if low == 0 else np.full(len(codes), MAX_ROWS, np.int32)
+        return Walk(codes, probes, rows, active, low, high)
+
+    def matches(self, walk: Walk, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next matches of a probe.
+
+        A call looks at no more than a bounded number of candidates, so it may return fewer than
+        ``limit`` matches, or none, although the walk is not done yet.
 
         Returns:
-            Positions in ``codes``, matching row numbers (``int32``, equal shapes), and the cursor
-            to go on from, or None when all matches have been returned.
+            Positions in ``walk.codes`` and matching row numbers: ``int32``, equal shapes, at most
+            ``limit`` of them.
         """
-        if entry is None:
-            entry = self.enter(codes)
-        compare = self._base is None
-        n = len(codes)
-        if self.unique and high is None and low == 0 and cursor == (0, START) and n <= limit:
-            left, right = self._buffers(n)
-            count = _match_single(codes, self._keys, entry, self._nexts, compare, left, right)
-            return left[:count].copy(), right[:count].copy(), None
-        bound = _NO_BOUND if high is None and low == 0 else high
-        if bound is None:
-            bound = np.full(n, MAX_ROWS, np.int32)
+        walk.is_new = False
+        dense = self._base is not None
+        if dense and self.unique and not len(walk.high) and walk.active <= limit:
+            active, walk.active = walk.active, 0
+            return walk.probes[:active], walk.rows[:active]
         left, right = self._buffers(limit)
-        i, row, count = _match(
-            codes, self._keys, entry, self._nexts, compare, low, bound, *cursor, left, right
+        count, walk.place, walk.kept, walk.active = _walk(
+            walk.codes,
+            _NO_KEYS if dense else self._keys,
+            _NO_ROWS if dense and self.unique else self._nexts,
+            walk.low,
+            walk.high,
+            walk.probes,
+            walk.rows,
+            walk.place,
+            walk.kept,
+            walk.active,
+            left,
+            right,
         )
-        return left[:count].copy(), right[:count].copy(), None if i >= n else (i, row)
+        return left[:count].copy(), right[:count].copy()
 
     def _buffers(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return two scratch arrays: fresh ones would fault their pages in at every probe."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from millrace.errors import InputError
 from millrace.graph import QueryGraph
-from millrace.kernels import START, Multimap, combine
+from millrace.kernels import Multimap, Walk, combine
 from millrace.relations import KeyLayout, RelationStore
 from millrace.spec import RelationSpec
 from millrace.tuples import Signature, TupleBatch
@@ -34,23 +34,53 @@ _ANY = Signature(0)
 _SAMPLE = 1024
 
 
+class Product:
+    """Pairs every probe tuple with every row between its bounds: steps of a block ripple join.
+
+    Args:
+        tuples: Number of probe tuples.
+        low: Only rows from this number on.
+        end: Only rows below this number.
+        high: Only rows below ``high[i]`` for probe tuple ``i``.
+    """
+
+    def __init__(self, tuples: int, low: int, end: int, high: Array | None) -> None:
+        counts = np.full(tuples, end, np.int64) if high is None else high.astype(np.int64)
+        self._starts = np.concatenate(([0], np.cumsum(np.maximum(counts - low, 0))))
+        self._low = low
+        self._done = 0
+        self.is_new = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every pair has been returned."""
+        return bool(self._done >= self._starts[-1])
+
+    def pairs(self, limit: int) -> tuple[Array, Array]:
+        """Return the next pairs, at most ``limit``: positions of tuples, and row numbers."""
+        self.is_new = False
+        numbers = np.arange(self._done, min(self._done + limit, int(self._starts[-1])))
+        self._done += limit
+        left = np.searchsorted(self._starts, numbers, side="right") - 1
+        right = numbers - self._starts[left] + self._low
+        return left.astype(np.int32), right.astype(np.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """A probe that may be under way: resumable, so that no probe's output outgrows a batch."""
+    """A probe that may be under way: resumable, so that no probe's output outgrows a batch.
+
+    Attributes:
+        batch: The probing tuples.
+        classes: The attribute classes that tie them to the SteM; none for a cross product.
+        walk: How far the matches have been returned.
+        end: Rows that the SteM had when the probe began.
+    """
 
     batch: TupleBatch
     classes: Classes
-    codes: Array
-    entry: Array
-    low: int
-    high: Array | None
+    walk: Walk | Product
     end: int
-    cursor: tuple[int, int] = (0, START)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no match has been asked for yet."""
-        return self.cursor == (0, START)
 
 
 class SteM:
@@ -132,44 +162,43 @@ class SteM:
     def start(self, batch: TupleBatch) -> Probe:
         """Begin to probe with tuples that do not span this relation."""
         classes = self._graph.bound(batch.signature.span, self.number)
-        codes, entry = np.empty(0, np.int64), np.empty(0, np.int32)
-        if classes:
-            codes = self._probe_codes(batch, classes)
-            entry = self._index(classes).enter(codes)
         high = None
         if batch.stamps is not None:
             high = np.searchsorted(self._stamps[: self.rows], batch.stamps).astype(np.int32)
-        return Probe(batch, classes, codes, entry, batch.seen, high, self.rows)
+        walk: Walk | Product
+        if classes:
+            walk = self._index(classes).probe(self._probe_codes(batch, classes), batch.seen, high)
+        else:
+            walk = Product(batch.size, batch.seen, self.rows, high)
+        return Probe(batch, classes, walk, self.rows)
 
-    def probe(self, probe: Probe, limit: int) -> tuple[TupleBatch, Probe | None]:
-        """Return at most ``limit`` concatenated matches, and the rest of the probe if any."""
-        batch = probe.batch
-        if probe.classes:
-            left, right, cursor = self._index(probe.classes).probe(
-                probe.codes, limit, probe.cursor, probe.entry, probe.low, probe.high
-            )
+    def probe(self, probe: Probe, limit: int) -> TupleBatch:
+        """Return the next concatenated matches, at most ``limit``; ``probe.walk`` knows the rest."""
+        batch, walk = probe.batch, probe.walk
+        origin = batch.origin if walk.is_new else 0
+        in_order = walk.is_new
+        if isinstance(walk, Product):
+            left, right = walk.pairs(limit)
+            in_order = False
+        else:
+            index = self._index(probe.classes)
+            left, right = index.matches(walk, limit)
+            in_order = in_order and index.unique
             if not self._decides(probe.classes):
                 keep = self._verified(batch, probe.classes, left, right)
                 left, right = left[keep], right[keep]
-        else:
-            left, right, cursor = _product(probe, limit)
         signature = replace(batch.signature, span=batch.signature.span | 1 << self.number, prior=None)
-        if len(left) == batch.size and self._is_one_to_one(probe, cursor):
-            rows = dict(batch.rows)
-            stamps = batch.stamps
+        if in_order and len(left) == batch.size:
+            # Exactly one match for each tuple: what the batch has stays as it is.
+            rows, stamps = dict(batch.rows), batch.stamps
         else:
             rows = {relation: numbers[left] for relation, numbers in batch.rows.items()}
             stamps = None if batch.stamps is None else batch.stamps[left]
         rows[self.number] = right
-        result = TupleBatch(
-            signature,
-            rows,
-            {**batch.stores, self.number: self.store},
-            stamps,
-            path=(*batch.path, self._spec.alias),
-            origin=batch.origin if probe.is_new else 0,
+        stores = {**batch.stores, self.number: self.store}
+        return TupleBatch(
+            signature, rows, stores, stamps, path=(*batch.path, self._spec.alias), origin=origin
         )
-        return result, None if cursor is None else replace(probe, cursor=cursor)
 
     def expected_matches(self, span: int) -> float:
         """Return a guess, before any was seen, of the matches a tuple of that span finds here.
@@ -193,11 +222,6 @@ class SteM:
         distinct = len(np.unique(_combined(coded)))
         # Hardly a repetition in the sample says nothing of the whole: take the keys as unique.
         return self.rows if distinct > 0.9 * len(sample) else distinct
-
-    def _is_one_to_one(self, probe: Probe, cursor: tuple[int, int] | None) -> bool:
-        """Whether as many matches as tuples means exactly one match for each tuple."""
-        whole = cursor is None and probe.is_new
-        return whole and bool(probe.classes) and self._index(probe.classes).unique
 
     def _index(self, classes: Classes) -> Multimap:
         index = self._indexes.get(classes)
@@ -255,12 +279,11 @@ class SteM:
         own = RelationStore.single(chunk, keys, coded)
         candidates = TupleBatch(_ANY, {self.number: first.astype(np.int32)}, {self.number: own})
         codes = self._index_codes(everything, [c[first] for c in coded])
-        cursor: tuple[int, int] | None = (0, START)
         index = self._index(everything)
-        entry = index.enter(codes)
+        walk = index.probe(codes)
         known = np.zeros(len(first), np.bool_)
-        while cursor is not None:
-            left, right, cursor = index.probe(codes, max(1024, len(codes)), cursor, entry)
+        while not walk.is_done:
+            left, right = index.matches(walk, max(1024, len(codes)))
             known[left[self._verified(candidates, everything, left, right)]] = True
         return first[~known]
 
@@ -272,16 +295,3 @@ def _combined(coded: list[Array]) -> Array:
     return result
 
 
-def _product(probe: Probe, limit: int) -> tuple[Array, Array, tuple[int, int] | None]:
-    """Pair every probe tuple with every row between its bounds: a step of a block ripple join."""
-    n = probe.batch.size
-    high = np.full(n, probe.end, np.int64) if probe.high is None else probe.high.astype(np.int64)
-    counts = np.maximum(high - probe.low, 0)
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    done = probe.cursor[0] if probe.cursor[1] != START else 0
-    pairs = np.arange(done, min(done + limit, starts[-1]))
-    left = np.searchsorted(starts, pairs, side="right") - 1
-    right = pairs - starts[left] + probe.low
-    # The cursor counts pairs; any second part but START marks a probe under way.
-    cursor = (int(done + limit), 0) if done + limit < starts[-1] else None
-    return left.astype(np.int32), right.astype(np.int32), cursor
