@@ -5,14 +5,15 @@ language; everything else of SQL stays with Spark. Truth is three-valued. Number
 after widening both sides to ``Compare.type``; NaN equals NaN and is greater than every other
 number, -0.0 equals 0.0, strings compare by bytes.
 
-The same tree serves two ends: :func:`evaluate` computes a boolean array from arrays, and
-:func:`pushdown` gives a ``pyarrow.compute.Expression`` for skipping Parquet row groups.
+The predicates are not handed to Arrow's scans as expressions: those take Parquet's bounds for the
+truth about a column, although they leave NaN out, and so skip rows that pass in Spark.
 """
 
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal as Choice
@@ -135,6 +136,19 @@ def relations_of(node: Predicate) -> frozenset[str]:
     return frozenset(ref.relation for ref in columns_of(node))
 
 
+def widen(values: Any, to: pa.DataType) -> Any:
+    """Cast an array or a scalar as Spark casts before it compares; ``to`` is the wider type.
+
+    Integers beyond what a float holds are rounded rather than refused. Decimals become floats by
+    way of their text: Arrow multiplies them by an inexact power of ten, so that 1.10 is not 1.1.
+    """
+    if values.type == to:
+        return values
+    if pa.types.is_floating(to) and pa.types.is_decimal(values.type):
+        values = pc.cast(values, pa.string())
+    return pc.cast(values, options=pc.CastOptions(to, allow_float_truncate=True))
+
+
 _ORDER = {
     "<": pc.less,
     "<=": pc.less_equal,
@@ -163,21 +177,32 @@ def _float_compare(op: str, left: Any, right: Any) -> Any:
             return pc.invert(_float_compare("<", left, right))
 
 
-def _build(node: Predicate, column: Callable[[ColumnRef], Any], lift: Callable[[pa.Scalar], Any]) -> Any:
-    """Apply Arrow's compute functions along the tree to whatever ``column`` and ``lift`` return."""
+def _like(values: Any, pattern: str) -> Any:
+    """Match by Arrow's LIKE, or by a regular expression where an escaped backslash would mislead it."""
+    if "\\\\" not in pattern:
+        return pc.match_like(values, pattern)
+    tokens = re.findall(r"\\.|.", pattern, re.DOTALL)
+    parts = [{"%": ".*", "_": "."}.get(token) or re.escape(token[-1]) for token in tokens]
+    return pc.match_substring_regex(values, rf"(?s)\A(?:{''.join(parts)})\z")
+
+
+def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array | pa.Scalar:
+    """Return the predicate's truth for every row: a boolean array with nulls for unknown.
+
+    A predicate that reads no column gives a boolean scalar.
+    """
 
     def operand(side: Operand, to: pa.DataType) -> Any:
-        if isinstance(side, Literal):
-            return lift(pa.scalar(side.value, side.type).cast(to))
-        return pc.cast(column(side.ref), to)
+        value = pa.scalar(side.value, side.type) if isinstance(side, Literal) else columns[side.ref]
+        return widen(value, to)
 
     def build(child: Predicate) -> Any:
-        return _build(child, column, lift)
+        return evaluate(child, columns)
 
     match node:
         case Compare("<=>", left, right, to):
             both = pc.and_(pc.is_null(operand(left, to)), pc.is_null(operand(right, to)))
-            same = pc.coalesce(build(Compare("=", left, right, to)), lift(pa.scalar(False)))
+            same = pc.coalesce(build(Compare("=", left, right, to)), pa.scalar(False))
             return pc.or_(both, same)
         case Compare(op, left, right, to):
             a, b = operand(left, to), operand(right, to)
@@ -190,29 +215,19 @@ def _build(node: Predicate, column: Callable[[ColumnRef], Any], lift: Callable[[
                 return build(Or(tuple(tests)))
             data = operand(arg, to)
             found = pc.is_in(data, value_set=pa.array(values, to))
-            return pc.if_else(pc.is_null(data), lift(pa.scalar(None, pa.bool_())), found)
+            return pc.if_else(pc.is_null(data), pa.scalar(None, pa.bool_()), found)
         case Like(arg, pattern):
-            return pc.match_like(column(arg.ref), pattern)
+            return _like(columns[arg.ref], pattern)
         case IsNull(arg):
-            return pc.is_null(column(arg.ref))
+            return pc.is_null(columns[arg.ref])
         case Truth(arg):
-            return column(arg.ref)
+            return columns[arg.ref]
         case Not(arg):
             return pc.invert(build(arg))
         case And(args):
             return reduce(pc.and_kleene, map(build, args))
         case Or(args):
             return reduce(pc.or_kleene, map(build, args))
-
-
-def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array:
-    """Return the predicate's truth for every row: a boolean array with nulls for unknown."""
-    return _build(node, columns.__getitem__, lambda scalar: scalar)
-
-
-def pushdown(node: Predicate) -> pc.Expression:
-    """Return the predicate over plain column names, for row-group pruning of one relation."""
-    return _build(node, lambda ref: pc.field(ref.column), lambda scalar: pc.scalar(scalar))
 
 
 def and_all(predicates: tuple[Predicate, ...]) -> Predicate | None:
@@ -228,7 +243,7 @@ def show(node: Predicate | Operand) -> str:
     def literal(value: Any) -> str:
         if isinstance(value, decimal.Decimal | int | float) and not isinstance(value, bool):
             return str(value)
-        return "NULL" if value is None else f"'{value}'"
+        return "NULL" if value is None else "'" + str(value).replace("'", "''") + "'"
 
     match node:
         case Column(ref):
@@ -240,7 +255,7 @@ def show(node: Predicate | Operand) -> str:
         case InList(arg, values, _):
             return f"{show(arg)} IN ({', '.join(map(literal, values))})"
         case Like(arg, pattern):
-            return f"{show(arg)} LIKE '{pattern}'"
+            return f"{show(arg)} LIKE {literal(pattern)}"
         case IsNull(arg):
             return f"{show(arg)} IS NULL"
         case Truth(arg):

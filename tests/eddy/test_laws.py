@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from millrace.eddy import Eddy, Schedule
 from millrace.options import POLICY_NAMES, Options

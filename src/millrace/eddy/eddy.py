@@ -21,6 +21,7 @@ from millrace.eddy.output import Output
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
 from millrace.eddy.schedule import Schedule
+from millrace.errors import InputError
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.graph import QueryGraph
 from millrace.modules import Destination, Probe, Selection, SteM
@@ -46,6 +47,9 @@ class Eddy:
         schedule: Overrides what ``options.online`` and ``stream`` would choose.
         policy: Overrides ``options.policy``.
         clock: What module times are measured by.
+
+    Raises:
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
     """
 
     def __init__(
@@ -65,6 +69,12 @@ class Eddy:
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
         self._schedule = schedule or Schedule.of(spec, options.online, stream)
+        unbuilt = self._schedule.unbuilt
+        if unbuilt is not None and spec.relations[unbuilt].distinct:
+            raise InputError(
+                f"relation {spec.aliases[unbuilt]!r} has set semantics and must be built, for duplicates "
+                "are dropped in its SteM; stream another relation"
+            )
         self._stems = [SteM(i, r, self._graph) for i, r in enumerate(spec.relations)]
         self._selections = [Selection(i, p, spec.aliases) for i, p in enumerate(spec.residuals)]
         self._output = Output(spec, options.batch_size)

@@ -32,9 +32,12 @@ class Output:
         self.counted += batch.size
         if self._spec.count_only or not batch.size:
             return
-        arrays = [batch.stores[r].gather(column, batch.rows[r]) for r, column in self._columns]
-        arrays = arrays or [pa.nulls(batch.size)]
-        self._ready.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        if self._columns:
+            arrays = [batch.stores[r].gather(column, batch.rows[r]) for r, column in self._columns]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        else:  # Arrow takes the number of rows from a column that is then left out
+            rows = pa.record_batch([pa.nulls(batch.size)], ["none"]).select([])
+        self._ready.append(rows)
         self._rows += batch.size
         if self._rows >= self._size:
             yield from self._flush()

@@ -90,7 +90,8 @@ class RoutingTable:
                         f"policy {type(self._policy).__name__} sent tuples of {signature} to "
                         f"{destination}; legal destinations are {sorted(map(str, legal))}"
                     )
-            if abs(sum(share for _, share in shares) - 1) > 1e-9 or any(s < 0 for _, s in shares):
+            whole = sum(share for _, share in shares)
+            if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
                 raise RoutingError(
                     f"policy {type(self._policy).__name__} gave shares {shares} that do not sum to 1"
                 )

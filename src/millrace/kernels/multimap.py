@@ -1,13 +1,15 @@
-"""A chained hash table from ``int64`` codes to row numbers: the one index under every join.
+"""A hash table from ``int64`` codes to row numbers: the one index under every join.
 
-Rows are numbered in the order of insertion, and a chain holds newer rows before older ones. A
-probe can stop when its output buffer is full and go on later, as long as nothing is inserted in
-between (an insert may rebuild the table).
+Rows are numbered in the order of insertion. Rows of the same code form a chain, newer rows before
+older ones; a slot leads to the newest. A probe can stop when its output buffer is full and go on
+later, as long as nothing is inserted in between (an insert may rebuild the table).
 
-Two addressings share the chains. *Dense*: the codes seen span a range not much larger than their
+Two addressings lead to the chains. *Dense*: the codes seen span a range not much larger than their
 number, so a code's slot is its distance from the smallest and no comparison is needed; this also
 keeps the order of the data in memory, which is what makes probes by clustered keys cheap. *Hashed*:
-Fibonacci hashing otherwise. The choice is made anew whenever the table grows.
+Fibonacci hashing with linear probing otherwise; a slot holds a part of the hash beside the row, so
+that a code that is not there seldom costs a look at the keys. The choice is made anew whenever the
+table grows.
 """
 
 from __future__ import annotations
@@ -22,45 +24,61 @@ _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _DENSE_SPREAD = 16
 _DENSE_ALWAYS = 1 << 16
 _LEAST = int(np.iinfo(np.int64).min)
+_SPREAD = np.uint64(29)
+_TAG_BITS = np.uint64(0x7FFFFFFF)
+_TAG = np.int64(0x7FFFFFFF << 32)
+_ROW = np.int64(0x7FFFFFFF)
 MAX_ROWS = 2**31 - 2
 
 
+@njit(inline="always")
+def _tag(hashed):  # type: ignore[no-untyped-def]
+    return np.int64((hashed ^ (hashed >> _SPREAD)) & _TAG_BITS) << 32
+
+
 @njit(cache=True, nogil=True)
-def _link_hashed(keys, first, last, heads, nexts, shift):  # type: ignore[no-untyped-def]
-    unique = True
+def _link_hashed(keys, first, last, slots, nexts, shift):  # type: ignore[no-untyped-def]
+    distinct = 0
+    wrap = len(slots) - 1
     for row in range(first, last):
-        slot = (np.uint64(keys[row]) * _FIBONACCI) >> shift
-        head = heads[slot]
-        if head >= 0 and unique:
-            other = head
-            while other >= 0 and keys[other] != keys[row]:
-                other = nexts[other]
-            unique = other < 0
-        nexts[row] = head
-        heads[slot] = row
-    return unique
+        hashed = np.uint64(keys[row]) * _FIBONACCI
+        tag, slot = _tag(hashed), np.int64(hashed >> shift)
+        held = slots[slot]
+        while held != _END and (held & _TAG != tag or keys[held & _ROW] != keys[row]):
+            slot = (slot + 1) & wrap
+            held = slots[slot]
+        distinct += held == _END
+        nexts[row] = _END if held == _END else held & _ROW
+        slots[slot] = tag | row
+    return distinct
 
 
 @njit(cache=True, nogil=True)
 def _link_dense(keys, first, last, heads, nexts, base):  # type: ignore[no-untyped-def]
-    unique = True
+    distinct = 0
     for row in range(first, last):
         slot = keys[row] - base
         head = heads[slot]
-        unique &= head < 0
+        distinct += head < 0
         nexts[row] = head
         heads[slot] = row
-    return unique
+    return distinct
 
 
 @njit(cache=True, nogil=True)
-def _enter_hashed(codes, heads, shift, probes, rows):  # type: ignore[no-untyped-def]
+def _enter_hashed(codes, keys, slots, shift, probes, rows):  # type: ignore[no-untyped-def]
     count = 0
+    wrap = len(slots) - 1
     for i in range(len(codes)):
-        row = heads[(np.uint64(codes[i]) * _FIBONACCI) >> shift]
+        hashed = np.uint64(codes[i]) * _FIBONACCI
+        tag, slot = _tag(hashed), np.int64(hashed >> shift)
+        held = slots[slot]
+        while held != _END and (held & _TAG != tag or keys[held & _ROW] != codes[i]):
+            slot = (slot + 1) & wrap
+            held = slots[slot]
         probes[count] = i
-        rows[count] = row
-        count += row >= 0
+        rows[count] = held & _ROW
+        count += held != _END
     return count
 
 
@@ -69,7 +87,7 @@ def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-d
     size = np.uint64(len(heads))
     count = 0
     for i in range(len(codes)):
-        slot = np.uint64(codes[i]) - np.uint64(base)
+        slot = np.uint64(codes[i]) - np.uint64(np.int64(base))
         row = heads[slot] if slot < size else _END
         probes[count] = i
         rows[count] = row
@@ -78,46 +96,25 @@ def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _walk(codes, keys, nexts, low, high, probes, rows, place, kept, active, left, right):  # type: ignore[no-untyped-def]
+def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # type: ignore[no-untyped-def]
     """Walk all chains a step at a time: no load waits for another, so cache misses overlap.
 
     ``probes`` and ``rows`` hold where each chain stands, ``active`` of them; places below
-    ``kept`` have been moved on already, those from ``place`` on have not. An empty ``keys`` means
-    that every row of a chain matches, an empty ``nexts`` that no chain has a second row.
+    ``kept`` have been moved on already, those from ``place`` on have not.
     """
     count = 0
-    compare, bounded, follow = len(keys) > 0, len(high) > 0, len(nexts) > 0
+    bounded = len(high) > 0
     while active > 0:
         stop = min(active, place + len(left) - count)
-        if not bounded and not follow:
-            for p in range(place, stop):
-                left[count] = probes[p]
-                right[count] = rows[p]
-                count += not compare or keys[rows[p]] == codes[probes[p]]
-        elif not bounded and not compare:
-            for p in range(place, stop):
-                i, row = probes[p], rows[p]
-                left[count] = i
-                right[count] = row
-                count += 1
-                row = nexts[row]
-                probes[kept] = i
-                rows[kept] = row
-                kept += row >= 0
-        else:
-            for p in range(place, stop):
-                i, row = probes[p], rows[p]
-                hit = not compare or keys[row] == codes[i]
-                if bounded:
-                    hit = hit and low <= row and row < high[i]
-                left[count] = i
-                right[count] = row
-                count += hit
-                if follow:
-                    row = nexts[row]
-                    probes[kept] = i
-                    rows[kept] = row
-                    kept += row >= 0
+        for p in range(place, stop):
+            i, row = probes[p], rows[p]
+            left[count] = i
+            right[count] = row
+            count += not bounded or (low <= row and row < high[i])
+            row = nexts[row]
+            probes[kept] = i
+            rows[kept] = row
+            kept += row >= 0
         place = stop
         if place < active:
             return count, place, kept, active
@@ -126,7 +123,6 @@ def _walk(codes, keys, nexts, low, high, probes, rows, place, kept, active, left
 
 
 _NO_ROWS = np.empty(0, np.int32)
-_NO_KEYS = np.empty(0, np.int64)
 
 
 @dataclass
@@ -134,12 +130,14 @@ class Walk:
     """A probe under way: the chains of its tuples and how far they have been followed.
 
     Attributes:
-        codes: ``int64`` codes of the probe tuples, shape ``(n,)``.
+        probes: Positions of the tuples whose chains go on.
+        rows: The row at which each of those chains stands.
+        active: Number of those chains.
+        low: Only rows from this number on match.
+        high: Only rows below ``high[i]`` match tuple ``i``; empty when there is no bound.
         is_new: Whether no match has been asked for yet.
-        is_done: Whether every match has been returned.
     """
 
-    codes: np.ndarray
     probes: np.ndarray
     rows: np.ndarray
     active: int
@@ -164,30 +162,26 @@ class Multimap:
 
     def __init__(self, capacity: int = 0) -> None:
         self.rows = 0
-        self.unique = True
+        self.distinct = 0
         self._keys = np.empty(max(capacity, 1024), np.int64)
         self._nexts = np.empty(len(self._keys), np.int32)
         self._low = 0
         self._high = -1
         self._base: int | None = None
         self._shift = np.uint64(0)
-        self._heads = np.full(0, _END, np.int32)
-        self._counted = (0, 0)
+        self._slots = np.full(0, _END, np.int32)  # int64 when hashed: tag and row
         self._left = np.empty(0, np.int32)
         self._right = np.empty(0, np.int32)
 
     @property
+    def unique(self) -> bool:
+        """Whether no code occurs twice."""
+        return self.distinct == self.rows
+
+    @property
     def nbytes(self) -> int:
         """Memory of the table in bytes."""
-        return int(self._keys.nbytes + self._nexts.nbytes + self._heads.nbytes)
-
-    def distinct(self) -> int:
-        """Return about how many different codes there are (exact when addressing is dense)."""
-        if self.unique:
-            return self.rows
-        if self._counted[0] != self.rows:
-            self._counted = (self.rows, int(np.count_nonzero(self._heads >= 0)))
-        return self._counted[1]
+        return int(self._keys.nbytes + self._nexts.nbytes + self._slots.nbytes)
 
     def insert(self, codes: np.ndarray) -> None:
         """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``."""
@@ -206,39 +200,30 @@ class Multimap:
         self._keys[first : self.rows] = codes
         if not self._fits():
             self._address()
-            first, self.unique = 0, True
-        self._link(first)
+            first, self.distinct = 0, 0
+        if self._base is not None:
+            link, at = _link_dense, self._base
+        else:
+            link, at = _link_hashed, self._shift
+        self.distinct += link(self._keys, first, self.rows, self._slots, self._nexts, at)
 
     def _fits(self) -> bool:
-        if not len(self._heads):
-            return False
         if self._base is not None:
-            return self._low >= self._base and self._high < self._base + len(self._heads)
-        return self.rows <= len(self._heads)
+            return self._low >= self._base and self._high < self._base + len(self._slots)
+        return 4 * self.rows <= 3 * len(self._slots)
 
     def _address(self) -> None:
-        """Choose the addressing for the codes seen so far.
-
-        A hashed table starts at a load of at most 1/2 and is rebuilt at 1, so that all rebuilds
-        together insert each row about once more.
-        """
+        """Choose the addressing for the codes seen so far, with room for as many again."""
         spread = self._high - self._low + 1
         if spread <= max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
             # Room on both sides, or every new extreme of randomly ordered codes would rebuild it.
             self._base = max(self._low - spread // 8, _LEAST)
-            self._heads = np.full(spread + spread // 4, _END, np.int32)
+            self._slots = np.full(spread + spread // 4, _END, np.int32)
         else:
-            self._base = None
             bits = max(12, (2 * self.rows - 1).bit_length())
+            self._base = None
             self._shift = np.uint64(64 - bits)
-            self._heads = np.full(1 << bits, _END, np.int32)
-
-    def _link(self, first: int) -> None:
-        if self._base is not None:
-            unique = _link_dense(self._keys, first, self.rows, self._heads, self._nexts, self._base)
-        else:
-            unique = _link_hashed(self._keys, first, self.rows, self._heads, self._nexts, self._shift)
-        self.unique = self.unique and bool(unique)
+            self._slots = np.full(1 << bits, _END, np.int64)
 
     def probe(self, codes: np.ndarray, low: int = 0, high: np.ndarray | None = None) -> Walk:
         """Begin to match probe tuples with rows.
@@ -252,12 +237,12 @@ class Multimap:
         if not self.rows:
             active = 0
         elif self._base is not None:
-            active = _enter_dense(codes, self._heads, self._base, probes, rows)
+            active = _enter_dense(codes, self._slots, self._base, probes, rows)
         else:
-            active = _enter_hashed(codes, self._heads, self._shift, probes, rows)
+            active = _enter_hashed(codes, self._keys, self._slots, self._shift, probes, rows)
         if high is None:
             high = _NO_ROWS if low == 0 else np.full(len(codes), MAX_ROWS, np.int32)
-        return Walk(codes, probes, rows, active, low, high)
+        return Walk(probes, rows, active, low, high)
 
     def matches(self, walk: Walk, limit: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the next matches of a probe.
@@ -266,19 +251,16 @@ class Multimap:
         ``limit`` matches, or none, although the walk is not done yet.
 
         Returns:
-            Positions in ``walk.codes`` and matching row numbers: ``int32``, equal shapes, at most
+            Positions in the probe's codes and matching row numbers: ``int32``, equal shapes, at most
             ``limit`` of them.
         """
         walk.is_new = False
-        dense = self._base is not None
-        if dense and self.unique and not len(walk.high) and walk.active <= limit:
+        if self.unique and not len(walk.high) and walk.active <= limit:
             active, walk.active = walk.active, 0
             return walk.probes[:active], walk.rows[:active]
         left, right = self._buffers(limit)
         count, walk.place, walk.kept, walk.active = _walk(
-            walk.codes,
-            _NO_KEYS if dense else self._keys,
-            _NO_ROWS if dense and self.unique else self._nexts,
+            self._nexts,
             walk.low,
             walk.high,
             walk.probes,

@@ -103,7 +103,7 @@ class SteM:
         self._layouts = [KeyLayout.of(graph, r) for r in range(graph.relations)]
         self._indexes: dict[Classes, Multimap] = {}
         self._stamps = np.empty(0, np.int64)
-        if spec.distinct and len(self.layout.keys) < len(spec.schema):
+        if spec.distinct and {k.name for k in self.layout.keys} != set(spec.schema.names):
             raise InputError(
                 f"relation {spec.alias!r} has set semantics: every column of it must be joined on, "
                 f"got {spec.schema.names} with {[k.name for k in self.layout.keys]} joined"
@@ -216,7 +216,7 @@ class SteM:
         """Return about how many keys there are: from the index if there is one, else from a sample."""
         index = self._indexes.get(classes)
         if index is not None:
-            return max(1, index.distinct())
+            return max(1, index.distinct)
         sample = np.linspace(0, self.rows - 1, min(self.rows, _SAMPLE)).astype(np.int64)
         coded = [self.store.codes(self.layout.of_class[c])[sample] for c in classes]
         distinct = len(np.unique(_combined(coded)))
@@ -267,6 +267,8 @@ class SteM:
     def _fresh(self, chunk: pa.RecordBatch, coded: list[Array]) -> Array:
         """Return positions of the chunk's rows that are neither held already nor repeated in it."""
         keys = self.layout.keys
+        if not keys:  # tuples without a column are all equal
+            return np.arange(min(1, chunk.num_rows) if not self.rows else 0)
         exact = [
             c if k.exact else chunk.column(k.name).dictionary_encode().indices.to_numpy()
             for k, c in zip(keys, coded, strict=True)

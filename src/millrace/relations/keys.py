@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.errors import UnsupportedType
+from millrace.expressions import widen
 from millrace.kernels import combine, hash_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,8 +63,7 @@ def codes(array: pa.Array, kind: pa.DataType) -> tuple[Array, Array | None]:
             f"a column of type {kind} cannot be a join key here; expected a number, string, binary, "
             "boolean, date or timestamp"
         )
-    if array.type != kind:
-        array = pc.cast(array, kind)
+    array = widen(array, kind)
     valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_decimal128(kind):
         return _decimal_codes(array), valid

@@ -1,0 +1,40 @@
+# Two commands do everything, set-up included:  make demo   and   make test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) and run this again.
+NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
+NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
+
+.PHONY: help demo test machine clean
+
+help:
+	@echo "make demo   run three joins of TPC-H with Millrace and with Spark SQL, and compare"
+	@echo "make test   check style and types and run all tests"
+	@echo "make clean  remove what the two made here"
+
+demo: $(READY)
+	@$(BIN)/millrace demo
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+# The environment is made once, and again when what is to be installed has changed.
+$(READY): pyproject.toml constraints.txt | machine
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(NEEDS_VENV)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[connect,bench,dev]'
+	@touch $@
+
+machine:
+	@"$(JAVA)" -version 2>&1 | awk -F'[".]' '/version "/ { found = ($$2 >= 17) } END { exit !found }' \
+		|| { echo "$(NEEDS_JAVA)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo "$(NEEDS_PYTHON)" >&2; exit 1; }
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse

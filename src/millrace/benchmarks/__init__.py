@@ -1,0 +1,1 @@
+"""Benchmarks against other engines, each with targets and an A/A control."""

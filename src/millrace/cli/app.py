@@ -1,0 +1,124 @@
+"""The commands and their arguments; what they do stands in the modules beside this one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from millrace import __version__
+from millrace.cli import bench
+from millrace.cli.errors import one_message
+from millrace.options import POLICY_NAMES
+
+app = typer.Typer(
+    name="millrace",
+    help="Joins on Spark through eddies: tuples find their own order while the query runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench.app, name="bench")
+
+
+class Engine(StrEnum):
+    """Who answers the query."""
+
+    millrace = "millrace"
+    spark = "spark"
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"millrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Joins on Spark through eddies: tuples find their own order while the query runs."""
+
+
+@app.command("sql")
+def sql_command(
+    query: Annotated[str, typer.Argument(help="A SELECT.", show_default=False)],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="Parquet file, folder or glob under a name. Repeatable."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Show what the eddies did.")] = False,
+    engine: Annotated[Engine, typer.Option(help="Who answers.")] = Engine.millrace,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one Parquet file.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
+    policy: Annotated[str | None, typer.Option(help=f"Routing policy: {', '.join(POLICY_NAMES)}.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other option. Repeatable.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    remote: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
+    ] = None,
+    conf: Conf = None,
+    debug: Debug = False,
+) -> None:
+    """Run one query and show its rows, or write them to a file."""
+    from millrace.cli import sql
+    from millrace.cli.session import session
+
+    stdout, stderr = Console(), Console(stderr=True)
+    with one_message(stderr, debug):
+        request = sql.Request(
+            text=query,
+            tables=sql.pairs(table or (), "--table"),
+            engine=engine.value,
+            options=sql.options_of(sql.pairs(option or (), "--option"), policy, report),
+            explain=explain,
+            report=report,
+            output=output,
+            limit=limit,
+        )
+        settings = sql.pairs(conf or (), "--conf")
+        with session("millrace sql", master, remote, settings, debug) as spark:
+            sql.run(request, spark, stdout, stderr)
+
+
+@app.command("demo")
+def demo_command(
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the data here, not in the cache folder.")
+    ] = None,
+    scale: Annotated[float, typer.Option(min=0.001, max=100, help="TPC-H scale factor.")] = 0.1,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    debug: Debug = False,
+) -> None:
+    """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
+    from millrace import demo
+    from millrace.cli.session import session
+
+    stdout, stderr = Console(), Console(stderr=True)
+    with one_message(stderr, debug):
+        files = demo.prepare(scale, data, stdout)
+        with session("millrace demo", master, debug=debug) as spark:
+            same = demo.run(spark, files, stdout)
+    raise typer.Exit(0 if same else 1)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""``millrace bench``: the benchmarks, their figures and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from millrace.benchmarks.harness import Outcome
+from millrace.benchmarks.show import Ticker, show, ticking
+from millrace.cli.errors import one_message
+from millrace.errors import InputError
+
+app = typer.Typer(no_args_is_help=True, help="Measure against other engines, with an A/A control.")
+
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")]
+Check = Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A smaller run: a figure within a minute.")]
+Rounds = Annotated[int, typer.Option(min=5, help="Timed rounds.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
+Master = Annotated[str, typer.Option(help="Spark master.")]
+
+_QUICK_SCALE = 0.1
+_QUICK_QUERIES = (3, 5, 10)
+_QUICK_ROWS = 2_000_000
+
+
+class _Session:
+    """What the three commands share: consoles, errors, the JSON file and the check."""
+
+    def __init__(self, json: Path | None, check: bool, debug: bool) -> None:
+        self.json, self.check, self.debug = json, check, debug
+        self.stdout, self.stderr = Console(), Console(stderr=True)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        with one_message(self.stderr, self.debug):
+            if self.json is not None and not self.json.absolute().parent.is_dir():
+                raise InputError(
+                    f"cannot write {self.json}: there is no folder {self.json.absolute().parent}"
+                )
+            yield
+
+    def finish(self, total: int, bench: Callable[[Ticker], Outcome]) -> None:
+        with ticking(self.stderr, total) as ticker:
+            outcome = bench(ticker)
+        show(outcome, self.stdout)
+        if self.json is not None:
+            outcome.write_json(self.json)
+        missed = outcome.missed()
+        for sentence in missed:
+            self.stderr.print(f"missed: {sentence}", style="bold red" if self.check else "yellow")
+        if self.check and missed:
+            raise typer.Exit(1)
+
+
+@app.command("tpch")
+def tpch_command(
+    scale: Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")] = 1.0,
+    against: Annotated[str, typer.Option(help="The other engine: spark.")] = "spark",
+    queries: Annotated[str | None, typer.Option(metavar="3,5,10", help="Only these.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the data is or shall be.")
+    ] = None,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """All 22 queries of TPC-H, with Millrace and with Spark SQL."""
+    from millrace.benchmarks import tpch, tpch_data
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        if against != "spark":
+            raise InputError(f"--against {against!r}: this benchmark compares with 'spark'")
+        numbers = _QUICK_QUERIES if quick and queries is None else tpch.parse_queries(queries)
+        scale = min(scale, _QUICK_SCALE) if quick else scale
+        tables = tpch_data.ensure(scale, data)
+        with session("millrace bench tpch", master, debug=debug) as spark:
+            frame.finish(
+                tpch.runs(numbers, rounds),
+                lambda ticker: tpch.bench(spark, tables, scale, numbers, rounds, ticker),
+            )
+
+
+@app.command("kernel")
+def kernel_command(
+    against: Annotated[str, typer.Option(metavar="duckdb,polars", help="The others.")] = "duckdb,polars",
+    rounds: Rounds = 5,
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """The symmetric hash join on the kernel, one thread, against other engines' joins."""
+    from millrace.benchmarks import kernel
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        rivals = kernel.parse_rivals(against)
+        sizes = ("1m",) if quick else tuple(kernel.SIZES)
+        total = len(sizes) * rounds * (len(rivals) + 2)
+        frame.finish(total, lambda ticker: kernel.bench(rivals, sizes, rounds, ticker))
+
+
+@app.command("exchange")
+def exchange_command(
+    rows: Annotated[int, typer.Option(min=1000, help="Rows of two int64 columns.")] = 10_000_000,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """The block exchange against Spark's exchange of rows into Python."""
+    from millrace.benchmarks import exchange
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors(), session("millrace bench exchange", master, debug=debug) as spark:
+        count = min(rows, _QUICK_ROWS) if quick else rows
+        frame.finish(
+            rounds * len(exchange.SIDES), lambda ticker: exchange.bench(spark, count, rounds, ticker)
+        )

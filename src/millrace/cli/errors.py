@@ -1,0 +1,70 @@
+"""How an exception becomes one message and an exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from millrace.errors import MillraceError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells expect it."""
+
+# The last line of a Python traceback from a worker whose error is one of ours.
+_OURS = re.compile(r"millrace\.errors\.\w+: (?P<message>.+?)(?:\n\n|\n\s+at |\Z)", re.DOTALL)
+_PLAN = re.compile(r";\n(?=['\w+:!(]).*", re.DOTALL)
+_STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
+
+
+@contextmanager
+def one_message(stderr: Console, debug: bool) -> Iterator[None]:
+    """Turn what the body raises into one message on ``stderr`` and an exit code.
+
+    Exit codes: 1 for an error, 130 for Ctrl-C. With ``debug`` errors pass unchanged.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        stderr.print("interrupted", style="yellow")
+        raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        stderr.print(Text.assemble(("error: ", "bold red"), message_of(error)), soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def message_of(error: BaseException) -> str:
+    """Return an exception's message in its own words, without plans and stacks."""
+    if isinstance(error, MillraceError):
+        return str(error)
+    if is_sparks(error):
+        return spark_message(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error} (run again with --debug to see where)"
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Tell whether Spark or its gateway raised the error; importing neither to find out."""
+    return any(cls.__module__.split(".")[0] in ("pyspark", "py4j") for cls in type(error).__mro__)
+
+
+def spark_message(error: BaseException) -> str:
+    """Return Spark's message without the plan and the stacks that it appends."""
+    text = str(error)
+    if found := _OURS.search(text):
+        return found["message"].strip()
+    text = _PLAN.sub("", _STACK.sub("", text))
+    if "Traceback (most recent call last)" in text:
+        # An error of Python code in a worker: its last line says what happened.
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
+        return lines[-1].strip()
+    return text.strip()

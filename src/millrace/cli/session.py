@@ -1,0 +1,98 @@
+"""A Spark session for the command line: local by default, quiet, and stopped at the end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from millrace.cli.java import check_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULTS = {
+    "spark.driver.memory": "4g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+@contextmanager
+def session(
+    name: str,
+    master: str = "local[*]",
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    debug: bool = False,
+) -> Iterator[SparkSession]:
+    """Start a session and stop it at the end, whatever happens.
+
+    Args:
+        name: The application's name.
+        master: Spark's master URL, for classic Spark.
+        remote: Address of a Spark Connect server (``sc://host:port``), or ``local[N]`` for one that
+            is started here. It takes the place of ``master``.
+        conf: Spark settings on top of ``DEFAULTS``.
+        debug: Let Spark log to the terminal.
+
+    Raises:
+        SetupError: There is no Java that Spark can run on.
+    """
+    if not (remote or "").startswith("sc://"):
+        check_java()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    builder = builder.remote(remote) if remote else builder.master(master)
+    server_is_elsewhere = bool(remote and remote.startswith("sc://"))
+    # A server that runs already has its own settings; only those that the user names are sent.
+    for key, value in ({} if server_is_elsewhere else DEFAULTS).items():
+        builder = builder.config(key, value)
+    for key, value in (conf or {}).items():
+        builder = builder.config(key, value)
+    # Tasks must run the Python that runs this, also where PATH has another one first.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not debug:
+        # Without a handler, py4j's messages about a cut connection (Ctrl-C) would reach the terminal.
+        logging.getLogger().addHandler(logging.NullHandler())
+        # Spark's Python side logs every error with its whole stack, beside raising it.
+        for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
+    with quiet(debug) as log:
+        try:
+            spark = builder.getOrCreate()
+        except Exception:
+            log.seek(0)
+            sys.stderr.write(log.read())
+            raise
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def quiet(debug: bool = False) -> Iterator[IO[str]]:
+    """Send what programs started in the body write to standard error into a nameless file.
+
+    The JVM inherits it for life: its start-up notices, its log and its workers' tracebacks reach
+    the terminal only with ``debug``. Errors come back as exceptions all the same.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        if debug:
+            yield log
+            return
+        sys.stderr.flush()
+        kept = os.dup(2)
+        try:
+            os.dup2(log.fileno(), 2)
+            yield log
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

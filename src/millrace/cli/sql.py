@@ -1,0 +1,185 @@
+"""``millrace sql``: one query, its rows on the screen or in a file."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from millrace.cli import output, render
+from millrace.cli.progress import is_connect, task_bar
+from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.options import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace.sql.prepared import Query
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for.
+
+    Attributes:
+        text: The query.
+        tables: Paths by table name.
+        engine: ``"millrace"`` or ``"spark"``.
+        options: Millrace's settings.
+        explain: Show the plan instead of running the query.
+        report: Show the figures of the run.
+        output: Parquet file to write, or None to show rows.
+        limit: Rows to show.
+    """
+
+    text: str
+    tables: Mapping[str, str]
+    engine: str
+    options: Options
+    explain: bool
+    report: bool
+    output: Path | None
+    limit: int
+
+
+def pairs(items: Sequence[str], flag: str) -> dict[str, str]:
+    """Return ``name=value`` arguments as a dictionary.
+
+    Raises:
+        InputError: One of them has no ``=`` or no name, or a name stands twice.
+    """
+    result: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f"{flag} {item!r}: expected NAME=VALUE, for example {_EXAMPLE[flag]}")
+        if name in result:
+            raise InputError(f"{flag} names {name!r} twice: {result[name]!r} and {value!r}")
+        result[name] = value
+    return result
+
+
+_EXAMPLE = {
+    "--table": "--table orders=data/orders.parquet",
+    "--option": "--option batch_size=10000",
+    "--conf": "--conf spark.driver.memory=8g",
+}
+
+
+def options_of(settings: Mapping[str, str], policy: str | None, report: bool) -> Options:
+    """Return the options that ``--option`` and ``--policy`` name, read by the type of each.
+
+    Raises:
+        OptionError: A name is unknown or a value out of its range.
+    """
+    types = typing.get_type_hints(Options)
+    values: dict[str, Any] = {"report": report}
+    if policy is not None:
+        values["policy"] = policy
+    for name, text in settings.items():
+        values[name] = _value(name, text, types.get(name, str))
+    return Options.of(values)
+
+
+def _value(name: str, text: str, kind: Any) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"option {name} is {text!r}: expected true or false")
+        return text.lower() == "true"
+    if kind in (int, int | None):
+        if kind is not int and text.lower() == "none":
+            return None
+        try:
+            return int(text.replace("_", ""))
+        except ValueError:
+            raise OptionError(f"option {name} is {text!r}: expected a whole number") from None
+    if typing.get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console) -> None:
+    """Answer the request; errors come out as exceptions.
+
+    On Ctrl-C the running job is cancelled before the exception goes on.
+    """
+    if request.output is not None:
+        output.check_target(request.output)
+    frame, query = _frame(request, spark)
+    if request.explain:
+        if query is not None:
+            stdout.print(Text(query.explain()), soft_wrap=True)
+        else:
+            frame.explain()
+        return
+    try:
+        with task_bar(spark, stderr):
+            message, rows = _consume(frame, request)
+    except KeyboardInterrupt:
+        _cancel(spark)
+        raise
+    if request.output is None:
+        render.print_rows(stdout, frame.columns, rows, message)
+    else:
+        stderr.print(Text(message))
+    if request.report:
+        _report(query, stdout, stderr)
+
+
+def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | None]:
+    if request.engine == "millrace":
+        from millrace.sql.frontend import query as make
+
+        query = make(request.text, spark, dict(request.tables), request.options)
+        return query.df, query
+    for name, path in request.tables.items():
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    return spark.sql(request.text), None
+
+
+def _report(query: Query | None, stdout: Console, stderr: Console) -> None:
+    """Show the figures; where there are none, say so, but the result stands."""
+    if query is None:
+        stderr.print("no report: the query ran with Spark alone", style="dim")
+        return
+    try:
+        view = render.report_view(query.report())
+    except ExecutionError as error:
+        stderr.print(Text(f"no report: {error}", style="dim"))
+    else:
+        stdout.print(view)
+
+
+def _consume(frame: DataFrame, request: Request) -> tuple[str, list[Any]]:
+    """Run the query; return what to say below, and the rows to show."""
+    if request.output is not None:
+        count = output.write(frame, request.output)
+        return f"{count:,} rows written to {request.output}", []
+    if request.report:
+        # The figures are those of a whole run, so every row is fetched: a partition at a time, but
+        # Spark Connect hands out figures only with collected results.
+        connect = is_connect(frame.sparkSession)
+        shown, count = [], 0
+        for row in frame.collect() if connect else frame.toLocalIterator(prefetchPartitions=True):
+            count += 1
+            if count <= request.limit:
+                shown.append(row)
+        return f"{count:,} rows" + (
+            f", the first {request.limit} shown" if count > request.limit else ""
+        ), shown
+    rows = frame.take(request.limit + 1)
+    if len(rows) > request.limit:
+        return f"the first {request.limit} rows; --limit N shows more, --output FILE writes all", rows[:-1]
+    return f"{len(rows):,} rows" if len(rows) != 1 else "1 row", rows
+
+
+def _cancel(spark: SparkSession) -> None:
+    if is_connect(spark):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()

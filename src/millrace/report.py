@@ -1,0 +1,198 @@
+"""What a run did: figures per block and cell, in total, per module and per order.
+
+A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_dict` is ready for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from millrace.figures import CellFigures, ModuleFigures
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over cells.
+
+    Attributes:
+        cells: Number of eddies that ran.
+        worker_seconds: Wall time of all cells and map tasks, added up.
+        slowest_seconds: Wall time of the slowest of them.
+        tuples_routed: Tuples handed to a destination.
+        intermediate_tuples: Tuples made by probes that were not yet results.
+        output_tuples: Rows of all blocks' results.
+        rows_exchanged: Rows that travelled in blocks. Both ends count them; they count once here.
+        blocks_exchanged: Number of such blocks.
+        bytes_exchanged: Their size in bytes.
+        peak_bytes: Highest resident memory of any Python worker, in bytes.
+    """
+
+    cells: int = 0
+    worker_seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    tuples_routed: int = 0
+    intermediate_tuples: int = 0
+    output_tuples: int = 0
+    rows_exchanged: int = 0
+    blocks_exchanged: int = 0
+    bytes_exchanged: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class OrderShare:
+    """How much went one way: ``share`` is ``tuples`` over all the block's routed source tuples."""
+
+    block: str
+    order: str
+    tuples: int
+    share: float
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The figures of a finished run.
+
+    Args:
+        blocks: Figures of every cell and map task, by the name of the block they worked for.
+    """
+
+    blocks: Mapping[str, Iterable[CellFigures]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fixed = {name: tuple(figures) for name, figures in self.blocks.items()}
+        object.__setattr__(self, "blocks", fixed)
+
+    def cells(self) -> Iterator[tuple[str, CellFigures]]:
+        """Yield ``(block name, figures)`` for every cell and map task."""
+        for name, figures in self.blocks.items():
+            for cell in figures:
+                yield name, cell
+
+    @property
+    def totals(self) -> Totals:
+        """The sums over all blocks."""
+        return total(cell for _, cell in self.cells())
+
+    def orders(self) -> list[OrderShare]:
+        """Return the orders of every block, the most travelled first."""
+        result = []
+        for name, figures in self.blocks.items():
+            counts: dict[str, int] = {}
+            for cell in figures:
+                for order, tuples in cell.orders:
+                    counts[order] = counts.get(order, 0) + tuples
+            everything = sum(counts.values())
+            for order, tuples in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+                result.append(OrderShare(name, order, tuples, tuples / everything if everything else 0.0))
+        return result
+
+    def modules(self) -> list[tuple[str, ModuleFigures]]:
+        """Return ``(block name, figures)`` per module and action, added up over cells."""
+        merged: dict[tuple[str, str, str], ModuleFigures] = {}
+        for name, cell in self.cells():
+            for one in cell.modules:
+                key = (name, one.name, one.action)
+                so_far = merged.get(key, ModuleFigures(one.name, one.action, 0, 0, 0, 0.0))
+                merged[key] = ModuleFigures(
+                    one.name,
+                    one.action,
+                    so_far.tuples_in + one.tuples_in,
+                    so_far.tuples_out + one.tuples_out,
+                    so_far.calls + one.calls,
+                    so_far.seconds + one.seconds,
+                )
+        return [(block, figures) for (block, _, _), figures in merged.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dictionaries, lists, strings and numbers."""
+        return {
+            "totals": asdict(self.totals),
+            "orders": [asdict(order) for order in self.orders()],
+            "blocks": {
+                name: {"totals": asdict(total(figures)), "cells": [asdict(cell) for cell in figures]}
+                for name, figures in self.blocks.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        sums = self.totals
+        lines = [f"{len(self.blocks)} block(s) in {sums.cells} cell(s)"]
+        lines += [f"  {label}: {value}" for label, value in describe(sums)]
+        if orders := self.orders():
+            lines.append("orders")
+            lines += [f"  {o.block}: {o.order}: {o.tuples:,} tuples, {o.share:.0%}" for o in orders]
+        if modules := self.modules():
+            lines.append("modules")
+            lines += [
+                f"  {block}: {m.name} {m.action}: {m.tuples_in:,} in, {m.tuples_out:,} out, {m.seconds:.3f} s"
+                for block, m in modules
+            ]
+        lines.append("cells")
+        lines += [f"  {block}: {describe_cell(cell)}" for block, cell in self.cells()]
+        return "\n".join(lines)
+
+
+def total(cells: Iterable[CellFigures]) -> Totals:
+    """Add up cells and map tasks.
+
+    What is exchanged is counted where it leaves (map tasks, cell -1) and where it arrives (cells);
+    the larger of the two counts is taken, so that a run which reports only one end is right too.
+    """
+    everything = list(cells)
+    arrived = [c for c in everything if c.cell >= 0]
+    left = [c for c in everything if c.cell < 0]
+
+    def exchanged(name: str) -> int:
+        ends = (sum(int(getattr(c, name)) for c in end) for end in (left, arrived))
+        return max(ends)
+
+    return Totals(
+        cells=len(arrived),
+        worker_seconds=sum(c.seconds for c in everything),
+        slowest_seconds=max((c.seconds for c in everything), default=0.0),
+        tuples_routed=sum(c.tuples_routed for c in everything),
+        intermediate_tuples=sum(c.intermediate_tuples for c in everything),
+        output_tuples=sum(c.output_tuples for c in everything),
+        rows_exchanged=exchanged("rows_exchanged"),
+        blocks_exchanged=exchanged("blocks_exchanged"),
+        bytes_exchanged=exchanged("bytes_exchanged"),
+        peak_bytes=max((c.peak_bytes for c in everything), default=0),
+    )
+
+
+def describe(sums: Totals) -> list[tuple[str, str]]:
+    """Return the totals as ``(label, value)`` in words, for text and tables."""
+    return [
+        ("worker time", f"{sums.worker_seconds:.2f} s, slowest task {sums.slowest_seconds:.2f} s"),
+        ("tuples routed", f"{sums.tuples_routed:,}"),
+        ("intermediate tuples", f"{sums.intermediate_tuples:,}"),
+        ("result rows of the blocks", f"{sums.output_tuples:,}"),
+        (
+            "exchanged",
+            f"{sums.rows_exchanged:,} rows in {sums.blocks_exchanged:,} blocks, {size(sums.bytes_exchanged)}",
+        ),
+        ("peak memory of a worker", size(sums.peak_bytes)),
+    ]
+
+
+def describe_cell(cell: CellFigures) -> str:
+    """Return one cell's figures as one line of text."""
+    place = f"cell {cell.cell}" if cell.cell >= 0 else "map task"
+    return (
+        f"{place}: {cell.seconds:.2f} s, {cell.tuples_routed:,} routed, "
+        f"{cell.intermediate_tuples:,} intermediate, {cell.output_tuples:,} out, "
+        f"{cell.rows_exchanged:,} rows in {size(cell.bytes_exchanged)} exchanged, "
+        f"peak {size(cell.peak_bytes)}"
+    )
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people, for example ``1.5 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,1 @@
+"""Where base tuples come from, without Spark: direct scans of Parquet files."""

@@ -1,0 +1,209 @@
+"""Footers of Parquet files: read once, kept while the file does not change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.errors import InputError
+from millrace.sources.types import UTC_MICROS, NotSparks, fixed_width, spark_type
+
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK_VERSION = b"org.apache.spark.version"
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_SPARK_NAMES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": UTC_MICROS,
+    "timestamp_ntz": pa.timestamp("us"),
+}
+# Types whose Parquet form looks like another type, and annotations that change how Spark compares.
+_SPARK_ONLY = ("interval", "variant", '"udt"', "__COLLATIONS", "time(", "geometry", "geography")
+
+Bounds = tuple[Any, Any, int | None]
+"""Least value, greatest value (both None when unknown) and number of nulls (None when unknown)."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What one file's footer says.
+
+    Attributes:
+        schema: The columns with Spark's types; empty when ``unsupported``.
+        file_schema: The columns with the types pyarrow reads them as.
+        unsupported: Why Spark has to read this file itself, or None.
+        leaves: For each column, the places of its leaf columns in the file.
+    """
+
+    path: str
+    metadata: pq.FileMetaData
+    schema: pa.Schema
+    file_schema: pa.Schema
+    unsupported: str | None
+    leaves: dict[str, tuple[int, ...]]
+    _bounds: dict[str, tuple[Bounds, ...]] = field(default_factory=dict, compare=False)
+
+    def encoded_bytes(self, column: str, group: int) -> int:
+        """Return the column's size in the row group, encoded but not compressed."""
+        rows = self.metadata.row_group(group)
+        return sum(int(rows.column(leaf).total_uncompressed_size) for leaf in self.leaves[column])
+
+    def decoded_bytes(self, column: str, group: int) -> int:
+        """Return an estimate of the column's size in memory: exact for types of fixed width."""
+        rows = self.metadata.row_group(group).num_rows
+        width = fixed_width(self.schema.field(column).type)
+        if width is not None:
+            return int(rows * width)
+        # A dictionary makes repeated values small in the file but not in memory; 12 bytes is a guess.
+        return max(self.encoded_bytes(column, group), int(rows) * 12)
+
+    def bounds(self, column: str) -> tuple[Bounds, ...]:
+        """Return for each row group the column's bounds as its statistics give them.
+
+        Floats have none: a file's statistics leave NaN out, which Spark orders above everything.
+        """
+        if column not in self._bounds:
+            self._bounds[column] = tuple(
+                self._group_bounds(column, group) for group in range(self.metadata.num_row_groups)
+            )
+        return self._bounds[column]
+
+    def _group_bounds(self, column: str, group: int) -> Bounds:
+        leaves, kind = self.leaves[column], self.schema.field(column).type
+        if len(leaves) != 1 or pa.types.is_nested(kind):
+            return (None, None, None)
+        statistics = self.metadata.row_group(group).column(leaves[0]).statistics
+        if statistics is None:
+            return (None, None, None)
+        nulls = int(statistics.null_count) if statistics.has_null_count else None
+        if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not statistics.has_min_max:
+            return (None, None, nulls)
+        try:
+            return (pa.scalar(statistics.min, kind), pa.scalar(statistics.max, kind), nulls)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return (None, None, nulls)
+
+
+_CACHE: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
+_CACHE_SIZE = 4096
+
+
+def footer_of(path: str) -> Footer:
+    """Return the footer of a file, from the cache when the file is as it was.
+
+    Raises:
+        InputError: The file is missing, unreadable, empty or no Parquet file.
+    """
+    try:
+        stat = os.stat(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    key = (path, stat.st_mtime_ns, stat.st_size)
+    found = _CACHE.get(key)
+    if found is not None:
+        _CACHE.move_to_end(key)
+        return found
+    if stat.st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes): expected a Parquet file; write it again or remove it")
+    footer = _read(path)
+    _CACHE[key] = footer
+    if len(_CACHE) > _CACHE_SIZE:
+        _CACHE.popitem(last=False)
+    return footer
+
+
+def _read(path: str) -> Footer:
+    try:
+        metadata = pq.read_metadata(path)
+        file_schema = metadata.schema.to_arrow_schema()
+    except PermissionError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except (pa.ArrowException, OSError) as error:
+        detail = str(error).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"{path} is not a readable Parquet file: {detail}. Expected Parquet; "
+            "if the file is damaged, write it again; if it is something else, move it out of the way"
+        ) from None
+    leaves: dict[str, list[int]] = {}
+    for leaf in range(metadata.num_columns):
+        top = _top_name(metadata.schema.column(leaf).path, file_schema)
+        leaves.setdefault(top, []).append(leaf)
+    schema, reason = _normalised(path, metadata, file_schema)
+    return Footer(path, metadata, schema, file_schema, reason, {k: tuple(v) for k, v in leaves.items()})
+
+
+def _top_name(path: str, schema: pa.Schema) -> str:
+    """Return the column that a leaf belongs to; names may contain dots themselves."""
+    if path in schema.names:
+        return path
+    fitting = [name for name in schema.names if path.startswith(name + ".")]
+    return max(fitting, key=len, default=path)
+
+
+def _normalised(path: str, metadata: pq.FileMetaData, file: pa.Schema) -> tuple[pa.Schema, str | None]:
+    def refuse(reason: str) -> tuple[pa.Schema, str]:
+        return pa.schema([]), f"{reason} in {Path(path).name}"
+
+    names = [name.lower() for name in file.names]
+    if len(set(names)) != len(names):
+        return refuse("column names that differ only in case")
+    extra = metadata.metadata or {}
+    instants = {
+        metadata.schema.column(leaf).path
+        for leaf in range(metadata.num_columns)
+        if metadata.schema.column(leaf).physical_type == "INT96"
+    }
+    if instants and _SPARK_VERSION not in extra:
+        return refuse("INT96 timestamps, whose calendar only Spark's settings know,")
+    fields = []
+    for column in file:
+        try:
+            kind = UTC_MICROS if column.name in instants else spark_type(column.type)
+        except NotSparks as error:
+            return refuse(f"column {column.name!r} has {error}")
+        fields.append(pa.field(column.name, kind))
+    schema = pa.schema(fields)
+    dated = any(pa.types.is_temporal(f.type) or pa.types.is_nested(f.type) for f in fields)
+    if dated and (any(key in extra for key in _LEGACY) or extra.get(_SPARK_VERSION, b"9").startswith(b"2.")):
+        return refuse("dates in Spark's old calendar")
+    if _SPARK_SCHEMA in extra and (difference := _spark_difference(extra[_SPARK_SCHEMA], schema)):
+        return refuse(difference)
+    return schema, None
+
+
+def _spark_difference(text: bytes, schema: pa.Schema) -> str | None:
+    """Return how the schema that Spark wrote differs from the one found, or None."""
+    try:
+        columns = json.loads(text)["fields"]
+        kinds = {column["name"]: column["type"] for column in columns}
+    except (ValueError, KeyError, TypeError):
+        return "an unreadable Spark schema"
+    decoded = text.decode(errors="replace")
+    for word in _SPARK_ONLY:
+        if word in decoded:
+            return f"Spark's own type {word.strip('_(').strip(chr(34)).lower()}"
+    for column in schema:
+        kind = kinds.get(column.name)
+        if not isinstance(kind, str):
+            continue
+        expected = _SPARK_NAMES.get(kind)
+        if kind.startswith("decimal(") and pa.types.is_decimal(column.type):
+            expected = pa.decimal128(*map(int, kind[8:-1].split(",")))
+        if expected != column.type:
+            return f"column {column.name!r} is {kind} to Spark and {column.type} in the file"
+    return None

@@ -1,0 +1,84 @@
+"""Hive-style partition columns: ``year=2024/month=1`` in the folders' names.
+
+Spark infers these columns' types from the texts. This repeats the inference where its result is
+certain and gives up where it is not (then Spark reads the table itself).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
+_DOUBLE = re.compile(r"-?[0-9]+\.[0-9]+\Z")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
+_WORD = re.compile(r"[^\W\d_]", re.UNICODE)
+# Words that some of Java's parsers take for a number or a point in time.
+_NOT_WORDS = re.compile(r"(?i:nan|infinity|inf|epoch|now|today|tomorrow|yesterday)|T[0-9]")
+
+
+class Doubtful(ValueError):
+    """Spark's inference for these texts is not repeated here."""
+
+
+def split_folder(name: str) -> tuple[str, str] | None:
+    """Return a folder name's column and text, both unescaped, or None for an ordinary folder."""
+    column, equals, text = name.partition("=")
+    if not equals:
+        return None
+    if not column or not text:
+        raise Doubtful(f"folder {name!r} has an empty partition column or value")
+    return unquote(column), unquote(text)
+
+
+def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any]]:
+    """Return the column's type and the value of each text, as Spark infers them.
+
+    Raises:
+        Doubtful: The texts mix types, or are of a kind whose reading is uncertain.
+    """
+    distinct = sorted(set(texts) - {NULL})
+    if not distinct:
+        raise Doubtful(f"partition column {column!r} has no value but null")
+    kinds = {_kind(column, text) for text in distinct}
+    values: dict[str, Any]
+    if "string" in kinds:
+        kind, values = pa.string(), {text: text for text in distinct}
+    elif kinds <= {"int", "long"}:
+        kind = pa.int64() if "long" in kinds else pa.int32()
+        values = {text: int(text) for text in distinct}
+    elif kinds == {"double"}:
+        kind, values = pa.float64(), {text: float(text) for text in distinct}
+    elif kinds == {"date"}:
+        kind, values = pa.date32(), {text: date.fromisoformat(text) for text in distinct}
+    else:
+        raise Doubtful(f"partition column {column!r} mixes {' and '.join(sorted(kinds))}")
+    values[NULL] = None
+    return kind, values
+
+
+def _kind(column: str, text: str) -> str:
+    if _INTEGER.match(text):
+        number = int(text)
+        if -(2**31) <= number < 2**31:
+            return "int"
+        if -(2**63) <= number < 2**63:
+            return "long"
+    elif _DOUBLE.match(text):
+        return "double"
+    elif _DATE.match(text):
+        try:
+            date.fromisoformat(text)
+        except ValueError:
+            raise Doubtful(f"partition value {column}={text}") from None
+        return "date"
+    elif _WORD.match(text) and not _NOT_WORDS.match(text):
+        return "string"
+    raise Doubtful(f"partition value {column}={text}, whose type is uncertain")

@@ -1,0 +1,86 @@
+"""Deciding from a row group's statistics that no row of it can pass a filter.
+
+Only ever errs towards reading: whatever is not understood may match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.expressions import And, Column, Compare, InList, IsNull, Literal, Or, Predicate
+from millrace.sources.footers import Bounds
+
+_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bool:
+    """Return False when the predicate is certainly not true for any row of the row group.
+
+    Args:
+        node: A predicate over one relation.
+        rows: Number of rows in the row group.
+        bounds: Gives a column's bounds by name.
+    """
+    match node:
+        case And(arguments):
+            return all(may_match(a, rows, bounds) for a in arguments)
+        case Or(arguments):
+            return any(may_match(a, rows, bounds) for a in arguments)
+        case IsNull(operand):
+            return bounds(operand.ref.column)[2] != 0
+        case Compare(op, Column() as column, Literal() as literal, to):
+            return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
+        case Compare(op, Literal() as literal, Column() as column, to):
+            op = _MIRROR.get(op, op)  # type: ignore[assignment]  # a mirrored comparison is one too
+            return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
+        case InList(operand, values, to):
+            known = [v for v in values if v is not None]
+            return _compare("=", bounds(operand.ref.column), rows, known, to, to)
+    return True
+
+
+def _compare(
+    op: str, bounds: Bounds, rows: int, values: list[Any], kind: pa.DataType, to: pa.DataType
+) -> bool:
+    low, high, nulls = bounds
+    if op == "<=>":
+        if values == [None]:
+            return nulls != 0
+        op = "="
+    if not values or values == [None]:
+        return False
+    if nulls is not None and nulls == rows:
+        return False
+    if low is None or pa.types.is_floating(to):
+        return True
+    try:
+        least, greatest = _plain(low, to), _plain(high, to)
+        return any(_possible(op, least, greatest, _plain(pa.scalar(value, kind), to)) for value in values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return True
+
+
+def _plain(scalar: pa.Scalar, to: pa.DataType) -> Any:
+    """Return a value that Python orders as Spark orders the type."""
+    scalar = scalar.cast(to)
+    return scalar.value if pa.types.is_temporal(to) else scalar.as_py()
+
+
+def _possible(op: str, low: Any, high: Any, value: Any) -> bool:
+    match op:
+        case "=":
+            return bool(low <= value <= high)
+        case "<>":
+            return not low == value == high
+        case "<":
+            return bool(low < value)
+        case "<=":
+            return bool(low <= value)
+        case ">":
+            return bool(high > value)
+        case ">=":
+            return bool(high >= value)
+    return True

@@ -1,0 +1,228 @@
+"""Reading row groups: filter columns first, the others only where rows survive.
+
+A row group is decoded by pyarrow in one go (in one thread: the tasks are the parallelism). String
+columns that the file keeps as a dictionary stay one until their rows are chosen: filters are
+evaluated once a dictionary entry instead of once a row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millrace.errors import ExecutionError
+from millrace.expressions import ColumnRef, Predicate, columns_of, evaluate
+from millrace.sources.footers import Footer, footer_of
+from millrace.sources.tables import Split
+from millrace.sources.types import cast, counted
+
+_OPEN: OrderedDict[tuple[str, int, int, tuple[str, ...]], Any] = OrderedDict()
+_OPEN_LIMIT = 8
+
+# A dictionary-encoded string column takes at most about this many bytes a row in its file.
+_DICTIONARY_BYTES = 4
+
+
+def read_split(
+    split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...] = (), batch_size: int = 65_536
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one row group that pass the filters; see :func:`read_splits`."""
+    return read_splits((split,), columns, filters, batch_size)
+
+
+def read_splits(
+    splits: Iterable[Split],
+    columns: tuple[str, ...],
+    filters: tuple[Predicate, ...] = (),
+    batch_size: int = 65_536,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the splits that pass the filters, in order.
+
+    Args:
+        splits: Row groups of one table.
+        columns: The columns to return, in that order, spelled as the caller wants them.
+        filters: Predicates over the table's columns; rows for which all are true are kept.
+        batch_size: At most this many rows in a batch; smaller leftovers are joined up to it.
+
+    Raises:
+        ExecutionError: A file has changed or vanished since the splits were made, or is damaged.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for split in splits:
+        batch = _read(split, columns, filters)
+        if batch.num_rows == 0:
+            continue
+        if not rows and batch.num_rows >= batch_size // 2:
+            yield from _slices(batch, batch_size)
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= batch_size:
+            yield from _slices(_join(held), batch_size)
+            held, rows = [], 0
+    if held:
+        yield from _slices(_join(held), batch_size)
+
+
+def _slices(batch: pa.RecordBatch, batch_size: int) -> Iterator[pa.RecordBatch]:
+    """Yield even slices of at most ``batch_size`` rows."""
+    pieces = -(-batch.num_rows // batch_size)
+    size = -(-batch.num_rows // pieces)
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    if not batches[0].num_columns:
+        return counted(sum(batch.num_rows for batch in batches))
+    return pa.concat_batches(batches)
+
+
+def _read(split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...]) -> pa.RecordBatch:
+    try:
+        footer = footer_of(split.path)
+        return _Group(split, footer).read(columns, filters)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ExecutionError(
+            f"reading row group {split.group} of {split.path} failed: {error}. "
+            "The file is damaged, or it changed while the query ran; write it again or run the query again"
+        ) from error
+
+
+class _Group:
+    """One row group being read."""
+
+    def __init__(self, split: Split, footer: Footer) -> None:
+        self._split = split
+        self._footer = footer
+        self._constants = {name.lower(): (kind, value) for name, kind, value in split.partition}
+        self._stored = {name.lower(): name for name in footer.schema.names}
+
+    def read(self, columns: tuple[str, ...], filters: tuple[Predicate, ...]) -> pa.RecordBatch:
+        rows = self._split.rows
+        mask: pa.Array | None = None
+        first: dict[str, pa.Array] = {}
+        if filters:
+            refs = {ref for predicate in filters for ref in columns_of(predicate)}
+            first = self._decode(sorted({ref.column.lower() for ref in refs}))
+            values = {ref: first[ref.column.lower()] for ref in refs}
+            mask = _conjunction(filters, values)
+            rows = mask.true_count
+        if not columns:
+            return counted(rows)
+        if rows == 0:
+            return self._empty(columns)
+        arrays = {**first, **self._decode(sorted({name.lower() for name in columns} - first.keys()))}
+        batch = pa.RecordBatch.from_arrays([arrays[name.lower()] for name in columns], names=list(columns))
+        if mask is not None and rows < self._split.rows:
+            batch = batch.filter(mask)
+        return pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], names=list(columns))
+
+    def _empty(self, columns: tuple[str, ...]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], self._kind(name)) for name in columns], names=list(columns)
+        )
+
+    def _kind(self, name: str) -> pa.DataType:
+        if name.lower() in self._constants:
+            return self._constants[name.lower()][0]
+        return self._footer.schema.field(self._stored[name.lower()]).type
+
+    def _repeats(self, lowered: str) -> bool:
+        """Return whether a column is a string column that the file keeps as a dictionary."""
+        name = self._stored.get(lowered)
+        if name is None or not pa.types.is_string(self._footer.schema.field(name).type):
+            return False
+        chunk = self._footer.metadata.row_group(self._split.group).column(self._footer.leaves[name][0])
+        return bool(
+            chunk.has_dictionary_page and chunk.total_uncompressed_size < _DICTIONARY_BYTES * self._split.rows
+        )
+
+    def _decode(self, lowered: Iterable[str]) -> dict[str, pa.Array]:
+        """Return columns by lower-case name; strings that repeat are still dictionaries."""
+        result: dict[str, pa.Array] = {}
+        for name in lowered:
+            if name in self._constants:
+                kind, value = self._constants[name]
+                result[name] = pa.repeat(pa.scalar(value, kind), self._split.rows)
+        stored = [self._stored[name] for name in lowered if name not in self._constants]
+        if not stored:
+            return result
+        dictionaries = tuple(name for name in stored if self._repeats(name.lower()))
+        reader = _reader(self._footer, dictionaries)
+        table = reader.read_row_group(self._split.group, columns=stored, use_threads=False)
+        for name in stored:
+            array = _whole(table.column(name))
+            if name not in dictionaries or not pa.types.is_dictionary(array.type):
+                array = cast(array, self._footer.schema.field(name).type)
+            result[name.lower()] = array
+        return result
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def _reader(footer: Footer, dictionaries: tuple[str, ...]) -> Any:
+    """Return an open file; a few stay open, because a task reads many row groups of one file."""
+    stat = os.stat(footer.path)
+    key = (footer.path, stat.st_mtime_ns, stat.st_size, dictionaries)
+    reader = _OPEN.get(key)
+    if reader is None:
+        reader = pq.ParquetFile(
+            footer.path,
+            metadata=footer.metadata,
+            memory_map=True,
+            pre_buffer=False,
+            read_dictionary=list(dictionaries),
+            coerce_int96_timestamp_unit="us",
+        )
+        _OPEN[key] = reader
+        if len(_OPEN) > _OPEN_LIMIT:
+            _OPEN.popitem(last=False)[1].close()
+    else:
+        _OPEN.move_to_end(key)
+    return reader
+
+
+def _conjunction(filters: tuple[Predicate, ...], values: Mapping[ColumnRef, pa.Array]) -> pa.Array:
+    """Return where all filters are true; a row where one is unknown does not count as true."""
+    result: pa.Array | None = None
+    for predicate in filters:
+        truth = _truth(predicate, values)
+        result = truth if result is None else pc.and_kleene(result, truth)
+    assert result is not None
+    return result
+
+
+def _truth(predicate: Predicate, values: Mapping[ColumnRef, pa.Array]) -> pa.Array:
+    refs = set(columns_of(predicate))
+    ref = next(iter(refs))
+    data = values[ref]
+    if len(refs) == 1 and pa.types.is_dictionary(data.type):
+        # The entry after the dictionary's last is null's, so that IS NULL and the like come out right.
+        entries = pa.concat_arrays([data.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
+        truths = evaluate(predicate, {ref: entries})
+        return truths.take(data.indices.fill_null(len(entries) - 1))
+    return evaluate(predicate, {other: _plain(values[other]) for other in refs})
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Return a string column without its dictionary; other columns as they are."""
+    if not pa.types.is_dictionary(array.type):
+        return array
+    return array.dictionary.cast(pa.string()).take(array.indices)

@@ -1,0 +1,106 @@
+"""A Parquet table as its footers describe it, and the pieces of it that tasks read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.errors import InputError, near
+from millrace.sources.footers import Footer, footer_of
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """One file of a table: its path, and the value of each partition column for all of its rows."""
+
+    path: str
+    partition: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """One row group of a table: the unit of work of a scan.
+
+    Attributes:
+        path: The file.
+        group: The row group's number in the file.
+        rows: Its number of rows, before filters.
+        bytes: The size in memory of the columns that the scan reads, in bytes (an estimate).
+        partition: The partition columns of the file: name, type and value of each.
+    """
+
+    path: str
+    group: int
+    rows: int
+    bytes: int
+    partition: tuple[tuple[str, pa.DataType, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """A file, or several files of one schema, possibly in Hive-partitioned folders.
+
+    Attributes:
+        path: As the user named it.
+        files: All files, in the order of their paths.
+        schema: The columns under Spark's types, partition columns last, all nullable.
+        partition_columns: Names of the columns that come from folder names.
+        unsupported: Why Spark has to read the table itself; None when it can be scanned directly.
+            The schema is empty then.
+    """
+
+    path: str
+    files: tuple[ParquetFile, ...]
+    schema: pa.Schema = field(compare=False)
+    partition_columns: tuple[str, ...] = ()
+    unsupported: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files' paths."""
+        return tuple(file.path for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in all files."""
+        return sum(int(footer.metadata.num_rows) for footer in self.footers())
+
+    def footers(self) -> tuple[Footer, ...]:
+        """Return every file's footer, in the order of ``files``."""
+        return tuple(footer_of(file.path) for file in self.files)
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {name.lower(): name for name in self.schema.names}
+
+    def resolve(self, column: str) -> str:
+        """Return the column's name as the files spell it; letter case does not matter.
+
+        Raises:
+            InputError: There is no such column.
+        """
+        found = self._names.get(column.lower())
+        if found is None:
+            raise InputError(f"{self.path} has no column {column!r}: {near(column, self.schema.names)}")
+        return found
+
+    def bytes_of(self, columns: Iterable[str]) -> int:
+        """Return the columns' size in the files in bytes, encoded but not compressed."""
+        return self._sum(columns, Footer.encoded_bytes)
+
+    def decoded_bytes_of(self, columns: Iterable[str]) -> int:
+        """Return an estimate of the columns' size in memory in bytes."""
+        return self._sum(columns, Footer.decoded_bytes)
+
+    def _sum(self, columns: Iterable[str], size: Any) -> int:
+        names = [name for name in map(self.resolve, columns) if name not in self.partition_columns]
+        total = 0
+        for footer in self.footers():
+            own = {name.lower(): name for name in footer.schema.names}
+            for group in range(footer.metadata.num_row_groups):
+                total += sum(size(footer, own[name.lower()], group) for name in names)
+        return total

@@ -1,0 +1,248 @@
+"""Block exchange: tuples travel through Spark's shuffle as a few large binary values.
+
+The map side cuts batches by cell and writes rows ``(cell, relation, block)``; the block is one
+Arrow record batch in IPC form without its schema, which both sides know. A block that goes to
+several cells is encoded once. The reduce side decodes blocks in place, without copying, and only
+when the eddy asks for that relation: the others wait encoded.
+
+Blocks are not compressed here: Spark compresses its shuffle files itself, and the way from a task
+to the shuffle is memory. A block's length is a multiple of 8, so that its numbers are aligned
+wherever it lies among others in one Arrow buffer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.errors import ExecutionError
+from millrace.kernels import mix
+from millrace.relations.keys import Array, codes
+from millrace.sources.types import counted
+from millrace.spark.hypercube import Cube
+
+BLOCK_SCHEMA = pa.schema(
+    [pa.field("cell", pa.int32()), pa.field("relation", pa.int32()), pa.field("block", pa.binary())]
+)
+FIGURES = -1
+"""Relation number of a block that holds a task's figures as JSON."""
+
+# Batches wait in a map task for their block to fill; together they take at most this many blocks.
+_WAITING_BLOCKS = 16
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the tuples of one relation are cut by cell."""
+
+    relation: int
+    cube: Cube
+    block_bytes: int
+
+
+class BlockWriter:
+    """Cuts batches of one relation by cell and collects them into blocks; lives in one map task.
+
+    Args:
+        cut: The relation and the cube.
+        start: Coordinate of the first tuple if the relation is spread; different tasks start at
+            different places, so that small relations spread evenly too.
+    """
+
+    def __init__(self, cut: Cut, start: int = 0) -> None:
+        self.rows = 0
+        self.blocks = 0
+        self.bytes = 0
+        self._cut = cut
+        self._next = start
+        self._offsets = cut.cube.offsets(cut.relation)
+        self._keys = [
+            (column, axis.type)
+            for axis in cut.cube.axes
+            if axis.type is not None and (column := axis.column(cut.relation)) is not None
+        ]
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._sizes: dict[int, float] = {}
+        self._out: list[tuple[int, int, pa.Buffer]] = []
+        self._out_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch; yield rows of ``BLOCK_SCHEMA`` for the blocks that became full."""
+        step = max(1, int(batch.num_rows * 4 * self._cut.block_bytes / max(1, batch.nbytes)))
+        for first in range(0, batch.num_rows, step):
+            yield from self._add(batch.slice(first, step))
+
+    def _add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        hashes = []
+        valid: Array | None = None
+        for column, kind in self._keys:
+            assert kind is not None
+            code, mask = codes(batch.column(column), kind)
+            hashes.append(mix(code))
+            if mask is not None:
+                valid = mask if valid is None else valid & mask
+        base = self._cut.cube.base(self._cut.relation, hashes, batch.num_rows, self._next)
+        self._next += batch.num_rows
+        if valid is not None:
+            # A null key equals nothing, so its tuple is in no result.
+            if base is not None:
+                base = base[valid]
+            batch = batch.filter(pa.array(valid))
+        if not batch.num_rows:
+            return
+        size = batch.nbytes / batch.num_rows
+        for cell, piece in _pieces(batch, base):
+            self._waiting.setdefault(cell, []).append(piece)
+            self._sizes[cell] = self._sizes.get(cell, 0.0) + piece.num_rows * size
+            if self._sizes[cell] >= self._cut.block_bytes:
+                yield from self._close(cell)
+        while sum(self._sizes.values()) > _WAITING_BLOCKS * self._cut.block_bytes:
+            yield from self._close(max(self._sizes, key=self._sizes.__getitem__))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left."""
+        for cell in list(self._waiting):
+            yield from self._close(cell)
+        yield from self._emit()
+
+    def _close(self, base: int) -> Iterator[pa.RecordBatch]:
+        pieces = self._waiting.pop(base)
+        del self._sizes[base]
+        if not pieces[0].num_columns:
+            whole = counted(sum(piece.num_rows for piece in pieces))
+        else:
+            # Also a single piece is copied: a slice would be sent with all of its parent's bytes.
+            whole = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0]
+        block = whole.serialize()
+        for offset in self._offsets:
+            self.blocks += 1
+            self.rows += whole.num_rows
+            self.bytes += block.size
+            self._out.append((base + offset, self._cut.relation, block))
+            self._out_bytes += block.size
+            if self._out_bytes >= self._cut.block_bytes:
+                yield from self._emit()
+
+    def _emit(self) -> Iterator[pa.RecordBatch]:
+        if self._out:
+            yield block_rows(self._out)
+            self._out, self._out_bytes = [], 0
+
+
+def _pieces(batch: pa.RecordBatch, base: Array | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the batch's rows grouped by ``base``, each group in the rows' order."""
+    if base is None:
+        yield 0, batch
+        return
+    # The narrowest type makes numpy's stable sort a radix sort.
+    narrow = base.astype(np.uint16) if int(base.max()) < 1 << 16 else base
+    order = np.argsort(narrow, kind="stable")
+    ordered = narrow[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    ends = np.r_[starts[1:], len(ordered)]
+    if len(starts) == 1:
+        yield int(ordered[0]), batch
+        return
+    grouped = batch.take(pa.array(order)) if batch.num_columns else batch
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield int(ordered[first]), grouped.slice(first, last - first)
+
+
+def block_rows(rows: Sequence[tuple[int, int, pa.Buffer]]) -> pa.RecordBatch:
+    """Return rows ``(cell, relation, block)`` as one batch."""
+    cells, relations, blocks = zip(*rows, strict=True)
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([block.size for block in blocks], out=offsets[1:])
+    data = blocks[0] if len(blocks) == 1 else pa.py_buffer(b"".join(blocks))
+    binary = pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), data])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(cells, pa.int32()), pa.array(relations, pa.int32()), binary], schema=BLOCK_SCHEMA
+    )
+
+
+def figures_block(text: str) -> pa.Buffer:
+    """Return figures as a block; JSON may end in spaces, which keep blocks aligned."""
+    raw = text.encode()
+    return pa.py_buffer(raw + b" " * (-len(raw) % 8))
+
+
+class BlockReader:
+    """Hands the blocks that arrive in one cell to the relations' sources; lives in one task.
+
+    Args:
+        rows: What Spark hands over: batches of ``BLOCK_SCHEMA``.
+        schemas: Each relation's schema, by number.
+        cell: The cell that all rows must be for.
+        last: If the rows are sorted so that one relation's come after all others: its number.
+            Then a source ends when the first of these is seen, and they need not be kept in memory.
+    """
+
+    def __init__(
+        self,
+        rows: Iterator[pa.RecordBatch],
+        schemas: Sequence[pa.Schema],
+        cell: int,
+        last: int | None = None,
+    ) -> None:
+        self.rows = 0
+        self.blocks = 0
+        self.bytes = 0
+        self.figures: list[str] = []
+        self._incoming = rows
+        self._schemas = schemas
+        self._cell = cell
+        self._last = last
+        self._waiting: list[deque[pa.Buffer]] = [deque() for _ in schemas]
+
+    def source(self, relation: int) -> Iterator[pa.RecordBatch]:
+        """Yield the relation's batches as they are asked for; blocks of others wait encoded."""
+        return self._source(relation)
+
+    def _source(self, relation: int) -> Iterator[pa.RecordBatch]:
+        waiting = self._waiting[relation]
+        while waiting or (not self._complete(relation) and self._pull()):
+            while waiting:
+                batch = pa.ipc.read_record_batch(waiting.popleft(), self._schemas[relation])
+                self.rows += batch.num_rows
+                yield batch
+
+    def _complete(self, relation: int) -> bool:
+        """Return whether a block of the last relation shows that this one has no more."""
+        return self._last is not None and relation != self._last and bool(self._waiting[self._last])
+
+    def drain(self) -> None:
+        """Take in what nobody asked for.
+
+        The map tasks' figures are complete then, and Spark can use the Python worker again.
+        """
+        while self._pull():
+            for waiting in self._waiting:
+                waiting.clear()
+
+    def _pull(self) -> bool:
+        """Take in the next batch of rows; return whether there was one."""
+        batch = next(self._incoming, None)
+        if batch is None:
+            return False
+        cells, relations, blocks = batch.columns
+        if batch.num_rows and not (np.asarray(cells) == self._cell).all():
+            raise ExecutionError(
+                f"cell {self._cell} received tuples of cell {cells[0]}: Spark did not keep the partitions "
+                "of repartitionById; please report this with the Spark version and configuration"
+            )
+        _, places, data = blocks.buffers()
+        offsets = np.frombuffer(places, np.int32)[blocks.offset : blocks.offset + len(blocks) + 1].tolist()
+        for number, relation in enumerate(relations.to_pylist()):
+            size = offsets[number + 1] - offsets[number]
+            block = data.slice(offsets[number], size)
+            if relation == FIGURES:
+                self.figures.append(block.to_pybytes().decode())
+            else:
+                self._waiting[relation].append(block)
+                self.blocks += 1
+                self.bytes += size
+        return True

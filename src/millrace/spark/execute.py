@@ -1,0 +1,265 @@
+"""Running a block on Spark: one job stage in place, or one shuffle for the whole join."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions as sf
+
+from millrace.block import Block, FrameInput, ParquetInput
+from millrace.errors import InputError
+from millrace.expressions import show
+from millrace.figures import CellFigures
+from millrace.options import Options
+from millrace.sources.parquet import Split, splits
+from millrace.sources.types import fixed_width
+from millrace.spark.exchange import BLOCK_SCHEMA, Cut
+from millrace.spark.parallelism import default_parallelism
+from millrace.spark.placement import Mode, Size, place
+from millrace.spark.reports import Reports
+from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, Scan, ScanTask
+from millrace.spark.types import spark_schema
+from millrace.spec import JoinSpec
+
+# A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
+_UNKNOWN_BYTES = 256 * 1024 * 1024
+# From this size on, a cell's blocks are sorted, so that the streamed relation need not wait in memory.
+_SORTED_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """A block that is ready to run.
+
+    Attributes:
+        frame: Its result: a DataFrame with the columns of ``join.output_schema``, all nullable.
+        plan: What will happen, as text.
+        figures: Returns the figures of the latest run of ``frame``, and never waits; see
+            :meth:`millrace.spark.reports.Reports.figures`.
+    """
+
+    frame: DataFrame
+    plan: str
+    figures: Callable[..., list[CellFigures]]
+
+
+def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
+    """Return the block's result as a DataFrame; nothing runs yet.
+
+    Raises:
+        InputError: A relation has no input, or a Parquet table has to be read by Spark.
+    """
+    for alias in block.join.aliases:
+        given = block.inputs.get(alias)
+        if given is None:
+            raise InputError(f"block {block.name}: relation {alias!r} has no input")
+        if isinstance(given, ParquetInput) and given.table.unsupported:
+            raise InputError(
+                f"block {block.name}: {given.table.path} cannot be scanned directly "
+                f"({given.table.unsupported}); give the relation as a DataFrame that Spark reads"
+            )
+    return _Assembly(spark, block, options).run()
+
+
+class _Assembly:
+    """Puts one block's DataFrame together."""
+
+    def __init__(self, spark: SparkSession, block: Block, options: Options) -> None:
+        self._spark = spark
+        self._block = block
+        self._options = options
+        self._inputs = [block.inputs[alias] for alias in block.join.aliases]
+        self._splits: list[tuple[Split, ...] | None] = [
+            splits(each.table, each.filters, each.columns) if isinstance(each, ParquetInput) else None
+            for each in self._inputs
+        ]
+        self._sizes = _sizes(block.join, self._inputs, self._splits)
+        self._join = replace(
+            block.join,
+            relations=tuple(
+                replace(relation, rows=size.rows)
+                for relation, size in zip(block.join.relations, self._sizes, strict=True)
+            ),
+        )
+        self._parallelism = options.cells or default_parallelism(spark)
+        self._placement = place(self._join, self._sizes, options, self._parallelism)
+        self._reports = Reports(spark, wanted=options.report)
+
+    def run(self) -> BlockRun:
+        placement = self._placement
+        sink = self._reports.sink
+        stream = None if placement.stream is None else self._join.aliases[placement.stream]
+        exchanged = [n for n, mode in enumerate(placement.modes) if mode is Mode.EXCHANGED]
+        last = self._last(exchanged)
+        task = EddyTask(
+            join=self._join,
+            options=self._options,
+            stream=stream if last is None else self._join.aliases[last],
+            scans={
+                self._join.aliases[n]: self._scan(n, mode)
+                for n, mode in enumerate(placement.modes)
+                if mode in (Mode.OWN, Mode.WHOLE)
+            },
+            frame=stream if Mode.FRAME in placement.modes else None,
+            exchanged=bool(exchanged),
+            last=last,
+            sink=sink,
+        )
+        if Mode.FRAME in placement.modes:
+            assert placement.stream is not None
+            given = self._inputs[placement.stream]
+            assert isinstance(given, FrameInput)
+            source = given.frame
+        elif exchanged:
+            source = self._exchange(exchanged, last)
+        else:
+            source = _numbers(self._spark, placement.cells or 1)
+        mapped = source.mapInArrow(task, sink.schema(self._join.output_schema))
+        return BlockRun(self._reports.attach(mapped), self._plan(last), self._reports.figures)
+
+    def _scan(self, number: int, mode: Mode) -> Scan:
+        given, own = self._inputs[number], self._splits[number]
+        assert isinstance(given, ParquetInput)
+        assert own is not None
+        parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
+        return Scan(self._join.relations[number].schema, given.filters, parts)
+
+    def _last(self, exchanged: Sequence[int]) -> int | None:
+        """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
+        cells = self._placement.cells
+        free = [n for n in exchanged if not self._sizes[n].distinct]
+        if self._options.online or self._placement.stream is not None or not free or cells is None:
+            return None
+        largest = max(free, key=lambda n: self._sizes[n].bytes)
+        received = self._sizes[largest].bytes * self._placement.cube.copies(largest) / cells
+        return largest if received > _SORTED_BYTES else None
+
+    def _exchange(self, exchanged: Sequence[int], last: int | None) -> DataFrame:
+        """Return the blocks of the exchanged relations, each cell's in the partition of its number."""
+        sink, cube, cells = self._reports.sink, self._placement.cube, self._placement.cells
+        assert cells is not None
+        rows = spark_schema(BLOCK_SCHEMA)
+        # Relations to be built first come first, as far as Spark keeps the order.
+        ordered = sorted(exchanged, key=lambda n: self._sizes[n].rows)
+        cuts = {n: Cut(n, cube, self._options.block_bytes) for n in ordered}
+        sides = []
+        scanned = [n for n in ordered if isinstance(self._inputs[n], ParquetInput)]
+        if scanned:
+            tasks = max(1, min(self._parallelism, sum(len(self._splits[n] or ()) for n in scanned)))
+            scans: dict[int, Scan] = {}
+            loads = [0] * tasks
+            for n in reversed(scanned):  # the largest first, the smaller ones fill the gaps
+                given, own = self._inputs[n], self._splits[n]
+                assert isinstance(given, ParquetInput)
+                assert own is not None
+                schema = self._join.relations[n].schema
+                scans[n] = Scan(schema, given.filters, _deal(own, loads))
+            names = tuple(self._join.aliases[n] for n in scanned)
+            scan = ScanTask(
+                names,
+                tuple(scans[n] for n in scanned),
+                tuple(cuts[n] for n in scanned),
+                max(self._options.batch_size, LEAST_ROWS),
+                sink,
+            )
+            sides.append(_numbers(self._spark, tasks).mapInArrow(scan, rows))
+        for n in ordered:
+            given = self._inputs[n]
+            if isinstance(given, FrameInput):
+                relation = self._join.relations[n]
+                cut = CutTask(relation.alias, relation.schema, cuts[n], sink)
+                sides.append(given.frame.mapInArrow(cut, rows))
+        blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
+        if last is not None:
+            blocks = blocks.sortWithinPartitions((sf.col("relation") == last).cast("int"))
+        return blocks
+
+    def _plan(self, last: int | None) -> str:
+        placement, join = self._placement, self._join
+        in_place = placement.stream is not None
+        cells = "one cell a partition" if placement.cells is None else f"{placement.cells} cells"
+        lines = [f"block {self._block.name}: {'in place' if in_place else 'HyperCube'}, {cells}"]
+        if in_place or self._options.placement != "hypercube":
+            lines.append(f"  because {placement.reason}")
+        if not in_place:
+            lines.append(f"  {placement.cube.show(join.aliases)}")
+        for number, relation in enumerate(join.relations):
+            size, given = self._sizes[number], self._inputs[number]
+            text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
+            if isinstance(given, ParquetInput):
+                text += f" from {size.splits} row groups of {given.table.path}"
+                if given.filters:
+                    text += f" where {' AND '.join(map(show, given.filters))}"
+            else:
+                text += " from a DataFrame"
+            text += f"; {placement.modes[number].value}"
+            if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
+                text += f", {copies} copies"
+            lines.append(text + (", sorted last" if number == last else ""))
+        lines += [f"  on {equality}" for equality in join.equalities]
+        lines += [f"  where {show(predicate)}" for predicate in join.residuals]
+        return "\n".join(lines)
+
+
+def _numbers(spark: SparkSession, tasks: int) -> DataFrame:
+    """Return one partition for each number from 0, which is its only row."""
+    return spark.range(0, tasks, 1, numPartitions=tasks)
+
+
+def _sizes(
+    join: JoinSpec,
+    inputs: Sequence[ParquetInput | FrameInput],
+    pruned: Sequence[tuple[Split, ...] | None],
+) -> tuple[Size, ...]:
+    """Return what is known of the relations' sizes."""
+    sizes: list[Size | None] = []
+    for relation, given, own in zip(join.relations, inputs, pruned, strict=True):
+        if isinstance(given, ParquetInput) and own is not None:
+            rows = sum(split.rows for split in own)
+            kept = rows if relation.rows is None else min(rows, relation.rows)
+            width = given.table.decoded_bytes_of(given.columns) / max(1, given.table.rows)
+            sizes.append(Size(kept, round(kept * width), len(own), relation.distinct))
+        elif isinstance(given, FrameInput) and given.bytes is not None:
+            rows = relation.rows if relation.rows is not None else given.bytes // _row_bytes(relation.schema)
+            sizes.append(Size(rows, given.bytes, None, relation.distinct))
+        else:
+            sizes.append(None)
+    largest = max((size.bytes for size in sizes if size is not None), default=0)
+    unknown = max(largest, _UNKNOWN_BYTES)
+    result = []
+    for relation, size in zip(join.relations, sizes, strict=True):
+        if size is None:
+            width = _row_bytes(relation.schema)
+            rows = unknown // width if relation.rows is None else relation.rows
+            taken = unknown if relation.rows is None else rows * width
+            size = Size(rows, taken, None, relation.distinct)
+        result.append(size)
+    return tuple(result)
+
+
+def _row_bytes(schema: pa.Schema) -> int:
+    """Return a guess of what Spark's estimate counts for a row."""
+    return 8 + sum(fixed_width(f.type) or 20 for f in schema)
+
+
+def _deal(own: Sequence[Split], loads: list[int]) -> tuple[tuple[Split, ...], ...]:
+    """Deal splits to tasks by size: the largest first, each to the task that has least so far.
+
+    ``loads`` holds what each task has to read already, in bytes, and is added to.
+    """
+    tasks = len(loads)
+    if tasks == 1:
+        return (tuple(own),)
+    heap = [(load, task) for task, load in enumerate(loads)]
+    heapq.heapify(heap)
+    dealt: list[list[int]] = [[] for _ in range(tasks)]
+    for place_ in sorted(range(len(own)), key=lambda n: -own[n].bytes):
+        total, task = heapq.heappop(heap)
+        dealt[task].append(place_)
+        loads[task] = total + own[place_].bytes + 1
+        heapq.heappush(heap, (loads[task], task))
+    return tuple(tuple(own[n] for n in sorted(part)) for part in dealt)

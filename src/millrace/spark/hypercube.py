@@ -1,0 +1,186 @@
+"""HyperCube: which cells a tuple goes to, and how many cells an attribute class gets.
+
+After Afrati and Ullman, "Optimizing joins in a map-reduce environment" (EDBT 2010). Every
+attribute class is an *axis* with a *share* of coordinates; the product of the shares is the number
+of cells. A tuple has one coordinate on the axis of each of its classes, by the hash of its key,
+and goes to every cell that agrees with them. The tuples of one result agree on all their classes,
+so they meet in exactly one cell.
+
+A relation may also be *spread*: it gets an axis of its own on which a tuple's coordinate is
+arbitrary (its row number). That is right too, since no other relation has a coordinate there, and
+it is the best axis when one relation is large and the others are small, or not connected with it.
+A relation with set semantics cannot be spread: equal tuples must meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.graph import QueryGraph
+from millrace.relations.keys import Array
+
+# More share vectors than this are not tried: the classes that matter least get the share 1.
+_SEARCH_LIMIT = 200_000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension of the cube.
+
+    Attributes:
+        share: Number of coordinates, at least 1.
+        type: The type in which keys are compared; None on the axis of a spread relation.
+        columns: ``(relation number, column)``; one column of a relation is enough even if more of
+            its columns are in the class. The column is empty on the axis of a spread relation.
+    """
+
+    share: int
+    type: pa.DataType | None
+    columns: tuple[tuple[int, str], ...]
+
+    def column(self, relation: int) -> str | None:
+        """Return the relation's column on this axis, or None when it has none."""
+        return next((column for number, column in self.columns if number == relation), None)
+
+
+@dataclass(frozen=True)
+class Cube:
+    """The axes with a share above 1 and, by mixed radix, the numbers of the cells."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return math.prod(axis.share for axis in self.axes)
+
+    def strides(self) -> tuple[int, ...]:
+        """Return what one step along each axis adds to a cell's number."""
+        strides, step = [], 1
+        for axis in self.axes:
+            strides.append(step)
+            step *= axis.share
+        return tuple(strides)
+
+    def offsets(self, relation: int) -> tuple[int, ...]:
+        """Return what to add to a tuple's base cell to get every cell that it goes to."""
+        offsets = [0]
+        for axis, stride in zip(self.axes, self.strides(), strict=True):
+            if axis.column(relation) is None:
+                offsets = [o + stride * c for c in range(axis.share) for o in offsets]
+        return tuple(sorted(offsets))
+
+    def copies(self, relation: int) -> int:
+        """Return to how many cells each tuple of the relation goes."""
+        return math.prod(axis.share for axis in self.axes if axis.column(relation) is None)
+
+    def base(self, relation: int, hashes: Sequence[Array], rows: int, start: int) -> Array | None:
+        """Return each tuple's cell with the coordinate 0 wherever the relation has none.
+
+        Args:
+            relation: The relation's number.
+            hashes: For each of its hashed axes in order, a mixed ``int64`` hash of each key.
+            rows: Number of tuples, ``n``.
+            start: Number of the first tuple, for a spread relation.
+
+        Returns:
+            Cell numbers, shape ``(n,)``, or None when it is 0 for every tuple.
+        """
+        total: Array | None = None
+        remaining = iter(hashes)
+        for axis, stride in zip(self.axes, self.strides(), strict=True):
+            column = axis.column(relation)
+            if column is None:
+                continue
+            if axis.type is None:
+                coordinate = (np.arange(rows, dtype=np.int64) + start) % axis.share
+            else:
+                # Unsigned, because the remainder of a negative number would be negative in C.
+                coordinate = (next(remaining).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)
+            total = coordinate * stride if total is None else total + coordinate * stride
+        return total
+
+    def show(self, aliases: Sequence[str]) -> str:
+        """Return the axes as text, for plans."""
+        if not self.axes:
+            return "1 cell"
+        parts = []
+        for axis in self.axes:
+            names = " = ".join(
+                f"{aliases[number]}.{column}" if column else f"rows of {aliases[number]}"
+                for number, column in axis.columns
+            )
+            parts.append(f"{names}: {axis.share}")
+        return f"{self.cells} cells ({'; '.join(parts)})"
+
+
+def choose(graph: QueryGraph, sizes: Sequence[float], cells: int, distinct: Sequence[bool]) -> Cube:
+    """Return the cube of at most ``cells`` cells whose fullest cell receives the least.
+
+    Args:
+        graph: The query graph.
+        sizes: Rows or bytes of each relation that are to be sent.
+        cells: Upper bound on the number of cells, at least 1.
+        distinct: For each relation, whether it has set semantics.
+
+    Ties go to fewer copies sent, then to fewer cells.
+    """
+    candidates = [
+        Axis(1, c.type, tuple(_first_columns(c.members))) for c in graph.classes if c.span.bit_count() > 1
+    ]
+    loose = [number for number in range(graph.relations) if not distinct[number]]
+    loose.sort(key=lambda number: -sizes[number])
+    candidates += [Axis(1, None, ((number, ""),)) for number in loose[:2]]
+    # The heaviest classes first, so that a cut-off search drops the lightest.
+    candidates.sort(key=lambda axis: -sum(sizes[number] for number, _ in axis.columns))
+    while candidates and _vectors(len(candidates), cells) > _SEARCH_LIMIT:
+        candidates.pop()
+    holds = [[axis.column(r) is not None for axis in candidates] for r in range(graph.relations)]
+    best: tuple[float, float, int] | None = None
+    shares: tuple[int, ...] = ()
+    for vector in _products(len(candidates), cells):
+        product = math.prod(vector)
+        load = sent = 0.0
+        for size, mine in zip(sizes, holds, strict=True):
+            own = math.prod(share for share, held in zip(vector, mine, strict=True) if held)
+            load += size / own
+            sent += size * product / own
+        # Rounded, so that sums that differ by a rounding error are ties.
+        rank = (float(f"{load:.9g}"), float(f"{sent:.9g}"), product)
+        if best is None or rank < best:
+            best, shares = rank, vector
+    return Cube(
+        tuple(
+            Axis(share, axis.type, axis.columns)
+            for share, axis in zip(shares, candidates, strict=True)
+            if share > 1
+        )
+    )
+
+
+def _first_columns(members: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    seen: set[int] = set()
+    for number, column in members:
+        if number not in seen:
+            seen.add(number)
+            yield number, column
+
+
+def _vectors(axes: int, cells: int) -> float:
+    """Return about how many vectors of ``axes`` positive integers have a product up to ``cells``."""
+    return cells * math.log(cells + 1.0) ** max(0, axes - 1) / math.factorial(max(0, axes - 1))
+
+
+def _products(axes: int, cells: int) -> Iterator[tuple[int, ...]]:
+    """Yield every vector of ``axes`` positive integers whose product is at most ``cells``."""
+    if axes == 0:
+        yield ()
+        return
+    for first in range(1, cells + 1):
+        for rest in _products(axes - 1, cells // first):
+            yield (first, *rest)

@@ -1,0 +1,156 @@
+"""How the tasks' figures come back to the user.
+
+Classic Spark has accumulators: a task adds its figures, the driver has them when the task has
+ended, and reading them never waits. Spark Connect has none, so there the task appends one last
+row with its figures in a hidden column; an observation collects these as the rows pass, and a
+filter removes them. (An observation costs about 60 ns a row, so it is not used where accumulators
+are; and on Connect, unlike on classic Spark, reading it does not wait for a run.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import Observation, SparkSession, functions as sf, types as st
+
+from millrace.errors import ExecutionError
+from millrace.figures import CellFigures
+from millrace.spark.parallelism import is_connect
+from millrace.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REPORT = "__millrace_report"
+_KEPT = 20_000
+
+Entries = dict[tuple[str, str], str]
+
+
+class _Latest(AccumulatorParam[Entries]):
+    """Keeps each task's latest figures: an attempt that is repeated replaces the one before."""
+
+    def zero(self, value: Entries) -> Entries:  # Spark's signature
+        return {}
+
+    def addInPlace(self, value1: Entries, value2: Entries) -> Entries:  # noqa: N802  # Spark's name
+        for key, text in value2.items():
+            value1.pop(key, None)
+            value1[key] = text
+        while len(value1) > _KEPT:
+            del value1[next(iter(value1))]
+        return value1
+
+
+_ACCUMULATORS: dict[str, Accumulator[Entries]] = {}
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where a task puts its figures; travels to the tasks.
+
+    Attributes:
+        run: Identifies the run.
+        accumulator: On classic Spark; None on Connect.
+        hidden: Whether the result has the hidden column.
+    """
+
+    run: str
+    accumulator: Accumulator[Entries] | None
+    hidden: bool
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody wants the figures."""
+        return self.hidden or self.accumulator is not None
+
+    def add(self, task: str, text: str) -> bool:
+        """Report a task's figures; return False if they have to travel with the data."""
+        if self.accumulator is None:
+            return False
+        self.accumulator.add({(self.run, task): text})
+        return True
+
+    def schema(self, schema: pa.Schema) -> st.StructType:
+        """Return the Spark schema of the tasks' output."""
+        spark = spark_schema(schema)
+        return spark.add(REPORT, st.StringType()) if self.hidden else spark
+
+    def data(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch of the result as the task has to yield it."""
+        return batch.append_column(REPORT, pa.nulls(batch.num_rows, pa.string())) if self.hidden else batch
+
+    def finish(self, task: str, texts: list[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Report at the end of an eddy's task; yields the rows that carry the figures, if any."""
+        if not self.hidden:
+            for number, text in enumerate(texts):
+                self.add(f"{task}.{number}", text)
+            return
+        empty = [pa.nulls(len(texts), f.type) for f in schema]
+        yield pa.RecordBatch.from_arrays(
+            [*empty, pa.array(texts, pa.string())], names=[*schema.names, REPORT]
+        )
+
+
+class Reports:
+    """The driver's side: makes the sink, and reads what the tasks reported."""
+
+    def __init__(self, spark: SparkSession, *, wanted: bool) -> None:
+        self._observation: Observation | None = None
+        self._name = f"millrace-{uuid.uuid4().hex}"
+        accumulator = None
+        connect = is_connect(spark)
+        if wanted and not connect:
+            context = spark.sparkContext
+            identity = str(context.applicationId)
+            if identity not in _ACCUMULATORS:
+                _ACCUMULATORS.clear()  # those of a context that was stopped are of no use
+                _ACCUMULATORS[identity] = context.accumulator({}, _Latest())
+            accumulator = _ACCUMULATORS[identity]
+        self._accumulator = accumulator
+        self._wanted = wanted
+        self.sink = Sink(self._name, accumulator, wanted and connect)
+
+    def attach(self, mapped: DataFrame) -> DataFrame:
+        """Return the result's DataFrame from the one that the eddies' tasks yield."""
+        if not self.sink.hidden:
+            return mapped
+        self._observation = Observation(self._name)
+        observed = mapped.observe(self._observation, sf.collect_list(REPORT).alias("reports"))
+        return observed.where(sf.col(REPORT).isNull()).drop(REPORT)
+
+    def figures(self, executed: DataFrame | None = None) -> list[CellFigures]:
+        """Return the figures of the latest run; never waits.
+
+        Args:
+            executed: The DataFrame whose action ran the block. Only needed on Spark Connect when the
+                block's DataFrame was used inside SQL text, which hides it from Spark's client.
+
+        Raises:
+            ExecutionError: Figures were not asked for, or no run has finished.
+        """
+        if not self._wanted:
+            raise ExecutionError("there are no figures: the option report is off; run with report=True")
+        texts = self._reported(executed)
+        if not texts:
+            raise ExecutionError(
+                "there are no figures yet: run an action on the DataFrame first, such as collect() or "
+                "write. (A run that stops early, for example for a LIMIT, may leave none.)"
+            )
+        return sorted(map(CellFigures.from_json, texts), key=lambda figures: figures.cell)
+
+    def _reported(self, executed: DataFrame | None) -> list[str]:
+        if self._accumulator is not None:
+            entries = self._accumulator.value
+            return [text for (run, _), text in list(entries.items()) if run == self._name]
+        seen: Any = None
+        if self._observation is not None:
+            seen = self._observation.get.get("reports")
+        if not seen and executed is not None and (info := executed.executionInfo) is not None:
+            seen = dict(info.flows).get(self._name, {}).get("reports")
+        return list(seen or [])

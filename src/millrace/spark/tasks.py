@@ -1,0 +1,214 @@
+"""What runs inside Spark's tasks: callables that pickle, for ``mapInArrow``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from millrace.eddy import Eddy
+from millrace.eddy.eddy import peak_memory
+from millrace.expressions import Predicate
+from millrace.figures import CellFigures, ModuleFigures
+from millrace.options import Options
+from millrace.sources.reading import read_splits
+from millrace.sources.tables import Split
+from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
+from millrace.spark.reports import Sink
+from millrace.spark.types import normalise
+from millrace.spec import JoinSpec
+
+LEAST_ROWS = 4096
+"""Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A direct scan of one relation, dealt to tasks.
+
+    Attributes:
+        schema: What the relation's tuples look like.
+        filters: Applied while reading.
+        parts: The splits of each task; a single part is read whole by every task.
+    """
+
+    schema: pa.Schema
+    filters: tuple[Predicate, ...]
+    parts: tuple[tuple[Split, ...], ...]
+
+    def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples that are the task's to read."""
+        part = self.parts[0] if len(self.parts) == 1 else self.parts[task]
+        names = tuple(self.schema.names)
+        for batch in read_splits(part, names, self.filters, batch_size):
+            yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class EddyTask:
+    """Runs the eddy of one cell.
+
+    Attributes:
+        join: The block.
+        options: The run's settings.
+        stream: Alias of the relation to leave unbuilt, or None.
+        scans: By alias, the relations that the task reads itself.
+        frame: Alias of the relation whose tuples are the task's input, or None.
+        exchanged: Whether the task's input is blocks; otherwise, without ``frame``, it is one row
+            that holds the cell's number.
+        last: With sorted blocks, the number of the relation whose blocks come last.
+        sink: Where the figures go.
+    """
+
+    join: JoinSpec
+    options: Options
+    stream: str | None
+    scans: dict[str, Scan]
+    frame: str | None
+    exchanged: bool
+    last: int | None
+    sink: Sink
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the cell's part of the result."""
+        began = time.perf_counter()
+        reader: BlockReader | None = None
+        numbered = self.frame is None and not self.exchanged
+        cell = _number(batches) if numbered else _partition()
+        if cell is None:
+            return
+        if self.exchanged:
+            schemas = [relation.schema for relation in self.join.relations]
+            reader = BlockReader(batches, schemas, cell, self.last)
+        sources: dict[str, Iterable[pa.RecordBatch]] = {}
+        for number, relation in enumerate(self.join.relations):
+            if relation.alias in self.scans:
+                scan = self.scans[relation.alias]
+                sources[relation.alias] = scan.read(cell, max(self.options.batch_size, LEAST_ROWS))
+            elif reader is not None:
+                sources[relation.alias] = reader.source(number)
+            else:
+                sources[relation.alias] = (normalise(batch, relation.schema) for batch in batches)
+        eddy = Eddy(self.join, sources, self.options, stream=self.stream)
+        for result in eddy.run():
+            yield self.sink.data(result)
+        if reader is not None:
+            reader.drain()
+        if not self.sink.active:
+            return
+        figures = eddy.figures(cell)
+        texts = []
+        if reader is not None:
+            texts = reader.figures
+            figures = replace(
+                figures,
+                rows_exchanged=reader.rows,
+                blocks_exchanged=reader.blocks,
+                bytes_exchanged=reader.bytes,
+            )
+        figures = replace(figures, seconds=time.perf_counter() - began)
+        yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], self.join.output_schema)
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """A map task of the exchange: scans its row groups and cuts their tuples by cell.
+
+    The input is one row that holds the task's number.
+    """
+
+    aliases: tuple[str, ...]
+    scans: tuple[Scan, ...]
+    cuts: tuple[Cut, ...]
+    batch_size: int
+    sink: Sink
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of blocks."""
+        task = _number(batches)
+        if task is None:
+            return
+        books = _Books(f"scan {task}", self.sink)
+        for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
+            yield from books.cut(alias, scan.read(task, self.batch_size), cut, task)
+        yield from books.close()
+
+
+@dataclass(frozen=True)
+class CutTask:
+    """A map task of the exchange: cuts the tuples of one partition of a DataFrame by cell."""
+
+    alias: str
+    schema: pa.Schema
+    cut: Cut
+    sink: Sink
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of blocks."""
+        task = _partition()
+        books = _Books(f"cut {self.alias} {task}", self.sink)
+        source = (normalise(batch, self.schema) for batch in batches)
+        yield from books.cut(self.alias, source, self.cut, task)
+        yield from books.close()
+
+
+def _number(batches: Iterator[pa.RecordBatch]) -> int | None:
+    """Return the task's number, the only row of its input; None when Spark left it without one.
+
+    Takes in all of the input: Spark ends a Python worker that leaves some, and the next task then
+    waits for a new one to start and to import everything, which takes about a second.
+    """
+    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+    return int(numbers[0]) if numbers else None
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+class _Books:
+    """Cuts relations in one map task and keeps the task's figures."""
+
+    def __init__(self, task: str, sink: Sink) -> None:
+        self._task = task
+        self._sink = sink
+        self._began = time.perf_counter()
+        self._modules: list[ModuleFigures] = []
+        self._rows = self._blocks = self._bytes = 0
+
+    def cut(
+        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, task: int
+    ) -> Iterator[pa.RecordBatch]:
+        began = time.perf_counter()
+        writer = BlockWriter(cut, task)
+        rows = calls = 0
+        for batch in source:
+            rows += batch.num_rows
+            calls += 1
+            yield from writer.add(batch)
+        yield from writer.finish()
+        self._rows += writer.rows
+        self._blocks += writer.blocks
+        self._bytes += writer.bytes
+        seconds = time.perf_counter() - began
+        self._modules.append(ModuleFigures(f"Cut({alias})", "scan", rows, writer.rows, calls, seconds))
+
+    def close(self) -> Iterator[pa.RecordBatch]:
+        if not self._sink.active:
+            return
+        figures = CellFigures(
+            cell=-1,
+            seconds=time.perf_counter() - self._began,
+            modules=tuple(self._modules),
+            rows_exchanged=self._rows,
+            blocks_exchanged=self._blocks,
+            bytes_exchanged=self._bytes,
+            peak_bytes=peak_memory(),
+        )
+        text = figures.to_json()
+        if not self._sink.add(self._task, text):
+            yield block_rows([(0, FIGURES, figures_block(text))])

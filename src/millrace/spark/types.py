@@ -1,0 +1,104 @@
+"""Spark's types as Arrow types and back, and Arrow batches from Spark under Millrace's types."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import types as t
+from pyspark.sql import types as st
+
+from millrace.errors import UnsupportedType
+from millrace.sources.types import PLAIN_MICROS, UTC_MICROS, cast, counted
+
+_PAIRS: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
+    (st.BooleanType, pa.bool_()),
+    (st.ByteType, pa.int8()),
+    (st.ShortType, pa.int16()),
+    (st.IntegerType, pa.int32()),
+    (st.LongType, pa.int64()),
+    (st.FloatType, pa.float32()),
+    (st.DoubleType, pa.float64()),
+    (st.BinaryType, pa.binary()),
+    (st.DateType, pa.date32()),
+    (st.TimestampType, UTC_MICROS),
+    (st.TimestampNTZType, PLAIN_MICROS),
+)
+
+
+def arrow_type(kind: st.DataType) -> pa.DataType:
+    """Return the Arrow type that Millrace uses for a Spark type.
+
+    Raises:
+        UnsupportedType: Spark's type has no counterpart (intervals, variants, collated strings, …).
+    """
+    for spark, arrow in _PAIRS:
+        if type(kind) is spark:
+            return arrow
+    match kind:
+        case st.CharType() | st.VarcharType():
+            return pa.string()
+        case st.StringType() if kind == st.StringType():
+            return pa.string()
+        case st.DecimalType():
+            return pa.decimal128(kind.precision, kind.scale)
+        case st.ArrayType():
+            return pa.list_(pa.field("element", arrow_type(kind.elementType)))
+        case st.MapType():
+            return pa.map_(arrow_type(kind.keyType), arrow_type(kind.valueType))
+        case st.StructType():
+            return pa.struct([pa.field(f.name, arrow_type(f.dataType)) for f in kind.fields])
+    raise UnsupportedType(
+        f"Spark type {kind.simpleString()} cannot pass through a join here; "
+        "expected a number, string, binary, boolean, date, timestamp, or an array, map or struct of them"
+    )
+
+
+def spark_type(kind: pa.DataType) -> st.DataType:
+    """Return the Spark type of one of Millrace's Arrow types.
+
+    Raises:
+        UnsupportedType: It is not one of them.
+    """
+    for spark, arrow in _PAIRS:
+        if kind == arrow:
+            return spark()
+    if t.is_string(kind):
+        return st.StringType()
+    if t.is_decimal128(kind):
+        return st.DecimalType(kind.precision, kind.scale)
+    if t.is_list(kind):
+        return st.ArrayType(spark_type(kind.value_type))
+    if t.is_map(kind):
+        return st.MapType(spark_type(kind.key_type), spark_type(kind.item_type))
+    if t.is_struct(kind):
+        return st.StructType([st.StructField(f.name, spark_type(f.type)) for f in kind.fields])
+    raise UnsupportedType(f"Arrow type {kind} is not the form of a Spark type")
+
+
+def spark_schema(schema: pa.Schema) -> st.StructType:
+    """Return the Spark schema of an Arrow schema; every column may be null."""
+    return st.StructType([st.StructField(f.name, spark_type(f.type)) for f in schema])
+
+
+def arrow_schema(schema: st.StructType) -> pa.Schema:
+    """Return the Arrow schema of a Spark schema; :class:`UnsupportedType` names the column."""
+    fields = []
+    for column in schema.fields:
+        try:
+            fields.append(pa.field(column.name, arrow_type(column.dataType)))
+        except UnsupportedType as error:
+            raise UnsupportedType(f"column {column.name!r}: {error}") from None
+    return pa.schema(fields)
+
+
+def normalise(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return what ``mapInArrow`` gives under the types and names of ``schema``, by position.
+
+    Spark hands timestamps over in the session's time zone (the same instants) and may use large
+    types; neither changes a value.
+    """
+    if not len(schema):
+        return counted(batch.num_rows)
+    if batch.schema == schema:
+        return batch
+    columns = [cast(column, f.type) for column, f in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

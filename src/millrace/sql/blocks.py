@@ -1,0 +1,360 @@
+"""Find the blocks of one SELECT, and take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.block import Block, FrameInput, ParquetInput
+from millrace.errors import MillraceError
+from millrace.expressions import ColumnRef, columns_of, relations_of
+from millrace.spark.execute import execute
+from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.sql.coercion import Field, comparison_type, field_of
+from millrace.sql.components import split
+from millrace.sql.conjuncts import Conjunct, Sorted, pushable, sort_conjuncts, volatile
+from millrace.sql.context import Context, Taken
+from millrace.sql.from_clause import Chain, Leave, read_chain
+from millrace.sql.names import Scope
+from millrace.sql.predicates import Translator, conjuncts, constant_operands, unwrap
+from millrace.sql.relations import Member, estimate, input_of, member_of
+from millrace.sql.rewrite import Rewriting
+
+
+@dataclass(eq=False)
+class _Semijoin:
+    """``x IN (SELECT …)`` as one more relation of a block."""
+
+    conjunct: Conjunct
+    spec: RelationSpec
+    input: FrameInput
+    equalities: list[Equality]
+
+
+@dataclass(eq=False)
+class _Clause:
+    """One FROM clause being worked on."""
+
+    context: Context
+    chain: Chain
+    members: dict[str, Member] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> Scope:
+        return self.chain.scope
+
+    def lookup(self, column: exp.Column) -> tuple[str, Field] | None:
+        """Return the member and the column that a reference means."""
+        found = self.context.find(column)
+        if found is None or found.scope is not self.scope or found.nested:
+            return None
+        for member in self.members.values():
+            if member.source is found.source:
+                return member.alias, member.field(found.column)
+        return None
+
+
+def take_blocks(context: Context, select: exp.Select) -> None:
+    """Take what can be taken of a SELECT's FROM; note the reason where nothing can."""
+    scope = context.resolver.scope_of(select)
+    try:
+        chain = read_chain(context.statement, scope)
+        if chain is None:
+            return
+        clause = _Clause(context, chain)
+        rewriting = _take(clause)
+    except Leave as leave:
+        context.reasons.append(f"{_where(context, select)}: {leave}")
+        return
+    if rewriting is not None:
+        rewriting.commit()
+
+
+def _where(context: Context, select: exp.Select) -> str:
+    start = select.args.get("from_")
+    if start is None or not context.statement.has_span(start):
+        return "a FROM clause"
+    shown = context.shown(context.statement.span(start))
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _take(clause: _Clause) -> Rewriting | None:
+    context, chain = clause.context, clause.chain
+    _find_members(clause)
+    members = clause.members
+    if len(members) < 2:
+        return None
+    found = _conjuncts(clause)
+    translator = Translator(clause.lookup, context.constants, context.ansi)
+    sorted_ = sort_conjuncts(found, translator, context.text_of)
+    _add_using(clause, sorted_)
+    groups = _groups(clause, sorted_)
+    if not groups:
+        context.reasons.append(
+            f"{_where(context, clause.scope.select)}: its relations are linked by conditions that "
+            "only Spark evaluates"
+        )
+        return None
+    inside = {alias for group in groups for alias in group}
+    for conjunct in [c for c in sorted_.used if c.single is not None and c.single not in inside]:
+        sorted_.used.remove(conjunct)
+        sorted_.above.append(conjunct)
+    _check_outer(clause, sorted_)
+    rewriting = Rewriting(context, chain, sorted_)
+    rewriting.know([members[alias] for alias in inside])
+    for group in groups:
+        _assemble(clause, group, sorted_, rewriting)
+    return rewriting
+
+
+def _find_members(clause: _Clause) -> None:
+    """Collect the relations that a block may take; the others stay where they are."""
+    context, chain = clause.context, clause.chain
+    inner = [link for link in chain.links[: chain.movable] if link.kind == "inner"]
+    if len(inner) < 2:
+        context.reasons.append(f"{_where(context, clause.scope.select)}: no two relations joined by an inner join")
+        return
+    seen: set[str] = set()
+    for source in clause.scope.sources:
+        if source.alias is not None and source.alias in seen:
+            raise Leave(f"two relations are named {source.alias}")
+        seen.add(source.alias or "")
+    for link in inner:
+        try:
+            member = member_of(context, link)
+        except Leave as leave:
+            context.reasons.append(str(leave))
+            if link.using or link.natural:
+                link.fixed = True
+            continue
+        clause.members[member.alias] = member
+    _resolve_using(clause)
+
+
+def _resolve_using(clause: _Clause) -> None:
+    """Make USING and NATURAL lists of columns, and hide the right side's columns, as Spark does."""
+    chain = clause.chain
+    by_source = {id(m.source): m for m in clause.members.values()}
+    left: list[Member | None] = []
+    for number, link in enumerate(chain.links):
+        member = by_source.get(id(link.sources[0])) if len(link.sources) == 1 else None
+        if link.natural:
+            if member is None or any(m is None for m in left):
+                raise Leave("a NATURAL join with a relation whose columns are not known")
+            if link.kind != "inner" or number >= chain.movable:
+                raise Leave("a NATURAL outer join")
+            shown = [m for m in left if m is not None]
+            names = [f.name.lower() for f in member.fields]
+            link.using = tuple(n for n in names if any(m.shows(n) for m in shown))
+        if link.using:
+            # An outer USING hides the right side's column too, but Spark resolves it by itself.
+            for source in link.sources:
+                source.hidden.update(link.using)
+        left.append(member)
+
+
+def _check_outer(clause: _Clause, found: Sorted) -> None:
+    """Refuse conditions above a block that may not move above a RIGHT or FULL join."""
+    if not clause.chain.whole and found.above:
+        raise Leave("a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join")
+
+
+def _conjuncts(clause: _Clause) -> list[Conjunct]:
+    """Return the conjuncts of inner ONs, and of WHERE where filters may move."""
+    context, chain = clause.context, clause.chain
+    nodes: list[exp.Expr] = []
+    for link in chain.links[: chain.movable]:
+        if link.kind == "inner" and not link.fixed:
+            for on in link.ons:
+                if volatile(on):
+                    raise Leave("a condition of a join that may differ between two calls")
+                nodes += conjuncts(on)
+    if chain.whole and chain.where is not None:
+        nodes += conjuncts(chain.where)
+    context.constants.prepare(c for node in nodes for c in constant_operands(node))
+    translator = Translator(clause.lookup, context.constants, context.ansi)
+    result = []
+    for node in nodes:
+        inner = unwrap(node)
+        if isinstance(inner, exp.Boolean) and inner.this is True:
+            continue
+        text = context.text_of(node)
+        if text is None:
+            raise Leave("a condition in a form that Millrace does not read")
+        reads, foreign = _reads(clause, node)
+        predicate = translator.predicate(node)
+        result.append(Conjunct(node, text, reads, foreign, predicate, pushable(node)))
+    return result
+
+
+def _reads(clause: _Clause, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
+    """Return the members a condition reads, and the numbers of links of other relations it reads.
+
+    What lies outside of this FROM clause, or is not known, has the number -1.
+    """
+    members = {id(m.source): m.alias for m in clause.members.values()}
+    numbers = {id(s): n for n, link in enumerate(clause.chain.links) for s in link.sources}
+    reads: set[str] = set()
+    foreign: set[int] = set()
+    for column in node.find_all(exp.Column):
+        found = clause.context.find(column)
+        own = clause.context.resolver.scope_at(column) is clause.scope
+        if found is not None and found.scope is clause.scope and own:
+            if id(found.source) in members:
+                reads.add(members[id(found.source)])
+            else:
+                foreign.add(numbers.get(id(found.source), -1))
+        elif own:
+            foreign.add(-1)
+    return frozenset(reads), frozenset(foreign)
+
+
+def _add_using(clause: _Clause, found: Sorted) -> None:
+    """Add the equalities of USING between members."""
+    by_source = {id(m.source): m for m in clause.members.values()}
+    left: list[Member] = []
+    for link in clause.chain.links[: clause.chain.movable]:
+        member = by_source.get(id(link.sources[0])) if len(link.sources) == 1 else None
+        if member is not None:
+            for name in link.using:
+                other = next((m for m in left if m.shows(name)), None)
+                kind = None
+                if other is not None:
+                    a, b = other.field(name), member.field(name)
+                    if a.comparable and b.comparable:
+                        kind = comparison_type(a.type, b.type, clause.context.ansi)
+                if other is None or kind is None:
+                    raise Leave(f"USING({name}) over columns that only Spark compares")
+                refs = (ColumnRef(other.alias, a.name), ColumnRef(member.alias, b.name))
+                found.equalities.append((Equality(*refs, kind), None))
+            left.append(member)
+
+
+def _groups(clause: _Clause, found: Sorted) -> list[list[str]]:
+    """Return the sets of members that make blocks."""
+    chain = clause.chain
+    others = {n: f"#{n}" for n, link in enumerate(chain.links) if not _is_member(clause, n)}
+    within = [{e.left.relation, e.right.relation} for e, _ in found.equalities]
+    within += [set(relations_of(p)) for p, _ in found.residuals]
+    above = [{*c.reads, *(others[n] for n in c.foreign if n in others)} for c in found.above]
+    for number, link in enumerate(chain.links):
+        if number in others and link.join is not None and link.join.args.get("on") is not None:
+            reads, foreign = _reads(clause, link.join.args["on"])
+            above.append({*reads, others[number], *(others[n] for n in foreign if n in others)})
+    return split(list(clause.members), list(others.values()), within, above)
+
+
+def _is_member(clause: _Clause, number: int) -> bool:
+    link = clause.chain.links[number]
+    return any(m.link is link for m in clause.members.values())
+
+
+def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewriting) -> None:
+    """Make one block: its inputs, its join, and its place in the rewritten text."""
+    context = clause.context
+    members = [clause.members[alias] for alias in group]
+    equalities = [e for e, _ in found.equalities if e.left.relation in group]
+    residuals = [p for p, _ in found.residuals if relations_of(p) & set(group)]
+    semijoins = list(_semijoins(clause, group, found)) if clause.chain.whole else []
+    for semijoin in semijoins:
+        found.above.remove(semijoin.conjunct)
+        found.used.append(semijoin.conjunct)
+        equalities += semijoin.equalities
+    piece = rewriting.piece(members)
+    counting = rewriting.counts_only(piece)
+    if not counting and not piece.names:
+        rewriting.keep_one(piece, [ref for e in equalities for ref in (e.left, e.right) if ref.relation in group])
+    output = () if counting else tuple(
+        OutputColumn(name, ColumnRef(alias, column)) for name, alias, column in piece.outputs
+    )
+    read = {ref for e in equalities for ref in (e.left, e.right)}
+    read |= {ref for p in residuals for ref in columns_of(p)} | {o.source for o in output}
+    specs: list[RelationSpec] = []
+    inputs: dict[str, ParquetInput | FrameInput] = {}
+    scans: list[tuple[str, str]] = []
+    for member in members:
+        columns = [f for f in member.fields if ColumnRef(member.alias, f.name) in read]
+        spec, given, where = input_of(context, member, columns, found)
+        specs.append(spec)
+        inputs[member.alias] = given
+        if where:
+            scans.append((member.alias, where))
+    for semijoin in semijoins:
+        specs.append(semijoin.spec)
+        inputs[semijoin.spec.alias] = semijoin.input
+    join = JoinSpec(
+        tuple(specs),
+        tuple(dict.fromkeys(equalities)),
+        tuple(dict.fromkeys(residuals)),
+        output,
+        counting,
+    )
+    block = Block(f"b{rewriting.number(piece)}", join, inputs)
+    try:
+        run = execute(context.spark, block, context.options)
+    except MillraceError as error:
+        raise Leave(str(error)) from None
+    rewriting.place(piece, run.frame, counting)
+    above = tuple(context.shown(context.statement.span(c.node)) for c in found.above)
+    rewriting.taken.append(Taken(block, run, above, tuple(scans)))
+
+
+def _semijoins(clause: _Clause, group: list[str], found: Sorted) -> Iterator[_Semijoin]:
+    """Turn ``x IN (SELECT …)`` over columns of the block into relations of their own."""
+    context = clause.context
+    for conjunct in list(found.above):
+        node = unwrap(conjunct.node)
+        query = node.args.get("query") if isinstance(node, exp.In) else None
+        if query is None or conjunct.foreign or not conjunct.reads <= set(group):
+            continue
+        left = unwrap(node.this)
+        keys = left.expressions if isinstance(left, exp.Tuple) else [left]
+        columns = [clause.lookup(key) if isinstance(key, exp.Column) else None for key in keys]
+        pairs = [c for c in columns if c is not None and c[1].comparable]
+        if len(pairs) != len(columns) or volatile(query) or context.escapes(query):
+            continue
+        made = _subquery(clause, conjunct, query, pairs)
+        if made is not None:
+            yield made
+
+
+def _subquery(
+    clause: _Clause, conjunct: Conjunct, query: exp.Expr, pairs: list[tuple[str, Field]]
+) -> _Semijoin | None:
+    context = clause.context
+    inner = query.this if isinstance(query, exp.Subquery) and query.is_wrapper else query
+    if not context.statement.has_span(inner):
+        return None
+    names = [f"c{i}" for i in range(len(pairs))]
+    text = context.text.render(*context.statement.span(inner))
+    try:
+        frame = context.frames.sql(
+            f"{context.with_prefix(query)}SELECT * FROM ({text}) AS __in({', '.join(names)})"
+        )
+        fields = [field_of(column) for column in frame.schema.fields]
+    except (PySparkException, Leave):
+        return None
+    alias = f"__in{context.statement.span(conjunct.node)[0]}"
+    equalities = []
+    for (owner, column), other in zip(pairs, fields, strict=True):
+        kind = comparison_type(column.type, other.type, context.ansi) if other.comparable else None
+        # IN coerces as set operations do; only where both ways agree it is an equality.
+        if kind is None:
+            return None
+        if column.type != other.type and not _same_family(column.type, other.type):
+            return None
+        equalities.append(Equality(ColumnRef(owner, column.name), ColumnRef(alias, other.name), kind))
+    rows, size = estimate(context, frame)
+    schema = pa.schema([pa.field(f.name, f.arrow) for f in fields])
+    spec = RelationSpec(alias, schema, distinct=True, rows=rows)
+    return _Semijoin(conjunct, spec, FrameInput(frame, size), equalities)
+
+
+def _same_family(left: t.DataType, right: t.DataType) -> bool:
+    return isinstance(left, t.IntegralType) and isinstance(right, t.IntegralType)
+

@@ -1,0 +1,193 @@
+"""Types: which columns a block may carry and compare, and in which type two sides compare.
+
+The rules follow Spark's coercion of binary comparisons, reduced to the cases in which the wider type
+holds every value of both sides exactly. In all others (strings with numbers, dates with timestamps,
+64-bit integers with doubles, decimals beyond 38 digits) the comparison stays with Spark.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from millrace.errors import MillraceError
+from millrace.spark.types import arrow_type, spark_schema
+
+_CHAR = "__CHAR_VARCHAR_TYPE_STRING"
+_INTEGERS: tuple[tuple[type[t.DataType], int, pa.DataType], ...] = (
+    (t.ByteType, 3, pa.int8()),
+    (t.ShortType, 5, pa.int16()),
+    (t.IntegerType, 10, pa.int32()),
+    (t.LongType, 20, pa.int64()),
+)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_EXACT_DOUBLE = 1 << 53
+_EXACT_FLOAT = 1 << 24
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a relation, as the front knows it.
+
+    Attributes:
+        name: As in the table's schema.
+        type: Spark's type.
+        arrow: The same for a block, or None when a block cannot carry the column.
+        comparable: Whether Millrace may compare it: an atomic type whose order is that of its bytes.
+    """
+
+    name: str
+    type: t.DataType
+    arrow: pa.DataType | None
+    comparable: bool
+
+
+def field_of(column: t.StructField) -> Field:
+    """Describe a column of a DataFrame."""
+    char = str((column.metadata or {}).get(_CHAR, "")).lower()
+    if char.startswith("char"):
+        # Spark pads what it compares with a CHAR column, by the metadata that a block would lose.
+        return Field(column.name, column.dataType, None, False)
+    try:
+        arrow = arrow_type(column.dataType)
+        back = spark_schema(pa.schema([pa.field(column.name, arrow)])).fields[0].dataType
+    except (MillraceError, TypeError, ValueError, KeyError):
+        return Field(column.name, column.dataType, None, False)
+    same = back.simpleString() == column.dataType.simpleString() and _loosely(back) == _loosely(
+        column.dataType
+    )
+    atomic = isinstance(column.dataType, t.AtomicType) and not pa.types.is_nested(arrow)
+    return Field(column.name, column.dataType, arrow if same else None, same and atomic)
+
+
+def _loosely(kind: t.DataType) -> str:
+    """Return the type without nullability, which may differ between a block and its source."""
+    return re.sub(r'"(containsNull|valueContainsNull|nullable)":(true|false)', "", kind.json())
+
+
+def decimal_digits(kind: t.DataType) -> tuple[int, int] | None:
+    """Return (precision, scale) of a decimal or integer type, as Spark widens it; None for others."""
+    if isinstance(kind, t.DecimalType):
+        return kind.precision, kind.scale
+    for cls, precision, _ in _INTEGERS:
+        if isinstance(kind, cls):
+            return precision, 0
+    return None
+
+
+def _integer_rank(kind: t.DataType) -> int | None:
+    for rank, (cls, _, _) in enumerate(_INTEGERS):
+        if isinstance(kind, cls):
+            return rank
+    return None
+
+
+def _wider_decimal(left: tuple[int, int], right: tuple[int, int]) -> pa.DataType | None:
+    scale = max(left[1], right[1])
+    whole = max(left[0] - left[1], right[0] - right[1])
+    return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
+
+
+def _exact_in_double(kind: t.DataType) -> bool:
+    rank = _integer_rank(kind)
+    if rank is not None:
+        return rank < 3
+    if isinstance(kind, t.DecimalType):
+        # Up to 15 digits, the division by a power of ten rounds the same way everywhere.
+        return kind.precision <= 15
+    return isinstance(kind, t.FloatType | t.DoubleType)
+
+
+def comparison_type(left: t.DataType, right: t.DataType, ansi: bool) -> pa.DataType | None:
+    """Return the type in which Spark compares two columns, or None when Spark has to do it."""
+    if left == right:
+        return arrow_type(left) if isinstance(left, t.AtomicType) else None
+    a, b = _integer_rank(left), _integer_rank(right)
+    if a is not None and b is not None:
+        return _INTEGERS[max(a, b)][2]
+    x, y = decimal_digits(left), decimal_digits(right)
+    if x is not None and y is not None:
+        return _wider_decimal(x, y)
+    if isinstance(left, t.FloatType | t.DoubleType) or isinstance(right, t.FloatType | t.DoubleType):
+        mixed_float = isinstance(left, t.FloatType) != isinstance(right, t.FloatType)
+        integral = a is not None or b is not None
+        if mixed_float and integral and not ansi:
+            return None  # compared as FLOAT, which loses digits
+        if _exact_in_double(left) and _exact_in_double(right):
+            return pa.float64()
+    return None
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value known before the query runs: Spark's type and the Python value (None is NULL).
+
+    Timestamps are whole microseconds since the epoch; dates, decimals, strings are Python's own.
+    """
+
+    type: t.DataType
+    value: Any
+
+
+def with_constant(column: t.DataType, constant: Constant, ansi: bool) -> tuple[pa.DataType, Any] | None:
+    """Return the type of ``column <op> constant`` and the constant in that type, or None."""
+    value = constant.value
+    if value is None:
+        return None
+    if column == constant.type:
+        return (arrow_type(column), value) if isinstance(column, t.AtomicType) else None
+    if isinstance(column, t.DateType) and isinstance(constant.type, t.StringType):
+        date = plain_date(value)
+        return None if date is None else (pa.date32(), date)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    if isinstance(column, t.FloatType | t.DoubleType):
+        return _float_constant(column, constant, ansi)
+    digits = decimal_digits(column)
+    if digits is None:
+        return None
+    if isinstance(value, float):
+        exact = isinstance(constant.type, t.DoubleType) and _exact_in_double(column)
+        return (pa.float64(), value) if exact else None
+    rank, other = _integer_rank(column), _integer_rank(constant.type)
+    if rank is not None and other is not None:
+        return _INTEGERS[max(rank, other)][2], value
+    number = Decimal(value)
+    kind = _wider_decimal(digits, digits_of(number))
+    return None if kind is None else (kind, number)
+
+
+def _float_constant(column: t.DataType, constant: Constant, ansi: bool) -> tuple[pa.DataType, Any] | None:
+    value = constant.value
+    if isinstance(value, int):
+        single = isinstance(column, t.FloatType) and not ansi
+        if abs(value) > (_EXACT_FLOAT if single else _EXACT_DOUBLE):
+            return None
+    if isinstance(constant.type, t.FloatType):
+        return None
+    return pa.float64(), float(value)
+
+
+def digits_of(number: Decimal) -> tuple[int, int]:
+    """Return the smallest (precision, scale) that holds the number exactly."""
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    if exponent >= 0:
+        return max(1, len(digits) + exponent), 0
+    return max(len(digits), -exponent), -exponent
+
+
+def plain_date(text: str) -> datetime.date | None:
+    """Return the date of ``yyyy-mm-dd``; None for everything else, which Spark has to judge."""
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,186 @@
+"""Relations of a block: which can be taken, their columns, and the inputs made of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from sqlglot import exp
+
+from millrace.block import FrameInput, ParquetInput
+from millrace.spec import RelationSpec
+from millrace.sql.coercion import Field, field_of
+from millrace.sql.conjuncts import Sorted, volatile
+from millrace.sql.context import Context
+from millrace.sql.from_clause import Leave, Link
+from millrace.sql.names import Source
+from millrace.sql.tables import by_name
+from millrace.sql.texts import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
+_UNITS = {unit: 1024**i for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
+
+
+@dataclass(eq=False)
+class Member:
+    """A relation that a block may take.
+
+    Attributes:
+        alias: Its name in the block, as the query writes it.
+        fields: Its columns in order.
+    """
+
+    alias: str
+    link: Link
+    source: Source
+    fields: tuple[Field, ...]
+
+    def field(self, lower: str) -> Field:
+        """Return a column by its lower-case name."""
+        return self._by_name[lower]
+
+    def shows(self, lower: str) -> bool:
+        """Tell whether its column of that name is seen by unqualified names."""
+        return lower in self._by_name and lower not in self.source.hidden
+
+    def __post_init__(self) -> None:
+        self._by_name = by_name(self.fields)
+
+
+def member_of(context: Context, link: Link) -> Member:
+    """Return the relation of an inner link.
+
+    Raises:
+        Leave: It has a form that only Spark handles.
+    """
+    if link.fixed or len(link.sources) != 1:
+        raise Leave("a parenthesised join")
+    source = link.sources[0]
+    node = source.node
+    shown = context.shown(link.item)
+    if node.args.get("sample"):
+        raise Leave(f"TABLESAMPLE of {shown}")
+    if source.kind == "opaque" or source.alias is None:
+        raise Leave(f"{shown} is a relation that only Spark evaluates")
+    if source.kind == "table":
+        assert source.table is not None
+        if node.args.get("when") or node.args.get("version"):
+            raise Leave(f"{shown} is a version of a table")
+        fields = source.table.fields
+    else:
+        fields = _derived_fields(context, link, source, shown)
+    if len(by_name(fields)) != len(fields):
+        raise Leave(f"{shown} has two columns of one name")
+    alias = node.alias or node.name
+    return Member(alias, link, source, fields)
+
+
+def _derived_fields(context: Context, link: Link, source: Source, shown: str) -> tuple[Field, ...]:
+    node = source.node
+    short = shown if len(shown) <= 40 else shown[:37] + "..."
+    if any(volatile(part) for part in (node, *context.definitions(node))):
+        raise Leave(f"{short} may give other rows when it runs again")
+    if isinstance(node, exp.Subquery) and context.escapes(node):
+        raise Leave(f"{short} reads columns of the query around it")
+    prefix = context.with_prefix(node)
+    try:
+        frame = context.frames.sql(f"{prefix}SELECT * FROM {context.text.render(*link.item)}")
+        schema = frame.schema
+    except PySparkException as error:
+        raise Leave(f"{short} cannot be analysed by itself ({_first_line(error)})") from None
+    fields = tuple(field_of(column) for column in schema.fields)
+    context.resolver.known[id(source)] = by_name(fields)
+    return fields
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+def input_of(
+    context: Context, member: Member, columns: list[Field], found: Sorted
+) -> tuple[RelationSpec, ParquetInput | FrameInput, str]:
+    """Return the relation's spec, its input, and the filters that Spark applies in its scan.
+
+    Args:
+        columns: What the block reads or gives out, in the relation's order.
+
+    Raises:
+        Leave: A column has a type that a block cannot carry.
+    """
+    table = member.source.table
+    if table is not None and table.parquet is not None and member.alias not in found.spark_only:
+        schema = _schema(member, columns)
+        filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
+        direct = ParquetInput(table.parquet, tuple(schema.names), filters)
+        return RelationSpec(member.alias, schema, rows=table.parquet.rows), direct, ""
+    if not columns:
+        # Spark needs a column to send; the narrowest that can be sent will do.
+        carried = [f for f in member.fields if f.arrow is not None]
+        if not carried:
+            raise Leave(f"no column of {member.alias} can pass through a join here")
+        columns = [min(carried, key=_width)]
+    schema = _schema(member, columns)
+    wanted = ", ".join(quote(f.name) for f in columns)
+    where = " AND ".join(found.texts.get(member.alias, ()))
+    item = context.text.render(*member.link.item)
+    text = f"{context.with_prefix(member.source.node)}SELECT {wanted} FROM {item}"
+    if where:
+        text += f" WHERE {where}"
+    try:
+        frame = context.frames.sql(text)
+    except PySparkException as error:
+        raise Leave(f"{member.alias} cannot be read by itself ({_first_line(error)})") from None
+    rows, size = estimate(context, frame)
+    return RelationSpec(member.alias, schema, rows=rows), FrameInput(frame, size), where
+
+
+def _schema(member: Member, columns: list[Field]) -> pa.Schema:
+    for field in columns:
+        if field.arrow is None:
+            raise Leave(
+                f"column {member.alias}.{field.name} has type {field.type.simpleString()}, "
+                "which cannot pass through a join here"
+            )
+    return pa.schema([pa.field(f.name, f.arrow) for f in columns])
+
+
+def _width(field: Field) -> int:
+    assert field.arrow is not None
+    try:
+        return int(field.arrow.bit_width)
+    except ValueError:
+        return 1 << 20
+
+
+def estimate(context: Context, frame: DataFrame) -> tuple[int | None, int | None]:
+    """Return Spark's own estimate of a DataFrame's rows and bytes, None where it has none."""
+    placeholder = context.frames.place(frame, "e")
+    try:
+        plan = context.frames.sql(f"EXPLAIN COST SELECT * FROM {placeholder}").collect()[0][0]
+    except PySparkException:
+        return None, None
+    match = _SIZE.search(plan)
+    if match is None:
+        return None, None
+    size = int(float(match[1]) * _UNITS.get(match[2], 1))
+    if size > 1 << 62:
+        return None, None
+    if match[3] is not None:
+        return int(float(match[3])), size
+    width = 8 + sum(_default_width(f) for f in map(field_of, frame.schema.fields))
+    return max(1, size // width), size
+
+
+def _default_width(field: Field) -> int:
+    """Return what Spark takes a value of the type to need, in bytes."""
+    if field.arrow is None or pa.types.is_nested(field.arrow):
+        return 100
+    width = _width(field)
+    return 20 if width == 1 << 20 else max(1, width // 8)

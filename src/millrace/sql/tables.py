@@ -1,0 +1,142 @@
+"""The tables a query names: where they come from, their columns, and their DataFrames."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from millrace.errors import InputError
+from millrace.sources.parquet import ParquetTable, open_table
+from millrace.spark.types import spark_schema
+from millrace.sql.coercion import Field, field_of
+from millrace.sql.texts import Frames, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A DataFrame over files lists them when it is made; it is used again only while none has changed.
+_frames: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, DataFrame]]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A base table of the query.
+
+    Attributes:
+        name: As the reports show it.
+        frame: All its rows, for what Spark runs itself.
+        parquet: The files, when the tasks can read them directly.
+        placeholder: What stands for it in templates, None for tables of the session's catalog.
+    """
+
+    name: str
+    frame: DataFrame
+    parquet: ParquetTable | None
+    placeholder: str | None
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns, in order."""
+        return tuple(field_of(column) for column in self.frame.schema.fields)
+
+    @cached_property
+    def columns(self) -> dict[str, Field]:
+        """The columns by lower-case name."""
+        return by_name(self.fields)
+
+
+def by_name(fields: tuple[Field, ...]) -> dict[str, Field]:
+    """Index columns by lower-case name."""
+    return {f.name.lower(): f for f in fields}
+
+
+class Catalog:
+    """Finds the tables: the caller's first, then the session's."""
+
+    def __init__(self, frames: Frames, tables: Mapping[str, Any] | None) -> None:
+        self.frames = frames
+        self._given = {str(name).lower(): (str(name), where) for name, where in (tables or {}).items()}
+        self._known: dict[str, Table] = {}
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names that the caller gave, as written."""
+        return tuple(name for name, _ in self._given.values())
+
+    def mapped(self, parts: tuple[str, ...]) -> Table | None:
+        """Return the caller's table of that (possibly dotted) name, or None.
+
+        Raises:
+            InputError: The path given for it cannot be read, or it is neither path nor DataFrame.
+        """
+        key = ".".join(parts).lower()
+        if key not in self._given:
+            return None
+        if key not in self._known:
+            name, where = self._given[key]
+            self._known[key] = self._make(name, where)
+        return self._known[key]
+
+    def stored(self, node: exp.Table) -> Table:
+        """Return a table of the session's catalog; Spark's errors come out unchanged."""
+        parts = tuple(part.name for part in node.parts)
+        key = ".".join(f"`{p.lower()}`" for p in parts)
+        if key not in self._known:
+            text = ".".join(quote(part) for part in parts)
+            frame = self.frames.sql(f"SELECT * FROM {text}")
+            self._known[key] = Table(".".join(parts), frame, self._direct(parts, frame), None)
+        return self._known[key]
+
+    def _direct(self, parts: tuple[str, ...], frame: DataFrame) -> ParquetTable | None:
+        """Return the files of ``parquet.`/path` ``, when Millrace sees them as Spark does."""
+        if len(parts) != 2 or parts[0].lower() != "parquet":
+            return None
+        try:
+            table = open_table(parts[1])
+        except InputError:
+            return None
+        seen = [(f.name, f.dataType) for f in frame.schema.fields]
+        ours = [(f.name, f.dataType) for f in spark_schema(table.schema).fields]
+        return table if table.unsupported is None and seen == ours else None
+
+    def _make(self, name: str, where: Any) -> Table:
+        if isinstance(where, str | Path):
+            return self._from_path(name, str(where))
+        if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
+            return Table(name, where, None, self.frames.place(where, "t"))
+        raise InputError(
+            f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet files "
+            "(a file, a folder or a glob) or a Spark DataFrame"
+        )
+
+    def _from_path(self, name: str, path: str) -> Table:
+        table = open_table(path)
+        if table.unsupported is not None:
+            frame = self.frames.spark.read.parquet(path)
+            return Table(name, frame, None, self.frames.place(frame, "t"))
+        frame = _file_frame(self.frames.spark, path, table)
+        return Table(name, frame, table, self.frames.place(frame, "t"))
+
+
+def _file_frame(spark: SparkSession, path: str, table: ParquetTable) -> DataFrame:
+    """Return Spark's DataFrame over the files, without the job that infers a schema."""
+    state = (table.schema, tuple((p, *_state(p)) for p in table.paths))
+    try:
+        known = _frames.setdefault(spark, {})
+    except TypeError:  # a session that cannot be referenced weakly
+        known = {}
+    if path not in known or known[path][0] != state:
+        known[path] = (state, spark.read.schema(spark_schema(table.schema)).parquet(path))
+    return known[path][1]
+
+
+def _state(path: str) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116  # a pathlib object per file adds up
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,153 @@
+"""Arguments are checked before Spark starts, each with a message that says what would work."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace import __version__
+from millrace.cli import java, sql
+from millrace.cli.app import app
+from millrace.errors import InputError, OptionError, SetupError
+
+runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
+QUERY = "select * from range(3)"
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch):
+    """Nothing in this file may start Spark."""
+
+    def refuse(*arguments, **settings):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("millrace.cli.session.session", refuse)
+
+
+def test_version():
+    """``--version`` names the program and its version."""
+    result = runner.invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout.strip()) == (0, f"millrace {__version__}")
+
+
+def test_the_version_is_that_of_the_package():
+    """The version in the code and in the package's metadata are one."""
+    from importlib.metadata import version
+
+    assert version("millrace") == __version__
+
+
+@pytest.mark.parametrize("command", [[], ["sql"], ["bench"], ["bench", "tpch"], ["demo"]])
+def test_help_names_every_command(command):
+    """``--help`` works at every level."""
+    result = runner.invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--table", "orders"], "--table 'orders': expected NAME=VALUE, for example"),
+        (["--table", "=x.parquet"], "expected NAME=VALUE"),
+        (["--table", "a=1.parquet", "--table", "a=2.parquet"], "--table names 'a' twice"),
+        (["--option", "batchsize=10"], "unknown option 'batchsize': did you mean 'batch_size'?"),
+        (["--option", "batch_size=0"], "option batch_size is 0: expected a whole number from 1 to"),
+        (["--option", "batch_size=many"], "option batch_size is 'many': expected a whole number"),
+        (["--option", "online=maybe"], "option online is 'maybe': expected true or false"),
+        (["--policy", "gredy"], "option policy is 'gredy': did you mean 'greedy'?"),
+        (["--conf", "spark.driver.memory"], "--conf 'spark.driver.memory': expected NAME=VALUE"),
+    ],
+)
+def test_a_bad_argument_is_one_message_and_exit_code_1(arguments, expected):
+    """The message stands on standard error, without a stack."""
+    result = runner.invoke(app, ["sql", QUERY, *arguments])
+    assert result.exit_code == 1
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sql"],
+        ["sql", QUERY, "--engine", "duck"],
+        ["sql", QUERY, "--limit", "0"],
+        ["nonsense"],
+        ["bench", "--nope"],
+    ],
+)
+def test_wrong_usage_has_exit_code_2(arguments):
+    """What the command line itself does not understand is usage, not an error of the query."""
+    assert runner.invoke(app, arguments).exit_code == 2
+
+
+def test_debug_shows_where_an_error_came_from():
+    """With ``--debug`` the exception itself comes through."""
+    result = runner.invoke(app, ["sql", QUERY, "--table", "orders", "--debug"])
+    assert isinstance(result.exception, InputError)
+
+
+def test_options_are_read_by_their_types():
+    """Numbers, booleans, names and None arrive as what they are."""
+    options = sql.options_of(
+        {"batch_size": "1_000", "online": "True", "order": "a, b", "cells": "none"}, "fixed", report=False
+    )
+    assert options.batch_size == 1000
+    assert options.online is True
+    assert options.order == ("a", "b")
+    assert options.cells is None
+    assert options.policy == "fixed"
+    assert options.report is False
+
+
+@pytest.mark.parametrize("queries", ["0", "23", "three", "3,,5"])
+def test_query_numbers_are_1_to_22(queries):
+    """A number that TPC-H does not have is refused."""
+    from millrace.benchmarks.tpch import parse_queries
+
+    with pytest.raises(OptionError, match="1 to 22"):
+        parse_queries(queries)
+
+
+def test_missing_java_says_what_to_install(monkeypatch, tmp_path):
+    """One sentence names the package, whether Java is missing or JAVA_HOME is wrong."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SetupError, match=r"Java 17 or newer: install it .*openjdk-17"):
+        java.check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="JAVA_HOME is"):
+        java.check_java()
+
+
+def test_an_old_java_is_refused(monkeypatch, tmp_path):
+    """Java 11 is found, named and not used."""
+    program = tmp_path / "java"
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SetupError, match="has version 11"):
+        java.check_java()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["kernel", "--against", "duckdb,sqlite"], "against has 'sqlite': there is 'duckdb', 'polars'."),
+        (["tpch", "--against", "duckdb"], "this benchmark compares with 'spark'"),
+        (["tpch", "--queries", "99"], "expected numbers from 1 to 22"),
+        (["kernel", "--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+    ],
+)
+def test_bad_benchmark_arguments(arguments, expected):
+    """Checked before anything is measured."""
+    result = runner.invoke(app, ["bench", *arguments])
+    assert result.exit_code == 1
+    assert expected in result.stderr
+
+
+def test_fewer_rounds_than_a_median_can_bear_are_refused():
+    """At least five rounds."""
+    assert runner.invoke(app, ["bench", "kernel", "--rounds", "4"]).exit_code == 2

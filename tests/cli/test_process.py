@@ -1,0 +1,87 @@
+"""The command as a user starts it: a process of its own, with a Spark of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.conftest import COMMAND, PATIENCE, SCREEN
+
+pytestmark = pytest.mark.slow
+LOCAL = (
+    "--master",
+    "local[2]",
+    "--conf",
+    "spark.driver.memory=2g",
+    "--conf",
+    "spark.sql.shuffle.partitions=4",
+)
+JOIN = "select a.k, b.v from a join b on a.k = b.k order by 1"
+
+
+@pytest.fixture
+def tables(tmp_path) -> list[str]:
+    """The ``--table`` arguments of two small tables that join."""
+    pq.write_table(pa.table({"k": [1, 2, 3]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"k": [2, 3, 4], "v": ["x", "y", "z"]}), tmp_path / "b.parquet")
+    return [part for name in ("a", "b") for part in ("--table", f"{name}={tmp_path / name}.parquet")]
+
+
+def test_a_quiet_run(start, tables):
+    """Rows on standard output; of Spark's log nothing anywhere."""
+    done = start("sql", JOIN, *tables, *LOCAL)
+    assert done.returncode == 0, done.stderr
+    assert "2 rows" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_quiet_error(start, tables):
+    """Spark's own words for a wrong column, and nothing else."""
+    done = start("sql", "select a.nope from a join b on a.k = b.k", *tables, *LOCAL)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: [UNRESOLVED_COLUMN")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.connect
+def test_output_through_spark_connect(start, tables, tmp_path):
+    """A Spark Connect server gives the same file."""
+    target = tmp_path / "out" / "out.parquet"
+    target.parent.mkdir()
+    done = start("sql", JOIN, *tables, "--output", str(target), "--remote", "local[2]")
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(target).to_pydict() == {"k": [2, 3], "v": ["x", "y"]}
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_control_c_stops_cleanly(tmp_path):
+    """Ctrl-C while Spark works: exit code 130, one word, no file, no process left."""
+    endless = "select count(distinct id * id % 1000003) from range(100000000000)"
+    process = subprocess.Popen(
+        [*COMMAND, "sql", endless, "--engine", "spark", "--output", str(tmp_path / "out.parquet"), *LOCAL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **SCREEN},
+        start_new_session=True,
+    )
+    with process:
+        # The hidden folder is made just before the job starts.
+        while not any(tmp_path.iterdir()):
+            assert process.poll() is None, process.stderr.read()
+            try:
+                process.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                continue
+        # A terminal sends the signal to every process of the group, the JVM included.
+        os.killpg(process.pid, signal.SIGINT)
+        _, messages = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert messages.strip() == "interrupted"
+    assert list(tmp_path.iterdir()) == []

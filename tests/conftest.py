@@ -1,0 +1,42 @@
+"""One Spark session and one small TPC-H for the whole run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import pytest
+
+from millrace.benchmarks import tpch_data
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A classic Spark session with two cores, small shuffles and a fixed time zone."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # They print every error that Spark raises, with its stack, beside raising it.
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("millrace tests")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def tpch_tiny(tmp_path_factory) -> dict[str, str]:
+    """TPC-H at scale 0.01: the path of each table's Parquet file, by table name."""
+    return tpch_data.ensure(0.01, tmp_path_factory.mktemp("tpch") / "sf001")

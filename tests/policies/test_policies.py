@@ -1,0 +1,146 @@
+"""Laws that every registered policy obeys, and what each of them is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.modules import Destination
+from millrace.options import POLICY_NAMES, Options
+from millrace.policies import POLICIES, Candidate, Shares
+from millrace.policies.base import EXPLORED_SHARE
+from millrace.statistics import Account
+from millrace.tuples import Signature
+
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+SIGNATURE = Signature(1)
+
+
+def candidate(
+    target: int,
+    guess: float = 1.0,
+    measured: tuple[int, int, float] | None = None,
+    action: Any = "probe",
+    name: str | None = None,
+) -> Candidate:
+    """Return a candidate; ``measured`` is (tuples in, tuples out, seconds)."""
+    account = Account(1 << 20)
+    if measured is not None:
+        account.update(*measured)
+    return Candidate(Destination(action, target), name or f"r{target}", account, guess)
+
+
+measurements = st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 9000), st.floats(0, 10))
+situations = st.lists(
+    st.tuples(st.sampled_from(["probe", "select"]), st.floats(0, 1e6), measurements), min_size=1, max_size=6
+).map(lambda drawn: [candidate(i, guess, seen, action) for i, (action, guess, seen) in enumerate(drawn)])
+
+
+def chosen(policy: str, rounds: list[list[Candidate]], **options: Any) -> list[Shares]:
+    made = POLICIES[policy](Options(policy=policy, **options))
+    return [made.choose(SIGNATURE, candidates) for candidates in rounds]
+
+
+def favourite(shares: Shares) -> int:
+    return max(shares, key=lambda pair: pair[1])[0].target
+
+
+def test_every_policy_of_the_options_is_registered() -> None:
+    """The names users may write are exactly the policies there are."""
+    assert set(POLICIES) == set(POLICY_NAMES)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_only_legal_destinations_in_whole_shares(policy: str) -> None:
+    """Every destination is a candidate, named once; shares are not negative and sum to 1."""
+
+    @LAWS
+    @given(st.lists(situations, min_size=1, max_size=5), st.integers(0, 3))
+    def law(rounds: list[list[Candidate]], seed: int) -> None:
+        answers = chosen(policy, rounds, seed=seed, order=("r2", "r0"))
+        for candidates, shares in zip(rounds, answers, strict=True):
+            destinations = [destination for destination, _ in shares]
+            assert set(destinations) <= {c.destination for c in candidates}
+            assert len(set(destinations)) == len(destinations)
+            assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
+            assert all(share >= 0 for _, share in shares)
+
+    law()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_seed_makes_the_same_choices(policy: str) -> None:
+    """Choices depend on the seed and on what was measured, on nothing else."""
+
+    @LAWS
+    @given(st.lists(situations, min_size=1, max_size=5), st.integers(0, 3))
+    def law(rounds: list[list[Candidate]], seed: int) -> None:
+        assert chosen(policy, rounds, seed=seed) == chosen(policy, rounds, seed=seed)
+
+    law()
+
+
+def test_random_routing_tries_everything() -> None:
+    """Over many decisions every candidate gets a part, alone and shared with another."""
+    answers = chosen("random", [[candidate(i) for i in range(4)]] * 200)
+    assert {destination.target for shares in answers for destination, _ in shares} == {0, 1, 2, 3}
+    assert {len(shares) for shares in answers} == {1, 2}
+
+
+def test_a_fixed_order_puts_selections_first_then_names_then_the_rest() -> None:
+    """Names are the user's, in any case; what is not named follows as written."""
+    candidates = [
+        candidate(0),
+        candidate(1),
+        candidate(2, name="Orders"),
+        candidate(0, action="select", name="σ"),
+    ]
+    answers = []
+    while candidates:
+        ((destination, share),) = chosen("fixed", [candidates], order=("orders",))[0]
+        assert share == 1.0
+        answers.append(destination)
+        candidates = [c for c in candidates if c.destination != destination]
+    assert answers == [
+        Destination("select", 0),
+        Destination("probe", 2),
+        Destination("probe", 0),
+        Destination("probe", 1),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["greedy", "rank"])
+def test_learning_policies_prefer_what_was_measured_to_drop_more(policy: str) -> None:
+    """At equal cost the lowest selectivity wins, whatever was guessed; the rest gets a small share."""
+    good = candidate(1, 5.0, (4096, 100, 1.0))
+    bad = candidate(0, 0.1, (4096, 3900, 1.0))
+    shares = dict(chosen(policy, [[bad, good]])[0])
+    assert shares == {good.destination: 1 - EXPLORED_SHARE, bad.destination: EXPLORED_SHARE}
+
+
+def test_greedy_counts_tuples_and_rank_counts_time() -> None:
+    """A dear module that drops most comes first for one and last for the other."""
+    dear = candidate(0, 1.0, (4096, 400, 40.0))
+    cheap = candidate(1, 1.0, (4096, 2000, 0.04))
+    assert favourite(chosen("greedy", [[dear, cheap]])[0]) == 0
+    assert favourite(chosen("rank", [[dear, cheap]])[0]) == 1
+
+
+def test_a_guess_gives_way_to_measurements() -> None:
+    """A few tuples hardly move an expectation; a thousand replace it."""
+    assert candidate(0, 0.5, (10, 100, 0.0)).selectivity < 0.6
+    assert candidate(0, 0.5, (2048, 8192, 0.0)).selectivity == 4.0
+
+
+@pytest.mark.parametrize("policy", ["greedy", "rank"])
+def test_exploration_goes_to_the_least_known_and_never_to_what_multiplies(policy: str) -> None:
+    """What is expected to multiply tuples is not tried at all while something better is there."""
+    best = candidate(0, 0.1, (5000, 500, 0.0001))
+    known = candidate(1, 0.9, (5000, 4500, 0.0001))
+    unknown = candidate(2, 0.9)
+    explosive = candidate(3, 50.0)
+    shares = dict(chosen(policy, [[best, known, unknown, explosive]])[0])
+    assert set(shares) == {best.destination, unknown.destination}
+    assert dict(chosen(policy, [[best, explosive]])[0]) == {best.destination: 1.0}

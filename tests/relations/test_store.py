@@ -1,0 +1,137 @@
+"""The store of base tuples against a plain Arrow table."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.errors import ExecutionError
+from millrace.relations import KeyColumn, RelationStore, store as module
+
+LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+SCHEMA = pa.schema(
+    [
+        pa.field("k", pa.int64()),
+        pa.field("s", pa.string()),
+        pa.field("d", pa.decimal128(12, 2)),
+        pa.field("l", pa.list_(pa.struct([("x", pa.int8())]))),
+        pa.field("b", pa.bool_()),
+    ]
+)
+KEYS = [KeyColumn("k", pa.int64())]
+
+
+def table(rows: int) -> pa.Table:
+    """Return rows that differ in every column, with nulls of every type, in one chunk."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "k": n,
+                "s": None if n % 5 == 0 else f"text {n}",
+                "d": None if n % 7 == 0 else n,
+                "l": None if n % 3 == 0 else [{"x": n % 100}] * (n % 4),
+                "b": [None, True, False][n % 3],
+            }
+            for n in range(rows)
+        ],
+        SCHEMA,
+    ).combine_chunks()
+
+
+def appended(whole: pa.Table, store: RelationStore, low: int, high: int) -> None:
+    """Append rows ``low`` to ``high`` as a batch with an offset of its own."""
+    batch = whole.to_batches()[0].slice(low, high - low)
+    store.append(batch, [batch.column("k").to_numpy()])
+
+
+@LAWS
+@given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=12))
+def test_gathering_equals_taking_from_the_whole(data: st.DataObject, sizes: list[int]) -> None:
+    """Rows by number, repeated and in any order, between appends of any size, empty ones among them."""
+    whole = table(sum(sizes) + 1)
+    store = RelationStore(SCHEMA, KEYS)
+    for size in sizes:
+        appended(whole, store, store.rows, store.rows + size)
+        if not store.rows:
+            continue
+        rows = data.draw(st.lists(st.integers(0, store.rows - 1), max_size=8))
+        column = data.draw(st.sampled_from(SCHEMA.names))
+        gathered = store.gather(column, np.array(rows, np.int32))
+        assert gathered.type == SCHEMA.field(column).type
+        assert gathered.to_pylist() == [whole[column][r].as_py() for r in rows]
+    assert store.codes(0).tolist() == list(range(sum(sizes)))
+    everything = np.arange(store.rows, dtype=np.int32)
+    if store.rows:
+        assert store.chunk(everything).equals(whole.to_batches()[0].slice(0, store.rows))
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_chunks_stay_few_as_the_store_grows(size: int) -> None:
+    """However small the batches, chunk sizes fall geometrically: a logarithmic number of them."""
+    whole = table(600)
+    store = RelationStore(SCHEMA, KEYS)
+    for low in range(0, 600, size):
+        appended(whole, store, low, low + size)
+        assert store.gather("k", np.array([0, low], np.int32)).to_pylist() == [0, low]
+        sizes = [chunk.num_rows for chunk in store._chunks]
+        assert sum(sizes) == store.rows
+        assert all(a >= 2 * b for a, b in pairwise(sizes)), sizes
+    assert store.gather("s", np.arange(600)).equals(whole["s"].combine_chunks())
+
+
+def test_merging_stops_before_offsets_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks beyond the limit in bytes are left as they are, and the rows stay right."""
+    monkeypatch.setattr(module, "_MERGE_BYTES", 500)
+    whole = table(300)
+    store = RelationStore(SCHEMA, KEYS)
+    for low in range(0, 300, 10):
+        appended(whole, store, low, low + 10)
+    rows = np.arange(299, -1, -1, dtype=np.int32)
+    assert store.gather("s", rows).to_pylist() == whole["s"].to_pylist()[::-1]
+    assert len(store._chunks) > 5
+
+
+def test_a_merge_copies_each_row_a_logarithmic_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathering after every append does not make appending quadratic."""
+    copied: list[int] = []
+    original = pa.Table.from_batches
+
+    class Counting:
+        @staticmethod
+        def from_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+            copied.append(sum(b.num_rows for b in batches))
+            return original(batches, schema)
+
+    whole = table(1024)
+    store = RelationStore(SCHEMA, KEYS)
+    monkeypatch.setattr(module.pa, "Table", Counting)
+    for low in range(1024):
+        appended(whole, store, low, low + 1)
+        store.gather("k", np.array([low], np.int32))
+    assert sum(copied) <= 1024 * 12
+
+
+def test_a_relation_without_columns_keeps_its_rows() -> None:
+    """Rows of no column at all are counted, chunked and never gathered."""
+    nothing = pa.record_batch([pa.nulls(4)], ["x"]).select([])
+    store = RelationStore(nothing.schema, [])
+    store.append(nothing, [])
+    store.append(nothing.slice(1), [])
+    assert store.rows == 7
+    assert store.chunk(np.arange(3)).num_rows == 3
+
+
+def test_an_empty_store_gathers_nothing() -> None:
+    """An empty array of the column's type."""
+    assert RelationStore(SCHEMA, KEYS).gather("l", np.empty(0, np.int32)).type == SCHEMA.field("l").type
+
+
+def test_too_many_rows_are_refused_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row numbers have 31 bits."""
+    monkeypatch.setattr(module, "MAX_ROWS", 5)
+    with pytest.raises(ExecutionError, match="more cells"):
+        appended(table(6), RelationStore(SCHEMA, KEYS), 0, 6)

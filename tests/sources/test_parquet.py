@@ -1,0 +1,332 @@
+"""The direct scan sees what Spark sees, reads no row group it can rule out, and names what is wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import os
+import pickle
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.errors import ExecutionError, InputError
+from millrace.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
+from millrace.sources.parquet import open_table, read_split, read_splits, splits
+from millrace.spark.types import spark_schema
+
+DAY = dt.date(2024, 2, 29)
+MOMENT = dt.datetime(2024, 2, 29, 12, 30, 15, 123000)  # noqa: DTZ001  # of either kind of column
+
+
+def column(name: str) -> Column:
+    return Column(ColumnRef("t", name))
+
+
+def compare(name: str, op: str, value: object, kind: pa.DataType) -> Compare:
+    return Compare(op, column(name), Literal(value, kind), kind)
+
+
+def scanned(path, columns=None, filters=(), batch_size=65_536) -> list[tuple]:
+    table = open_table(path)
+    assert table.unsupported is None
+    names = tuple(columns or table.schema.names)
+    batches = list(read_splits(splits(table, filters, names), names, filters, batch_size))
+    for batch in batches:
+        assert [f.type for f in batch.schema] == [table.schema.field(n).type for n in names]
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def comparable(value: object) -> object:
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=None)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, dict):
+        return tuple((k, comparable(v)) for k, v in value.items())
+    if isinstance(value, list):
+        return tuple(map(comparable, value))
+    return value
+
+
+def bag(rows) -> Counter:
+    return Counter(tuple(map(comparable, row)) for row in rows)
+
+
+def nasty() -> pa.Table:
+    nan, inf = float("nan"), float("inf")
+    n = 6
+    return pa.table(
+        {
+            "flag": pa.array([True, False, None, True, None, False]),
+            "u8": pa.array([0, 255, None, 1, 2, 3], pa.uint8()),
+            "u16": pa.array([0, 65535, None, 1, 2, 3], pa.uint16()),
+            "u32": pa.array([0, 2**32 - 1, None, 1, 2, 3], pa.uint32()),
+            "u64": pa.array([0, 2**64 - 1, None, 1, 2, 3], pa.uint64()),
+            "i8": pa.array([-128, 127, None, 1, 2, 3], pa.int8()),
+            "i16": pa.array([-32768, 32767, None, 1, 2, 3], pa.int16()),
+            "f32": pa.array([nan, -0.0, None, 1.5, inf, -inf], pa.float32()),
+            "f64": pa.array([nan, -0.0, None, 0.0, inf, -inf]),
+            "small": pa.array([decimal.Decimal("1.25"), None] * 3, pa.decimal128(5, 2)),
+            "wide": pa.array([decimal.Decimal("12345678901234567890.123"), None] * 3, pa.decimal128(30, 3)),
+            "text": pa.array(["", "ü", None, "a%b", "z" * 300, "\U0001f600"]),
+            "view": pa.array(["a", "b", None, "long enough not to be inlined", "", "e"], pa.string_view()),
+            "large": pa.array(["a", None] * 3, pa.large_string()),
+            "encoded": pa.array(["x", "y", None, "x", "y", "x"]).dictionary_encode(),
+            "raw": pa.array([b"", b"\x00\xff", None, b"a", b"b", b"c"]),
+            "fixed": pa.array([b"abcd", None] * 3, pa.binary(4)),
+            "day": pa.array([DAY, None] * 3),
+            "utc": pa.array([MOMENT, None] * 3, pa.timestamp("us", tz="Europe/Madrid")),
+            "plain": pa.array([MOMENT, None] * 3, pa.timestamp("ms")),
+            "items": pa.array([[1, None], [], None] * 2, pa.list_(pa.int32())),
+            "place": pa.array([{"x": 1, "y": "a"}, None] * 3),
+            "with.dot": pa.array(range(n), pa.int64()),
+        }
+    )
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+def test_odd_types_read_as_spark_reads_them(spark, tmp_path, compression, version):
+    """Schema and values equal Spark's for every type that Spark reads, whatever the file's encoding."""
+    path = tmp_path / "nasty.parquet"
+    table = nasty() if version == "2.6" else nasty().drop_columns(["u32"])
+    pq.write_table(table, path, compression=compression, version=version, row_group_size=4)
+    frame = spark.read.parquet(str(path))
+    found = open_table(path)
+    assert [(f.name, f.dataType) for f in spark_schema(found.schema)] == [
+        (f.name, f.dataType) for f in frame.schema
+    ]
+    rows = [tuple(row.asDict(recursive=True).values()) for row in frame.collect()]
+    assert bag(scanned(path)) == bag(rows)
+
+
+FILTERS = {
+    "f64 > 1d": (compare("f64", ">", 1.0, pa.float64()),),
+    "f64 = 0d": (compare("f64", "=", 0.0, pa.float64()),),
+    "f64 = double('NaN')": (compare("f64", "=", float("nan"), pa.float64()),),
+    "not u8 = 1": (Not(compare("u8", "=", 1, pa.int16())),),
+    "encoded in ('x', null)": (InList(column("encoded"), ("x", None), pa.string()),),
+    r"encoded is null or text like r'a\%%'": (
+        Or((IsNull(column("encoded")), Like(column("text"), "a\\%%"))),
+    ),
+    "day >= date'2024-02-29' and flag is not null": (
+        compare("day", ">=", DAY, pa.date32()),
+        Not(IsNull(column("flag"))),
+    ),
+    "wide <> 1": (compare("wide", "<>", decimal.Decimal(1), pa.decimal128(38, 3)),),
+    "i8 <=> null": (compare("i8", "<=>", None, pa.int8()),),
+}
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_filters_keep_what_spark_keeps(spark, tmp_path, text):
+    """Pruning and filtering together keep exactly Spark's rows, NaN and nulls among them.
+
+    Spark's own row-group pruning is off here: it loses NaN, which it orders above every number.
+    """
+    path = tmp_path / "nasty.parquet"
+    pq.write_table(nasty(), path, row_group_size=2)
+    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
+    try:
+        frame = spark.read.parquet(str(path)).where(text)
+        rows = frame.select("`with.dot`", "encoded").collect()
+    finally:
+        spark.conf.unset("spark.sql.parquet.filterPushdown")
+    assert bag(scanned(path, ("with.dot", "encoded"), FILTERS[text])) == bag(map(tuple, rows))
+    names: tuple[str, ...] = ()
+    table = open_table(path)
+    batches = read_splits(splits(table, FILTERS[text]), names, FILTERS[text])
+    assert sum(batch.num_rows for batch in batches) == len(rows)
+
+
+def test_sparks_own_timestamps_are_read(spark, tmp_path):
+    """Spark writes INT96 timestamps: the same instants come out, also beyond what nanoseconds hold."""
+    path = str(tmp_path / "t")
+    frame = spark.sql(
+        "select * from values (timestamp'0001-01-01 00:00:00Z'), (timestamp'9999-12-31 23:59:59.999999Z'), "
+        "(timestamp'2024-02-29 12:30:15.5Z'), (null) as t(at)"
+    )
+    frame.coalesce(1).write.parquet(path)
+    expected = [None if row[0] is None else row[0] for row in frame.selectExpr("unix_micros(at)").collect()]
+    table = open_table(path)
+    assert table.unsupported is None
+    batch = pa.Table.from_batches(read_splits(splits(table), ("at",)))
+    assert batch.schema.field("at").type == pa.timestamp("us", tz="UTC")
+    assert Counter(batch["at"].cast(pa.int64()).to_pylist()) == Counter(expected)
+
+
+def test_rows_are_counted_without_columns(tmp_path):
+    """No column needed: batches still have the right number of rows, with and without filters."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": pa.array(range(1000))}), path, row_group_size=100)
+    table = open_table(path)
+    everything = list(read_splits(splits(table), (), ()))
+    assert sum(b.num_rows for b in everything) == 1000
+    filters = (compare("a", "<", 250, pa.int64()),)
+    assert sum(b.num_rows for b in read_splits(splits(table, filters), (), filters)) == 250
+
+
+def test_row_groups_are_ruled_out_by_statistics(tmp_path):
+    """Only the row groups whose range can match are read, empty ones never."""
+    path = tmp_path / "t.parquet"
+    schema = pa.schema([("a", pa.int64()), ("f", pa.float64())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, 1000, 100):
+            values = list(range(start, start + 100))
+            writer.write_table(pa.table([values, [float("nan"), *map(float, values[1:])]], schema=schema))
+            writer.write_table(schema.empty_table())
+    table = open_table(path)
+    assert len(splits(table)) == 10
+    assert len(splits(table, (compare("a", ">", 849, pa.int64()),))) == 2
+    assert len(splits(table, (InList(column("a"), (5, 605), pa.int64()),))) == 2
+    assert len(splits(table, (compare("a", "=", None, pa.int64()),))) == 0
+    assert len(splits(table, (IsNull(column("a")),))) == 0
+    # A NaN, greater than all, may be in any row group: the statistics do not show it.
+    assert len(splits(table, (compare("f", ">", 1e9, pa.float64()),))) == 10
+
+
+def test_small_leftovers_are_joined(tmp_path):
+    """Rows that survive in many row groups come in batches of about the size asked for."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": pa.array(range(10_000))}), path, row_group_size=100)
+    table = open_table(path)
+    sizes = [b.num_rows for b in read_splits(splits(table), ("a",), (), 1000)]
+    assert sizes == [1000] * 10
+    assert [b.num_rows for b in read_split(splits(table)[0], ("A",), (), 30)] == [25] * 4
+
+
+def test_column_names_ignore_case(tmp_path):
+    """Columns are found whatever the letter case, and named as asked for."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"Key": [1, 2]}), path)
+    assert open_table(path).resolve("KEY") == "Key"
+    (batch,) = read_splits(splits(open_table(path)), ("kEY",))
+    assert batch.schema.names == ["kEY"]
+
+
+PARTITIONS = [
+    (["year=2023", "year=2024"], None),
+    (["n=1", "n=3000000000"], None),
+    (["n=1", "n=x"], None),
+    (["day=2024-01-01", "day=__HIVE_DEFAULT_PARTITION__"], None),
+    (["x=1.5", "x=-2.25"], None),
+    (["name=a%20b%2Fc", "name=ü"], None),
+    (["a=1/b=x", "a=2/b=y"], None),
+    (["_k=1", "_k=2"], None),
+    (["n=1", "n=1.5"], "mixes"),
+    (["t=2024-01-01 10%3A00%3A00"], "uncertain"),
+    (["n=__HIVE_DEFAULT_PARTITION__"], "null"),
+    (["n=1", "m=2"], "partition folders"),
+    (["v=1"], "name of another column"),
+    (["sub"], "a folder within"),
+]
+
+
+@pytest.mark.parametrize(("folders", "doubt"), PARTITIONS)
+def test_partitioned_folders_read_as_spark_reads_them(spark, tmp_path, folders, doubt):
+    """Partition columns have Spark's types and values, or the table is left to Spark."""
+    for number, folder in enumerate(folders):
+        (tmp_path / "t" / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"v": [number, None]}), tmp_path / "t" / folder / "part.parquet")
+        (tmp_path / "t" / folder / "_SUCCESS").touch()
+        (tmp_path / "t" / folder / ".hidden").write_text("no data")
+    table = open_table(tmp_path / "t")
+    if doubt is not None:
+        assert doubt in (table.unsupported or "")
+        return
+    frame = spark.read.parquet(str(tmp_path / "t"))
+    assert [(f.name, f.dataType) for f in spark_schema(table.schema)] == [
+        (f.name, f.dataType) for f in frame.schema
+    ]
+    assert bag(scanned(tmp_path / "t")) == bag(map(tuple, frame.collect()))
+
+
+def test_partitions_are_pruned(tmp_path):
+    """A filter on a partition column leaves out files without opening them again."""
+    for year in (2022, 2023, 2024):
+        (tmp_path / f"y={year}").mkdir()
+        pq.write_table(pa.table({"v": [year]}), tmp_path / f"y={year}" / "f.parquet")
+    filters = (compare("y", ">=", 2023, pa.int32()),)
+    table = open_table(tmp_path)
+    assert len(splits(table, filters)) == 2
+    assert bag(scanned(tmp_path, ("v",), filters)) == bag([(2023,), (2024,)])
+
+
+def test_several_files_and_globs(tmp_path):
+    """A folder and a glob over it are the same table; files come in the order of their paths."""
+    for number in (2, 1):
+        pq.write_table(pa.table({"v": [number]}), tmp_path / f"{number}.parquet")
+    assert scanned(tmp_path) == [(1,), (2,)]
+    assert scanned(tmp_path / "*.parquet") == [(1,), (2,)]
+    table = open_table(tmp_path)
+    assert table.rows == 2
+    assert pickle.loads(pickle.dumps(table)) == table
+
+
+def test_types_and_layouts_that_are_sparks_business(tmp_path):
+    """What Spark treats specially is left to it, with the reason."""
+
+    def reason(table: pa.Table, **options) -> str:
+        pq.write_table(table, tmp_path / "t.parquet", **options)
+        return open_table(tmp_path / "t.parquet").unsupported or ""
+
+    moments = pa.array([MOMENT], pa.timestamp("ns"))
+    assert "timestamp[ns]" in reason(pa.table({"a": moments}))
+    assert "INT96" in reason(
+        pa.table({"a": moments}), use_deprecated_int96_timestamps=True
+    ) or "ns" in reason(pa.table({"a": moments}), use_deprecated_int96_timestamps=True)
+    assert "time64" in reason(pa.table({"a": pa.array([1], pa.time64("us"))}))
+    assert "case" in reason(pa.table({"a": [1], "A": [2]}))
+    (tmp_path / "t.parquet").unlink()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": ["x"]}), tmp_path / "2.parquet")
+    assert "different schemas: 'a' is int64 and string" in (open_table(tmp_path).unsupported or "")
+    (tmp_path / "2.parquet").write_bytes(b"")
+    assert "empty file" in (open_table(tmp_path).unsupported or "")
+
+
+def test_errors_say_what_where_and_what_would_work(tmp_path):
+    """Each way in which a path can be wrong has its own message with the path in it."""
+    with pytest.raises(InputError, match=r"there is no .*nothing\.parquet.*expected"):
+        open_table(tmp_path / "nothing.parquet")
+    with pytest.raises(InputError, match=r"no file matches .*\*\.parquet"):
+        open_table(tmp_path / "*.parquet")
+    with pytest.raises(InputError, match="has no Parquet file"):
+        open_table(tmp_path)
+    (tmp_path / "empty.parquet").touch()
+    with pytest.raises(InputError, match=r"empty\.parquet is empty \(0 bytes\)"):
+        open_table(tmp_path / "empty.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 this is not what it says PAR1")
+    with pytest.raises(InputError, match=r"bad\.parquet is not a readable Parquet file"):
+        open_table(tmp_path / "bad.parquet")
+    pq.write_table(pa.table({"key": [1]}), tmp_path / "good.parquet")
+    with pytest.raises(InputError, match=r"no column 'kex': did you mean 'key'"):
+        open_table(tmp_path / "good.parquet").resolve("kex")
+
+
+def test_a_damaged_file_fails_with_its_name(tmp_path):
+    """Damage that the footer does not show is reported when it is met."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(
+        pa.table({"a": pa.array(range(100_000))}), path, compression="snappy", use_dictionary=False
+    )
+    table = open_table(path)
+    data = bytearray(path.read_bytes())
+    data[200:-2000] = os.urandom(len(data) - 2200)
+    path.write_bytes(bytes(data))
+    with pytest.raises(ExecutionError, match=r"t\.parquet failed.*damaged"):
+        list(read_splits(splits(table), ("a",)))
+
+
+def test_footers_are_read_again_when_the_file_changes(tmp_path):
+    """A file written anew is seen anew."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    assert scanned(path) == [(1,)]
+    pq.write_table(pa.table({"a": [1, 2, 3], "b": ["x"] * 3}), path)
+    assert scanned(path) == [(1, "x"), (2, "x"), (3, "x")]

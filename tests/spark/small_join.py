@@ -1,0 +1,69 @@
+"""Runs a small join through execute() on a session of the given kind; prints what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def main(kind: str, folder: str) -> None:
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    if kind == "connect":
+        builder = SparkSession.builder.remote("local[2]")
+    else:
+        builder = SparkSession.builder.master("local-cluster[2,1,2048]")
+    spark = (
+        builder.config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    from millrace.block import Block, FrameInput, ParquetInput
+    from millrace.expressions import ColumnRef
+    from millrace.options import Options
+    from millrace.sources.parquet import open_table
+    from millrace.spark.execute import execute
+    from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+
+    for name, keys in (("big", [n % 50 for n in range(2000)]), ("small", list(range(0, 100, 2)))):
+        table = pa.table({"k": pa.array(keys, pa.int64()), name: pa.array(range(len(keys)), pa.int64())})
+        pq.write_table(table, f"{folder}/{name}.parquet", row_group_size=300)
+    tables = {name: open_table(f"{folder}/{name}.parquet") for name in ("big", "small")}
+    join = JoinSpec(
+        tuple(RelationSpec(name, table.schema) for name, table in tables.items()),
+        (Equality(ColumnRef("big", "k"), ColumnRef("small", "k"), pa.int64()),),
+        output=(OutputColumn("x", ColumnRef("big", "big")), OutputColumn("y", ColumnRef("small", "small"))),
+    )
+    scans = {name: ParquetInput(table, ("k", name)) for name, table in tables.items()}
+    frame = FrameInput(spark.read.parquet(tables["small"].path), 1000)
+    expected = sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
+    outcome = {}
+    for label, inputs, options in (
+        ("in place", scans, Options()),
+        ("hypercube", scans, Options(placement="hypercube", cells=3)),
+        ("mixed", {**scans, "small": frame}, Options()),
+        ("no report", scans, Options(report=False)),
+    ):
+        run = execute(spark, Block("b", join, inputs), options)
+        rows = sorted(map(tuple, run.frame.collect()))
+        found = sum(f.output_tuples for f in run.figures()) if options.report else len(rows)
+        run.frame.createOrReplaceTempView("block")
+        twice = spark.sql("select a.x from block a join block b on a.x = b.x")
+        both = len(twice.collect())
+        after = sum(f.output_tuples for f in run.figures(twice)) if options.report else len(rows)
+        outcome[label] = [rows == expected, found == len(rows), both == len(rows), after == len(rows)]
+    sys.stdout.write(json.dumps(outcome) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

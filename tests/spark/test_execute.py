@@ -1,0 +1,203 @@
+"""Blocks run on Spark give DuckDB's rows in every placement, and their figures come back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.block import Block, FrameInput, ParquetInput
+from millrace.errors import ExecutionError, InputError
+from millrace.expressions import Column, ColumnRef, Compare, Literal
+from millrace.options import Options
+from millrace.sources.parquet import open_table
+from millrace.spark.execute import execute
+from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+
+DAY = dt.date(1995, 3, 15)
+COLUMNS = {
+    "c": ("customer", ("c_custkey",)),
+    "o": ("orders", ("o_orderkey", "o_custkey", "o_orderdate")),
+    "l": ("lineitem", ("l_orderkey", "l_extendedprice", "l_shipmode")),
+}
+WHERE = {
+    "c": ("c_mktsegment = 'BUILDING'", ("c_mktsegment", "=", "BUILDING", pa.string())),
+    "o": ("o_orderdate < date '1995-03-15'", ("o_orderdate", "<", DAY, pa.date32())),
+    "l": ("l_shipdate > date '1995-03-15'", ("l_shipdate", ">", DAY, pa.date32())),
+}
+OUTPUT = ("l_orderkey", "l_extendedprice", "l_shipmode", "o_orderdate", "c_custkey")
+SQL = f"""
+    select {", ".join(OUTPUT)} from customer, orders, lineitem
+    where c_custkey = o_custkey and l_orderkey = o_orderkey and {" and ".join(w[0] for w in WHERE.values())}
+"""
+
+
+def join_of(paths, *, count: bool = False) -> JoinSpec:
+    relations = []
+    for alias, (name, columns) in COLUMNS.items():
+        schema = open_table(paths[name]).schema
+        fields = pa.schema([schema.field(column) for column in columns])
+        relations.append(RelationSpec(alias, fields))
+    ref = {column: ColumnRef(alias, column) for alias, (_, cs) in COLUMNS.items() for column in cs}
+    return JoinSpec(
+        tuple(relations),
+        (
+            Equality(ref["c_custkey"], ref["o_custkey"], pa.int64()),
+            Equality(ref["l_orderkey"], ref["o_orderkey"], pa.int64()),
+        ),
+        output=() if count else tuple(OutputColumn(name, ref[name]) for name in OUTPUT),
+        count_only=count,
+    )
+
+
+def inputs_of(spark, paths, frames: str = "", known: bool = True):
+    inputs: dict[str, ParquetInput | FrameInput] = {}
+    for alias, (name, columns) in COLUMNS.items():
+        text, (column, op, value, kind) = WHERE[alias]
+        if alias in frames:
+            frame = spark.read.parquet(paths[name]).where(text).select(*columns)
+            inputs[alias] = FrameInput(frame, 1_000_000 if known else None)
+        else:
+            test = Compare(op, Column(ColumnRef(alias, column)), Literal(value, kind), kind)
+            inputs[alias] = ParquetInput(open_table(paths[name]), columns, (test,))
+    return inputs
+
+
+@pytest.fixture(scope="module")
+def expected(tpch_tiny) -> Counter:
+    with duckdb.connect() as database:
+        for name in ("customer", "orders", "lineitem"):
+            database.execute(f"create view {name} as from '{tpch_tiny[name]}'")
+        return Counter(database.execute(SQL).fetchall())
+
+
+CASES = [
+    ("", {}, "in place, 1 cells"),
+    ("", {"placement": "hypercube"}, "HyperCube, 2 cells"),
+    ("", {"placement": "hypercube", "cells": 1}, "HyperCube, 1 cells"),
+    ("", {"placement": "hypercube", "cells": 7, "block_bytes": 1024}, "HyperCube, 7 cells"),
+    ("", {"replicate_bytes": 0}, "more than replicate_bytes"),
+    ("c", {"placement": "in_place"}, "exchanged in blocks"),
+    ("l", {}, "one cell a partition"),
+    ("co", {"placement": "in_place"}, "in place"),
+    ("lo", {"placement": "in_place"}, "in place"),
+    ("col", {}, "HyperCube"),
+    ("col", {"placement": "in_place"}, "no relation can be streamed in place"),
+    ("cl", {"placement": "hypercube", "online": True}, "HyperCube"),
+]
+
+
+@pytest.mark.parametrize(("frames", "options", "plan"), CASES)
+def test_every_placement_gives_the_same_rows(spark, tpch_tiny, expected, frames, options, plan):
+    """In place, by blocks, or both; from Parquet, from DataFrames, or both."""
+    block = Block("b", join_of(tpch_tiny), inputs_of(spark, tpch_tiny, frames))
+    run = execute(spark, block, Options.of(options))
+    assert plan in run.plan
+    assert Counter(map(tuple, run.frame.collect())) == expected
+    figures = run.figures()
+    assert sum(f.output_tuples for f in figures) == sum(expected.values())
+    sent = sum(f.rows_exchanged for f in figures if f.cell < 0)
+    assert sent == sum(f.rows_exchanged for f in figures if f.cell >= 0)
+    assert (sent > 0) == ("exchanged in blocks" in run.plan)
+
+
+def test_sorted_blocks_give_the_same_rows(spark, tpch_tiny, expected, monkeypatch):
+    """Large cells get their blocks sorted, which changes no row."""
+    monkeypatch.setattr("millrace.spark.execute._SORTED_BYTES", 0)
+    block = Block("b", join_of(tpch_tiny), inputs_of(spark, tpch_tiny, "o"))
+    run = execute(spark, block, Options(placement="hypercube", cells=3, block_bytes=10_000))
+    assert "sorted last" in run.plan
+    assert Counter(map(tuple, run.frame.collect())) == expected
+
+
+@pytest.mark.parametrize("placement", ["in_place", "hypercube"])
+def test_counting_gathers_nothing(spark, tpch_tiny, expected, placement):
+    """A count needs no output column."""
+    block = Block("b", join_of(tpch_tiny, count=True), inputs_of(spark, tpch_tiny))
+    run = execute(spark, block, Options(placement=placement))
+    assert run.frame.columns == ["__count"]
+    assert sum(row[0] for row in run.frame.collect()) == sum(expected.values())
+
+
+def test_a_set_is_not_split(spark, tmp_path):
+    """A relation with set semantics is neither streamed nor spread: its duplicates meet."""
+    key = pa.int64()
+    pq.write_table(pa.table({"k": pa.array(range(40), key)}), tmp_path / "a.parquet", row_group_size=10)
+    many = pa.table({"k": pa.array([n % 60 for n in range(6000)], key)})
+    pq.write_table(many, tmp_path / "s.parquet", row_group_size=500)
+    tables = {name: open_table(tmp_path / f"{name}.parquet") for name in "as"}
+    join = JoinSpec(
+        tuple(RelationSpec(name, table.schema, distinct=name == "s") for name, table in tables.items()),
+        (Equality(ColumnRef("a", "k"), ColumnRef("s", "k"), key),),
+        output=(OutputColumn("k", ColumnRef("a", "k")),),
+    )
+    scans = {name: ParquetInput(table, ("k",)) for name, table in tables.items()}
+    frame = FrameInput(spark.read.parquet(tables["s"].path), 50_000)
+    for inputs in (scans, {**scans, "s": frame}):
+        for options in (Options(placement="hypercube", cells=5), Options(placement="in_place"), Options()):
+            run = execute(spark, Block("b", join, inputs), options)
+            assert sorted(row[0] for row in run.frame.collect()) == list(range(40))
+
+
+def test_timestamps_and_nested_columns_pass_through(spark, tmp_path):
+    """Payload of every kind, in another session time zone, through blocks and from DataFrames."""
+    path = str(tmp_path / "t")
+    frame = spark.sql(
+        "select id as k, timestamp'2024-01-01 12:00:00' as t, timestamp_ntz'2024-01-01 12:00:00' as n, "
+        "array(id, null) as a, named_struct('x', id, 'y', array('z')) as s, map('k', id) as m, "
+        "cast(id as decimal(38, 10)) as d, cast('b' as binary) as b from range(20)"
+    )
+    frame.write.parquet(path)
+    table = open_table(path)
+    assert table.unsupported is None
+    names = tuple(table.schema.names)
+    join = JoinSpec(
+        (RelationSpec("p", table.schema), RelationSpec("q", table.schema)),
+        (Equality(ColumnRef("p", "t"), ColumnRef("q", "t"), pa.timestamp("us", tz="UTC")),),
+        output=tuple(OutputColumn(f"{a}_{n}", ColumnRef(a, n)) for a in "pq" for n in names),
+    )
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/Lima")
+    try:
+        given = spark.read.parquet(path)
+        inputs = {"p": FrameInput(given), "q": ParquetInput(table, names)}
+        run = execute(spark, Block("b", join, inputs), Options(placement="hypercube"))
+        rows = Counter(map(str, run.frame.collect()))
+        p = given.toDF(*(f"p_{n}" for n in names))
+        q = given.toDF(*(f"q_{n}" for n in names))
+        assert rows == Counter(map(str, p.join(q, p.p_t == q.q_t).collect()))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_figures_never_wait(spark, tpch_tiny):
+    """Before a run they are an error with a way out; after two runs they are those of the last."""
+    block = Block("b", join_of(tpch_tiny), inputs_of(spark, tpch_tiny))
+    run = execute(spark, block, Options())
+    with pytest.raises(ExecutionError, match="run an action"):
+        run.figures()
+    run.frame.count()
+    once = run.figures()
+    run.frame.createOrReplaceTempView("block")
+    spark.sql("select * from block a join block b using (l_orderkey)").count()
+    again = run.figures()
+    assert [f.output_tuples for f in again] == [f.output_tuples for f in once]
+    silent = execute(spark, block, Options(report=False))
+    with pytest.raises(ExecutionError, match="report is off"):
+        silent.figures()
+
+
+def test_what_cannot_be_scanned_is_refused(spark, tpch_tiny, tmp_path):
+    """A missing input and a table that is Spark's business are errors that say what to do."""
+    inputs = inputs_of(spark, tpch_tiny)
+    join = join_of(tpch_tiny)
+    with pytest.raises(InputError, match="relation 'c' has no input"):
+        execute(spark, Block("b", join, {k: v for k, v in inputs.items() if k != "c"}), Options())
+    pq.write_table(pa.table({"a": pa.array([1], pa.time64("us"))}), tmp_path / "t.parquet")
+    odd = ParquetInput(open_table(tmp_path / "t.parquet"), ("a",))
+    with pytest.raises(InputError, match="cannot be scanned directly"):
+        execute(spark, Block("b", join, {**inputs, "c": odd}), Options())

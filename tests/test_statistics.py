@@ -1,0 +1,110 @@
+"""Accounts: exact totals for reports, a forgetting window for decisions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.clock import VirtualClock, WallClock
+from millrace.statistics import Account, Statistics
+
+LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+calls = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 900), st.floats(0, 1)), max_size=40)
+
+
+@LAWS
+@given(calls, st.integers(1, 1000))
+def test_totals_forget_nothing(booked: list[tuple[int, int, float]], window: int) -> None:
+    """Whatever the window, totals are the sums of what was booked."""
+    account = Account(window)
+    for call in booked:
+        account.update(*call)
+    assert account.tuples_in == sum(c[0] for c in booked)
+    assert account.tuples_out == sum(c[1] for c in booked)
+    assert account.calls == len(booked)
+    assert account.seconds == pytest.approx(sum(c[2] for c in booked))
+
+
+@LAWS
+@given(calls, st.integers(1, 1000))
+def test_the_window_is_bounded_and_keeps_proportions(
+    booked: list[tuple[int, int, float]], window: int
+) -> None:
+    """It never holds more than its size; what it says lies between the calls it has seen."""
+    account = Account(window)
+    for call in booked:
+        account.update(*call)
+        assert account.recent_in <= window
+    told = [c for c in booked if c[0]]
+    if told and all(c[0] for c in booked):
+        assert (
+            min(o / i for i, o, _ in told) - 1e-9
+            <= account.selectivity
+            <= max(o / i for i, o, _ in told) + 1e-9
+        )
+        assert min(s / i for i, _, s in told) - 1e-9 <= account.cost <= max(s / i for i, _, s in told) + 1e-9
+
+
+def test_a_window_that_was_never_full_is_exact() -> None:
+    """Before anything is forgotten, selectivity and cost are plain averages."""
+    account = Account(1000)
+    account.update(300, 30, 3.0)
+    account.update(100, 70, 1.0)
+    assert (account.selectivity, account.cost) == (0.25, 0.01)
+
+
+def test_drift_is_followed_within_a_few_windows() -> None:
+    """After the data changed, old tuples weigh ever less: half after one window, none after ten."""
+    account = Account(100)
+    for _ in range(50):
+        account.update(10, 0, 0.0)
+    weights = []
+    for _ in range(100):
+        account.update(10, 10, 0.0)
+        weights.append(account.selectivity)
+    assert weights == sorted(weights)
+    assert weights[9] > 0.5
+    assert weights[-1] > 0.99
+
+
+def test_an_unused_account_claims_nothing() -> None:
+    """No tuple yet: as many out as in, at no cost."""
+    account = Account(10)
+    assert (account.selectivity, account.cost) == (1.0, 0.0)
+    account.update(0, 5, 1.0)
+    assert (account.selectivity, account.cost) == (1.0, 0.0)
+
+
+def test_a_resumed_probe_counts_its_tuples_once() -> None:
+    """Later parts of one probe book matches without tuples: the ratio is that of the whole probe."""
+    account = Account(1000)
+    account.update(4, 10, 0.1)
+    account.update(0, 10, 0.1)
+    account.update(0, 4, 0.1)
+    assert (account.tuples_in, account.tuples_out, account.calls) == (4, 24, 3)
+    assert account.selectivity == 6.0
+
+
+def test_accounts_appear_at_first_use_and_keep_their_order() -> None:
+    """Any hashable key; the same account every time."""
+    statistics = Statistics(64)
+    statistics.update(("scan", 1), 5, 5, 0.5)
+    assert statistics.get("output") is statistics.get("output")
+    statistics.update(("scan", 1), 5, 0, 0.5)
+    assert [(key, account.tuples_in) for key, account in statistics.items()] == [
+        (("scan", 1), 10),
+        ("output", 0),
+    ]
+    assert statistics.get("output").window == 64
+
+
+def test_clocks_never_go_back() -> None:
+    """The virtual clock moves only when told to, the wall clock by itself."""
+    clock = VirtualClock(2.0)
+    assert clock.now() == clock.now() == 2.0
+    clock.advance(0.5)
+    assert clock.now() == 2.5
+    with pytest.raises(ValueError, match="go back"):
+        clock.advance(-1.0)
+    wall = WallClock()
+    assert wall.now() <= wall.now()
