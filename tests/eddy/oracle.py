@@ -73,7 +73,7 @@ class Case:
             f"(SELECT DISTINCT * FROM t_{r.alias}) {r.alias}" if r.distinct else f"t_{r.alias} {r.alias}"
             for r in self.spec.relations
         )
-        conjuncts = [str(e) for e in self.spec.equalities] + [show(p) for p in self.spec.residuals]
+        conjuncts = [str(e) for e in self.spec.equalities] + [f"({show(p)})" for p in self.spec.residuals]
         where = f" WHERE {' AND '.join(conjuncts)}" if conjuncts else ""
         return f"SELECT {items} FROM {tables}{where}"
 

@@ -97,6 +97,13 @@ def test_single_tuples_split_exactly() -> None:
     assert set(np.diff(places)) == {8}
 
 
+def test_the_smallest_shares_wait_longest() -> None:
+    """The first tuple of a decision goes to its largest share, however the policy listed them."""
+    for order in ((0.4, 0.35, 0.25), (0.25, 0.4, 0.35)):
+        routing = table(Answering(lambda _, order=order: tuple(zip(PROBES, order, strict=False))))
+        assert [d for d, _ in routing.route(singletons(1))] == [PROBES[order.index(0.4)]]
+
+
 def test_decisions_are_lazy_and_kept_for_a_while() -> None:
     """A policy is asked at a signature's first tuple and again after so many tuples of it."""
     policy = Answering(lambda c: ((c[0].destination, 1.0),))

@@ -1,213 +1,23 @@
-"""Queries over the small tables, and the blocks that each of them has.
+"""Reads the queries in ``cases/*.sql``.
 
-A block is written as its relations in order, separated by spaces; blocks by ``|``. An empty text
-means that Spark runs the whole query.
+Entries are separated by empty lines. The first line of an entry says, as a comment, which blocks
+the query has: each block as its relations in order, separated by spaces, blocks by ``|``. ``none``
+means that Spark runs the whole query. The rest of the entry is the query.
 """
 
 from __future__ import annotations
 
-JOINS = [
-    ("select a.id, b.v from a, b where a.id = b.id", "a b"),
-    ("select * from a, b where a.id = b.id", "a b"),
-    ("select * from a join b on a.id = b.id and a.s = b.s", "a b"),
-    ("select b.*, a.id from a join b on a.id = b.id", "a b"),
-    ("select a.id as one, b.id as two, c.id as three from a, b, c where a.id = b.id and b.id = c.id", "a b c"),
-    ("select a.id, b.id, c.id from a, b, c where a.id = b.id and b.k = c.k and c.id = a.id", "a b c"),
-    ("select x.id, y.id from a x, a y where x.k = y.k", "x y"),
-    ("select x.id + y.id from a x, a y where x.k = y.k and x.id < y.id", "x y"),
-    ("select a.id from a, b", "a b"),
-    ("select count(*) from a, b", "a b"),
-    ("select count(1) as n from a, b, c where a.id = b.id and c.k = b.k", "a b c"),
-    ("select count(*) from a cross join b where a.id < b.id", "a b"),
-    ("select count(a.id), count(*) from a, b where a.id = b.id", "a b"),
-    ("select 1 from a, b where a.s = b.s", "a b"),
-    ("select a.s from a, b where a.x = b.v", "a b"),
-    ("select a.n, b.n from a, b where a.n = b.n", "a b"),
-    ("select a.id from a, c where a.k = c.k and a.id = c.id", "a c"),
-    ("select A.ID, B.V from A, B where a.Id = B.iD", "A B"),
-    ("select ID, V, W from (select id as ID from a) q, (select V, id as bid from b) r, (select w, K from c) c "
-     "where q.id = r.bid and c.K = 10", "q r c"),
-    ("select a.id from a, b where a.id <=> b.id", ""),
-    ("select a.id from a, b where a.id <=> b.id and a.k = b.k", "a b"),
-    ("select a.id, b.id from a, b where upper(a.s) = upper(b.s)", ""),
-    ("select a.id, b.id, c.id from a, b, c where a.id = b.id and length(c.w) = length(b.s)", "a b"),
-    ("select a.id from a, b where a.id = b.id and rand() < 2", "a b"),
-    ("select a.id from (a join b on a.id = b.id) join c on c.k = b.k", "a b c"),
-    ("select a.id from a join ((b join c on b.k = c.k) cross join c e) on a.id = b.id and e.id = a.id", "a b c e"),
-    ("select a.id from a, (b join c on b.k = c.k) where a.id = b.id", "a b c"),
-    ("select a.id from a, a b where a.id = b.id", "a b"),
-    ("select `a`.`id`, `b`.id from `a`, b where `a`.id = b.`id`", "a b"),
-    ("select `odd name`.`weird col`, `a``b`, `order` from `odd name`, a where `weird col` = a.id", "odd name a"),
-    ("select o.`a``b` + 1 from `odd name` o join a on o.`order` = a.s", "o a"),
-]
+from pathlib import Path
 
-FILTERS = [
-    ("select a.id from a, b where a.id = b.id and a.s = 'it''s {x}'", "a b"),
-    ("select 'it''s {x} {{y}} }' as t, a.s from a, b where a.s = b.s", "a b"),
-    ("select a.s from a, b where a.k = b.k and a.s like '%{x}'", "a b"),
-    ('select a.s from a, b where a.k = b.k and a.s = "x"', "a b"),
-    ("select a.s from a, b where a.k = b.k and a.s like 'i%' and a.s not like '%z%'", "a b"),
-    (r"select a.s from a, b where a.k = b.k and a.s like 'it\'s%'", "a b"),
-    (r"select a.s from a, b where a.k = b.k and a.s = 'it\'s {x}'", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.flag", "a b"),
-    ("select a.id from a, b where a.k = b.k and not a.flag and a.x is not null", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.x > 0", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.x >= 0.0 and a.x <> 2.5", "a b"),
-    ("select a.id from a, b where a.k = b.k and 'true'", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.n between 1 and 2.00", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.n in (1.5, 2, 3.000)", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id in (1, 2, null)", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id not in (1, null)", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id not in (1, 5)", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id in (1, '2')", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id > 1.5", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.k < 3000000000", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id = '1'", "a b"),
-    ("select a.d from a, b where a.k = b.k and a.d >= '1995-01-02'", "a b"),
-    ("select a.d from a, b where a.k = b.k and a.d = '1995-1-2'", "a b"),
-    ("select a.d from a, b where a.k = b.k and a.d between date '1995-01-01' and date '1995-01-01' + interval 1 day",
-     "a b"),
-    ("select a.d from a, b where a.k = b.k and a.d < date '1994-02-28' + interval '1' year - interval '2' month",
-     "a b"),
-    ("select a.d from a, b where a.k = b.k and a.d < cast('1995-01-03' as date)", "a b"),
-    ("select a.d from a, b where a.k = b.k and a.d < timestamp '1995-01-03 00:00:00'", "a b"),
-    ("select a.id from a, b where a.k = b.k and 1 = 1 and true", "a b"),
-    ("select a.id from a, b where a.k = b.k and null", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id = null", "a b"),
-    ("select a.id from a, b where a.k = b.k and (a.id = 1 or b.id = 2)", "a b"),
-    ("select a.id from a, b where (a.k = b.k and a.id = 1) or (a.k = b.k and b.id = 2)", "a b"),
-    ("select a.id from a, b where (a.k = b.k and a.id = 1) or (a.k = b.k and a.id > 3 and b.id < 9)", "a b"),
-    ("select a.id from a, b where (a.k = b.k and a.s = 'x') or (a.id = b.id and upper(a.s) = 'Y')", ""),
-    ("select a.id from a, b where (a.k = b.k and upper(a.s) = 'X') or (a.k = b.k and b.id = 2)", "a b"),
-    ("select a.id from a, b where (a.k = b.k and a.id < b.id) or (a.k = b.k and a.id < b.id and b.id = 2)", "a b"),
-    ("select a.id from a, b where a.k = b.k and upper(a.s) = 'X'", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id + b.id > 3", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.x > b.v", "a b"),
-    ("select a.id from a, b where a.k = b.k and not (a.id = b.id and a.s = b.s)", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.d is distinct from b.d", "a b"),
-    ("select a.id from a, b where a.k = b.k and a.id % 2 = 1", "a b"),
-    ("select a.id from a, b where a.k = b.k and case when a.id = 1 then true else b.id > 1 end", "a b"),
-]
+FOLDER = Path(__file__).parent / "cases"
 
-OUTER = [
-    ("select a.id, b.v, c.w from a join b on a.id = b.id left join c on c.k = b.k", "a b"),
-    ("select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k", "a b"),
-    ("select a.id, b.v, c.w from a left join c on c.id = a.id join b on c.k = b.k", ""),
-    ("select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k and c.k = b.k", "a b"),
-    ("select a.id, c.w from a left join c on c.id = a.id, b where a.k = b.k and c.w is null", "a b"),
-    ("select a.id, b.id from a join b on a.k = b.k left semi join c on c.id = a.id", "a b"),
-    ("select a.id, b.id from a join b on a.k = b.k left anti join c on c.id = a.id where b.v > 1", "a b"),
-    ("select * from a join b on a.k = b.k left join c on c.id = a.id", "a b"),
-    ("select * from a join b on a.k = b.k left semi join c on c.id = a.id", "a b"),
-    ("select a.*, c.w from a join b on a.k = b.k left join c on c.id = a.id and c.w = 'p' where a.id < 4", "a b"),
-    ("select a.id, b.id, c.id from a join b on a.k = b.k right join c on c.id = a.id", "a b"),
-    ("select a.id, b.id, c.id from a join b on a.k = b.k right join c on c.id = a.id where b.v > 1", "a b"),
-    ("select a.id, b.id, c.id from a join b on a.k = b.k full join c on c.id = a.id where a.id = 1", "a b"),
-    ("select a.id, b.id, c.id from a join b on upper(a.s) = b.s and a.k = b.k full join c on c.id = a.id", ""),
-    ("select a.id, b.id, c.id from a right join b on a.k = b.k join c on c.id = a.id", ""),
-    ("select a.id, b.id, c.id from a, b full join c on c.id = a.id where a.k = b.k", ""),
-    ("select a.id from a left join b on a.id = b.id", ""),
-    ("select a.id, z.n from a join b on a.id = b.id left join (select k, count(*) n from c group by k) z "
-     "on z.k = b.k", "a b"),
-    ("select a.id, b.id, c.w, e.s from a join b on a.k = b.k left join c on c.id = a.id join a e on e.id = b.id",
-     "a b e"),
-]
 
-USING = [
-    ("select * from a join b using (id)", "a b"),
-    ("select id, a.k, b.k from a join b using (id)", "a b"),
-    ("select id, b.id, a.id from a join b using (id) where id > 1", "a b"),
-    ("select k, id from a join b using (k, id)", "a b"),
-    ("select * from a join b using (k, id)", "a b"),
-    ("select b.* from a join b using (id)", "a b"),
-    ("select b.*, a.* from a join b using (k)", "a b"),
-    ("select * from a join b using (id) join c using (id)", "a b c"),
-    ("select id, count(*) from a join b using (id) join c using (id) group by id", "a b c"),
-    ("select id, w from a join b using (id) left join c using (id)", "a b"),
-    ("select * from a join b using (id) left join c using (id)", ""),
-    ("select * from a natural join b", "a b"),
-    ("select id, s, v from a natural join b", "a b"),
-    ("select a.x, c.w from a natural join c", "a c"),
-]
-
-NESTED = [
-    ("with q as (select a.id, b.v from a, b where a.id = b.id) select * from q", "a b"),
-    ("with q as (select a.id, b.v from a, b where a.id = b.id) select q.id, c.w from q, c where q.id = c.id",
-     "a b|q c"),
-    ("with q as (select id from a), r as (select q.id, b.v from q, b where q.id = b.id) "
-     "select r.v, c.w from r join c on r.id = c.id", "q b|r c"),
-    ("with a as (select id, k from a where id > 1) select a.id, b.v from a, b where a.k = b.k", "a b"),
-    ("with q(one, two) as (select id, k from a) select one, v from q, b where q.two = b.k", "q b"),
-    ("with q as (with q as (select id from a) select id from q where id > 1) select q.id, b.v from q, b "
-     "where q.id = b.id", "q b"),
-    ("with q as (select id from a), r as (with q as (select id + 1 as id from q) select id from q) "
-     "select q.id, r.id from q, r where q.id = r.id", "q r"),
-    ("select q.id, c.w from (select a.id from a, b where a.id = b.id) q, c where q.id = c.id", "a b|q c"),
-    ("select d.t from (select a.id, b.id, a.s as t from a, b where a.k = b.k) d", "a b"),
-    ("select d.t from (select a.id as i, b.id as j, a.s as t from a, b where a.k = b.k) d where d.i = d.j", "a b"),
-    ("select `(id + id)` from (select a.id + b.id from a, b where a.k = b.k)", ""),
-    ("select a.id + b.id from a, b where a.k = b.k", "a b"),
-    ("select id from (select a.id from a, b where a.k = b.k) where id > 1", "a b"),
-    ("select d.one, b.v from (select id, k from a) as d(one, two), b where d.two = b.k", "d b"),
-    ("select o.one, b.v from a as o(one, two, t3, t4, t5, t6, t7), b where o.two = b.k", "o b"),
-    ("select a.id from a, b where a.id = b.id union all select c.id from c, a where c.id = a.id", "a b|c a"),
-    ("select id from (select a.id from a, b where a.id = b.id union select c.id from c, a where c.k = a.k) "
-     "order by id limit 3", "a b|c a"),
-    ("(select a.id from a, b where a.id = b.id) except select id from c", "a b"),
-    ("select a.id from a, b where a.id = b.id order by b.v desc, a.id, a.k limit 2", "a b"),
-    ("select distinct a.id from a, b where a.k = b.k order by a.id", "a b"),
-    ("select b.id, count(*) n, sum(a.k) from a, b where a.id = b.id group by b.id having count(*) > 1 order by b.id",
-     "a b"),
-    ("select a.id, b.id, sum(b.k) over (partition by a.s order by a.id, b.id, b.k) from a, b where a.k = b.k", "a b"),
-    ("select a.k, b.id, grouping(a.k) from a, b where a.id = b.id group by cube (a.k, b.id)", "a b"),
-    ("select x.id as y, y + 1 as z from a x, b where x.id = b.id", "x b"),
-    ("select a.id b, b.id a from a, b where a.id = b.id order by 1, 2", "a b"),
-    ("select max(b.id) as b from a, b where a.k = b.k group by a.k having max(b.id) > 1", ""),
-]
-
-SUBQUERIES = [
-    ("select a.id from a, b where a.id = b.id and a.k in (select k from c)", "a b __in"),
-    ("select a.id from a, b where a.id = b.id and a.k not in (select k from c where k is not null)", "a b"),
-    ("select a.id from a, b where a.id = b.id and a.k not in (select k from c)", "a b"),
-    ("select a.id from a, b where a.id = b.id and (a.k, b.id) in (select k, id from c)", "a b __in"),
-    ("select a.id from a, b where a.id = b.id and a.k in (select k from c where c.id = b.id)", "a b"),
-    ("select a.id from a, b where a.id = b.id and a.k in (select c.k from c, b where c.id = b.id)", "c b|a b __in"),
-    ("select a.id from a where a.k in (select c.k from c, b where c.id = b.id)", "c b"),
-    ("select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and c.id < b.k)", "a b"),
-    ("select a.id from a, b where a.id = b.id and exists (select 1 from c, a b where c.k = b.k and c.id = a.id)",
-     "c b|a b"),
-    ("select a.id from a, b where a.id = b.id and exists (select 1 from c a where a.k = b.k)", "a b"),
-    ("select a.id from a, b where a.id = b.id and exists (select 1 from c b where a.k = b.k)", "a b"),
-    ("select a.id, (select max(c.id) from c where c.k = a.k) m from a, b where a.id = b.id", "a b"),
-    ("select a.id, (select max(c.id) from c where c.k = b.k and c.id < 5) m from a, b where a.id = b.id", "a b"),
-    ("select a.id from a, b where a.id = b.id and b.v > (select avg(v) from b)", "a b"),
-    ("select a.id from a, b where a.id = b.id and a.k > (select min(k) from c where st.f = a.id)", "a b"),
-    ("select c.st.g, a.id from a, c where a.id = c.st.f", ""),
-    ("select c.st.g, st.f, a.id from a, c where a.id = c.id", "a c"),
-    ("select c.st.*, a.id from a, c where a.id = c.id", ""),
-    ("select transform(arr, k -> k + a.id), a.k from a, c where a.id = c.id", "a c"),
-    ("select count(*) from a, b where a.id = b.id and a.id in (select id from c)", "a b __in"),
-    ("select (select count(*) from a, b where a.id = b.id) as n", "a b"),
-    ("select a.id from a join b on a.id = b.id and b.k in (select k from c)", "a b __in"),
-]
-
-LEFT = [
-    ("select a.id, e from a, c lateral view explode(arr) t as e where a.id = c.id", ""),
-    ("select a.id, q.m from a, lateral (select max(b.k) m from b where b.id = a.id) q", ""),
-    ("select a.id, r.id from a, range(3) r where a.id = r.id", ""),
-    ("select a.id, b.id, r.id from a, b, range(3) r where a.id = r.id and b.id = a.id", "a b"),
-    ("select a.id, v.y from a, (values (1, 'x'), (2, 'y')) as v(x, y) where a.id = v.x", ""),
-    ("select a.id, b.v from a tablesample (100 percent), b where a.id = b.id", ""),
-    ("select a.id, b.v from a tablesample (100 percent), b, c where a.id = b.id and c.k = b.k", "b c"),
-    ("from a, b select a.id where a.id = b.id", ""),
-    ("values (1), (2)", ""),
-    ("table a", ""),
-    ("from a |> where id = 1 |> select id", ""),
-    ("select * except (v) from a join b on a.id = b.id", ""),
-    ("select struct(a.*) from a, b where a.id = b.id", ""),
-    ("select a.id, q.r from a, (select id, rand(1) * 0 as r from b) q where a.id = q.id", ""),
-    ("select /*+ broadcast(b), repartition(2) */ a.id from a, b where a.id = b.id", "a b"),
-    ("select a.id -- from b\n, b.v /* where */ from a, b\n-- and\nwhere a.id = b.id -- {end}", "a b"),
-    ("select a.id from a, b where a.id = b.id;", "a b"),
-    ("select 1", ""),
-]
+def read() -> dict[str, tuple[str, str]]:
+    """Return ``(query, blocks)`` by a name made of the file's name and the place in it."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.sql")):
+        for number, entry in enumerate(path.read_text().strip().split("\n\n")):
+            head, text = entry.split("\n", 1)
+            blocks = head.removeprefix("-- ").strip()
+            found[f"{path.stem}-{number}"] = (text.rstrip("\n"), "" if blocks == "none" else blocks)
+    return found

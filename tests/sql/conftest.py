@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections import Counter
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.sql import query
+from tests.sql.compare import bag
 
 DAY = dt.date(1995, 1, 1)
 
@@ -60,6 +60,7 @@ def _tables() -> dict[str, pa.Table]:
                 "weird col": pa.array([1, 2, 3, None], pa.int32()),
                 "order": pa.array(["x", "y", None, "x"], pa.string()),
                 "a`b": pa.array([10, 20, 30, 40], pa.int64()),
+                "p.q": pa.array([1, 1, 2, 2], pa.int64()),
             }
         ),
     }
@@ -83,11 +84,6 @@ def views(spark, files) -> dict[str, object]:
     for name, frame in frames.items():
         frame.createOrReplaceTempView(f"`{name}`")
     return frames
-
-
-def bag(frame) -> Counter[str]:
-    """The rows as a multiset; NaN equals itself in text."""
-    return Counter(repr(tuple(row)) for row in frame.collect())
 
 
 @pytest.fixture

@@ -5,32 +5,24 @@ from __future__ import annotations
 import pytest
 
 from tests.sql import cases
+from tests.sql.compare import taken
 
-KINDS = ("JOINS", "FILTERS", "OUTER", "USING", "NESTED", "SUBQUERIES", "LEFT")
-CASES = [pytest.param(*case, id=f"{kind}-{n}") for kind in KINDS for n, case in enumerate(getattr(cases, kind))]
-
-
-def taken(found) -> str:
-    names = []
-    for block in found.blocks:
-        aliases = ["__in" if a.startswith("__in") else a for a in block.join.aliases]
-        names.append(" ".join(aliases))
-    return "|".join(names)
+CASES = [pytest.param(*case, id=name) for name, case in cases.read().items()]
 
 
-@pytest.mark.parametrize(("text", "blocks"), CASES)
+@pytest.mark.parametrize(("text", "blocks"), CASES[::3])
 def test_files(same, files, text, blocks):
     """Tables by path: the tasks read the files themselves."""
     assert taken(same(text, files)) == blocks
 
 
-@pytest.mark.parametrize(("text", "blocks"), CASES[::2])
+@pytest.mark.parametrize(("text", "blocks"), CASES[1::3])
 def test_frames(same, views, text, blocks):
     """The same tables as DataFrames: Spark reads them."""
     assert taken(same(text, views)) == blocks
 
 
-@pytest.mark.parametrize(("text", "blocks"), CASES[1::2])
+@pytest.mark.parametrize(("text", "blocks"), CASES[2::3])
 def test_views(same, text, blocks):
     """The same tables as the session's temporary views."""
     assert taken(same(text)) == blocks

@@ -106,7 +106,7 @@ def kernel_command(
     frame = _Session(json, check, debug)
     with frame.errors():
         rivals = kernel.parse_rivals(against)
-        sizes = ("1m",) if quick else tuple(kernel.SIZES)
+        sizes = ("1m",) if quick else tuple(kernel.CASES)
         total = len(sizes) * rounds * (len(rivals) + 2)
         frame.finish(total, lambda ticker: kernel.bench(rivals, sizes, rounds, ticker))
 

@@ -68,7 +68,7 @@ class Eddy:
         self._sources = {i: sources[alias] for i, alias in enumerate(spec.aliases)}
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
-        self._schedule = schedule or Schedule.of(spec, options.online, stream)
+        self._schedule = schedule or Schedule.of(spec, online=options.online, stream=stream)
         unbuilt = self._schedule.unbuilt
         if unbuilt is not None and spec.relations[unbuilt].distinct:
             raise InputError(
@@ -139,9 +139,7 @@ class Eddy:
         stem = self._stems[relation]
         tuples_in = probe.batch.size if probe.walk.is_new else 0
         matches = stem.probe(probe, self._limit)
-        self._book(
-            probe.batch.signature, Destination("probe", relation), tuples_in, matches.size, began
-        )
+        self._book(probe.batch.signature, Destination("probe", relation), tuples_in, matches.size, began)
         if not probe.walk.is_done:
             self._buffer.resume(relation, probe)
         elif not stem.complete and self._schedule.unbuilt is not None:

@@ -34,7 +34,7 @@ class Schedule:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, spec: JoinSpec, online: bool, stream: str | None = None) -> Schedule:
+    def of(cls, spec: JoinSpec, *, online: bool, stream: str | None = None) -> Schedule:
         """Choose the schedule of a block; ``stream`` names the relation to leave unbuilt."""
         numbers = range(len(spec.relations))
         by_size = sorted(numbers, key=lambda r: (spec.relations[r].rows or 0, r))

@@ -201,10 +201,8 @@ class Multimap:
         if not self._fits():
             self._address()
             first, self.distinct = 0, 0
-        if self._base is not None:
-            link, at = _link_dense, self._base
-        else:
-            link, at = _link_hashed, self._shift
+        dense = self._base is not None
+        link, at = (_link_dense, self._base) if dense else (_link_hashed, self._shift)
         self.distinct += link(self._keys, first, self.rows, self._slots, self._nexts, at)
 
     def _fits(self) -> bool:

@@ -295,5 +295,3 @@ def _combined(coded: list[Array]) -> Array:
     for codes in coded[1:]:
         result = combine(result, codes)
     return result
-
-

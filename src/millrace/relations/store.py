@@ -84,7 +84,7 @@ class RelationStore:
     @property
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
-        return sum(c.nbytes for c in self._chunks) + sum(int(c.nbytes) for c in self._codes)
+        return sum(int(c.nbytes) for c in self._chunks) + sum(int(c.nbytes) for c in self._codes)
 
     def append(self, batch: pa.RecordBatch, coded: Sequence[Array]) -> None:
         """Append the batch's rows with their key codes (one array a key, in the order of ``keys``)."""
@@ -113,7 +113,9 @@ class RelationStore:
             return self._chunks[0]
         if not self.schema.names:
             return self._chunks[0].slice(0, len(rows))
-        return pa.RecordBatch.from_arrays([self.gather(n, rows) for n in self.schema.names], schema=self.schema)
+        return pa.RecordBatch.from_arrays(
+            [self.gather(n, rows) for n in self.schema.names], schema=self.schema
+        )
 
     def gather(self, column: str, rows: Array) -> pa.Array:
         """Return the column's values at these row numbers, in their order."""

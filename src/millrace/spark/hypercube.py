@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,8 @@ import pyarrow as pa
 from millrace.graph import QueryGraph
 from millrace.relations.keys import Array
 
-# More share vectors than this are not tried: the classes that matter least get the share 1.
-_SEARCH_LIMIT = 200_000
+# More share vectors than this are not tried; a vector takes about 5 µs.
+_SEARCH_LIMIT = 20_000
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,24 @@ def choose(graph: QueryGraph, sizes: Sequence[float], cells: int, distinct: Sequ
     candidates += [Axis(1, None, ((number, ""),)) for number in loose[:2]]
     # The heaviest classes first, so that a cut-off search drops the lightest.
     candidates.sort(key=lambda axis: -sum(sizes[number] for number, _ in axis.columns))
-    while candidates and _vectors(len(candidates), cells) > _SEARCH_LIMIT:
-        candidates.pop()
-    holds = [[axis.column(r) is not None for axis in candidates] for r in range(graph.relations)]
+    if _count(len(candidates), cells, 1) > _SEARCH_LIMIT:
+        # Powers of two find out which axes matter; only these are then searched through.
+        while _count(len(candidates), cells, 2) > _SEARCH_LIMIT:
+            candidates.pop()
+        coarse = _best(candidates, sizes, cells, step=2)
+        ranked = sorted((axis for axis in coarse if axis.share > 1), key=lambda axis: -axis.share)
+        candidates = [Axis(1, axis.type, axis.columns) for axis in ranked]
+        while _count(len(candidates), cells, 1) > _SEARCH_LIMIT:
+            candidates.pop()
+    return Cube(tuple(axis for axis in _best(candidates, sizes, cells, step=1) if axis.share > 1))
+
+
+def _best(candidates: Sequence[Axis], sizes: Sequence[float], cells: int, *, step: int) -> list[Axis]:
+    """Return the candidates with the shares whose fullest cell receives the least."""
+    holds = [[axis.column(r) is not None for axis in candidates] for r in range(len(sizes))]
     best: tuple[float, float, int] | None = None
     shares: tuple[int, ...] = ()
-    for vector in _products(len(candidates), cells):
+    for vector in _products(len(candidates), cells, step):
         product = math.prod(vector)
         load = sent = 0.0
         for size, mine in zip(sizes, holds, strict=True):
@@ -154,13 +167,7 @@ def choose(graph: QueryGraph, sizes: Sequence[float], cells: int, distinct: Sequ
         rank = (float(f"{load:.9g}"), float(f"{sent:.9g}"), product)
         if best is None or rank < best:
             best, shares = rank, vector
-    return Cube(
-        tuple(
-            Axis(share, axis.type, axis.columns)
-            for share, axis in zip(shares, candidates, strict=True)
-            if share > 1
-        )
-    )
+    return [Axis(share, axis.type, axis.columns) for share, axis in zip(shares, candidates, strict=True)]
 
 
 def _first_columns(members: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -171,16 +178,27 @@ def _first_columns(members: Sequence[tuple[int, str]]) -> Iterator[tuple[int, st
             yield number, column
 
 
-def _vectors(axes: int, cells: int) -> float:
-    """Return about how many vectors of ``axes`` positive integers have a product up to ``cells``."""
-    return cells * math.log(cells + 1.0) ** max(0, axes - 1) / math.factorial(max(0, axes - 1))
+def _shares(cells: int, step: int) -> Iterator[int]:
+    """Yield the shares to try up to ``cells``: every number, or with ``step`` 2 every power of two."""
+    share = 1
+    while share <= cells:
+        yield share
+        share = share + 1 if step == 1 else share * step
 
 
-def _products(axes: int, cells: int) -> Iterator[tuple[int, ...]]:
-    """Yield every vector of ``axes`` positive integers whose product is at most ``cells``."""
+@cache
+def _count(axes: int, cells: int, step: int) -> int:
+    """Return the number of vectors that :func:`_products` yields."""
+    if axes == 0:
+        return 1
+    return sum(_count(axes - 1, cells // first, step) for first in _shares(cells, step))
+
+
+def _products(axes: int, cells: int, step: int) -> Iterator[tuple[int, ...]]:
+    """Yield every vector of ``axes`` shares whose product is at most ``cells``."""
     if axes == 0:
         yield ()
         return
-    for first in range(1, cells + 1):
-        for rest in _products(axes - 1, cells // first):
+    for first in _shares(cells, step):
+        for rest in _products(axes - 1, cells // first, step):
             yield (first, *rest)

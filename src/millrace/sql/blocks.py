@@ -1,5 +1,7 @@
 """Find the blocks of one SELECT, and take them."""
 
+# ruff: noqa: S608  # SQL is what this module writes
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -117,7 +119,8 @@ def _find_members(clause: _Clause) -> None:
     context, chain = clause.context, clause.chain
     inner = [link for link in chain.links[: chain.movable] if link.kind == "inner"]
     if len(inner) < 2:
-        context.reasons.append(f"{_where(context, clause.scope.select)}: no two relations joined by an inner join")
+        where = _where(context, clause.scope.select)
+        context.reasons.append(f"{where}: no two relations joined by an inner join")
         return
     seen: set[str] = set()
     for source in clause.scope.sources:
@@ -223,12 +226,11 @@ def _add_using(clause: _Clause, found: Sorted) -> None:
         if member is not None:
             for name in link.using:
                 other = next((m for m in left if m.shows(name)), None)
-                kind = None
-                if other is not None:
-                    a, b = other.field(name), member.field(name)
-                    if a.comparable and b.comparable:
-                        kind = comparison_type(a.type, b.type, clause.context.ansi)
-                if other is None or kind is None:
+                if other is None:
+                    raise Leave(f"USING({name}) over columns that are not known")
+                a, b = other.field(name), member.field(name)
+                kind = comparison_type(a.type, b.type, ansi=clause.context.ansi)
+                if kind is None or not (a.comparable and b.comparable):
                     raise Leave(f"USING({name}) over columns that only Spark compares")
                 refs = (ColumnRef(other.alias, a.name), ColumnRef(member.alias, b.name))
                 found.equalities.append((Equality(*refs, kind), None))
@@ -268,11 +270,11 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
     piece = rewriting.piece(members)
     counting = rewriting.counts_only(piece)
     if not counting and not piece.names:
-        rewriting.keep_one(piece, [ref for e in equalities for ref in (e.left, e.right) if ref.relation in group])
+        rewriting.keep_one(piece, [ref for ref in _ends(equalities) if ref.relation in group])
     output = () if counting else tuple(
         OutputColumn(name, ColumnRef(alias, column)) for name, alias, column in piece.outputs
     )
-    read = {ref for e in equalities for ref in (e.left, e.right)}
+    read = set(_ends(equalities))
     read |= {ref for p in residuals for ref in columns_of(p)} | {o.source for o in output}
     specs: list[RelationSpec] = []
     inputs: dict[str, ParquetInput | FrameInput] = {}
@@ -299,9 +301,13 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
         run = execute(context.spark, block, context.options)
     except MillraceError as error:
         raise Leave(str(error)) from None
-    rewriting.place(piece, run.frame, counting)
+    rewriting.place(piece, run.frame, counting=counting)
     above = tuple(context.shown(context.statement.span(c.node)) for c in found.above)
     rewriting.taken.append(Taken(block, run, above, tuple(scans)))
+
+
+def _ends(equalities: list[Equality]) -> list[ColumnRef]:
+    return [ref for equality in equalities for ref in (equality.left, equality.right)]
 
 
 def _semijoins(clause: _Clause, group: list[str], found: Sorted) -> Iterator[_Semijoin]:
@@ -333,16 +339,17 @@ def _subquery(
     names = [f"c{i}" for i in range(len(pairs))]
     text = context.text.render(*context.statement.span(inner))
     try:
-        frame = context.frames.sql(
-            f"{context.with_prefix(query)}SELECT * FROM ({text}) AS __in({', '.join(names)})"
-        )
+        prefix = context.with_prefix(query)
+        frame = context.frames.sql(f"{prefix}SELECT * FROM ({text}) AS __in({', '.join(names)})")
         fields = [field_of(column) for column in frame.schema.fields]
     except (PySparkException, Leave):
         return None
     alias = f"__in{context.statement.span(conjunct.node)[0]}"
     equalities = []
     for (owner, column), other in zip(pairs, fields, strict=True):
-        kind = comparison_type(column.type, other.type, context.ansi) if other.comparable else None
+        kind = None
+        if other.comparable:
+            kind = comparison_type(column.type, other.type, ansi=context.ansi)
         # IN coerces as set operations do; only where both ways agree it is an equality.
         if kind is None:
             return None

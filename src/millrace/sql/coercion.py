@@ -7,7 +7,7 @@ holds every value of both sides exactly. In all others (strings with numbers, da
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -104,7 +104,7 @@ def _exact_in_double(kind: t.DataType) -> bool:
     return isinstance(kind, t.FloatType | t.DoubleType)
 
 
-def comparison_type(left: t.DataType, right: t.DataType, ansi: bool) -> pa.DataType | None:
+def comparison_type(left: t.DataType, right: t.DataType, *, ansi: bool) -> pa.DataType | None:
     """Return the type in which Spark compares two columns, or None when Spark has to do it."""
     if left == right:
         return arrow_type(left) if isinstance(left, t.AtomicType) else None
@@ -135,7 +135,7 @@ class Constant:
     value: Any
 
 
-def with_constant(column: t.DataType, constant: Constant, ansi: bool) -> tuple[pa.DataType, Any] | None:
+def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tuple[pa.DataType, Any] | None:
     """Return the type of ``column <op> constant`` and the constant in that type, or None."""
     value = constant.value
     if value is None:
@@ -148,7 +148,7 @@ def with_constant(column: t.DataType, constant: Constant, ansi: bool) -> tuple[p
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     if isinstance(column, t.FloatType | t.DoubleType):
-        return _float_constant(column, constant, ansi)
+        return _float_constant(column, constant, ansi=ansi)
     digits = decimal_digits(column)
     if digits is None:
         return None
@@ -163,7 +163,7 @@ def with_constant(column: t.DataType, constant: Constant, ansi: bool) -> tuple[p
     return None if kind is None else (kind, number)
 
 
-def _float_constant(column: t.DataType, constant: Constant, ansi: bool) -> tuple[pa.DataType, Any] | None:
+def _float_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tuple[pa.DataType, Any] | None:
     value = constant.value
     if isinstance(value, int):
         single = isinstance(column, t.FloatType) and not ansi
@@ -183,11 +183,11 @@ def digits_of(number: Decimal) -> tuple[int, int]:
     return max(len(digits), -exponent), -exponent
 
 
-def plain_date(text: str) -> datetime.date | None:
+def plain_date(text: str) -> dt.date | None:
     """Return the date of ``yyyy-mm-dd``; None for everything else, which Spark has to judge."""
     if not _DATE.fullmatch(text):
         return None
     try:
-        return datetime.date.fromisoformat(text)
+        return dt.date.fromisoformat(text)
     except ValueError:
         return None

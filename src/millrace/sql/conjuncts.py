@@ -33,10 +33,28 @@ _VOLATILE = tuple(
     if hasattr(exp, name)
 )
 _VOLATILE_NAMES = frozenset(
-    "rand randn random randstr uniform uuid shuffle now current_date current_timestamp "
-    "localtimestamp monotonically_increasing_id spark_partition_id input_file_name "
-    "input_file_block_start input_file_block_length unix_timestamp java_method reflect try_reflect "
-    "sleep nextval".split()
+    {
+        "current_date",
+        "current_timestamp",
+        "input_file_block_length",
+        "input_file_block_start",
+        "input_file_name",
+        "java_method",
+        "localtimestamp",
+        "monotonically_increasing_id",
+        "now",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "reflect",
+        "shuffle",
+        "spark_partition_id",
+        "try_reflect",
+        "uniform",
+        "unix_timestamp",
+        "uuid",
+    }
 )
 
 
@@ -45,12 +63,10 @@ def volatile(node: exp.Expr) -> bool:
     for part in node.walk():
         if isinstance(part, _VOLATILE):
             return True
-        if isinstance(part, exp.Func) and str(part.name if isinstance(part, exp.Anonymous) else "").lower() in (
-            _VOLATILE_NAMES
-        ):
-            return True
-        if isinstance(part, exp.Func) and part.sql_name().lower() in _VOLATILE_NAMES:
-            return True
+        if isinstance(part, exp.Func):
+            name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
+            if name.lower() in _VOLATILE_NAMES:
+                return True
     return False
 
 

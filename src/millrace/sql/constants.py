@@ -8,7 +8,7 @@ job; what raises there is not a constant, and its conjunct stays with Spark.
 from __future__ import annotations
 
 import calendar
-import datetime
+import datetime as dt
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -228,16 +228,16 @@ def _add(left: Constant, right: Constant, sign: int) -> Constant | None:
 def _shift(left: Constant, interval: exp.Interval, sign: int) -> Constant | None:
     """Return ``date ± interval`` for whole days, months and years."""
     amount, unit = interval.this, interval.args.get("unit")
-    if not (isinstance(left.value, datetime.date) and isinstance(amount, exp.Literal)):
+    if not (isinstance(left.value, dt.date) and isinstance(amount, exp.Literal)):
         return None
     if not (isinstance(unit, exp.Var) and _INTEGER.fullmatch(amount.name)) or len(amount.name) > 5:
         return None
     count = sign * int(amount.name)
-    date: datetime.date = left.value
+    date: dt.date = left.value
     match unit.name.upper():
         case "DAY" | "DAYS":
             try:
-                return Constant(left.type, date + datetime.timedelta(days=count))
+                return Constant(left.type, date + dt.timedelta(days=count))
             except OverflowError:
                 return None
         case "MONTH" | "MONTHS":
@@ -250,4 +250,4 @@ def _shift(left: Constant, interval: exp.Interval, sign: int) -> Constant | None
     if not 1 <= year <= 9999:
         return None
     day = min(date.day, calendar.monthrange(year, month + 1)[1])
-    return Constant(left.type, datetime.date(year, month + 1, day))
+    return Constant(left.type, dt.date(year, month + 1, day))

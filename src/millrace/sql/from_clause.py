@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millrace.sql.names import Scope, Source
+from millrace.sql.names import Scope, Source, is_join_group
 from millrace.sql.parse import Span, Statement
 
 
@@ -145,15 +145,11 @@ def _relation(
 
 def _group(node: exp.Expr) -> list[tuple[exp.Expr, exp.Join | None]] | None:
     """Return the relations and joins of ``(a JOIN b …)``, None for a single relation."""
-    if not isinstance(node, exp.Subquery) or isinstance(node.this, exp.Query) and not _wraps_join(node.this):
+    if not is_join_group(node):
         return None
-    if node.alias or node.args.get("pivots") or node.args.get("sample"):
-        raise Leave("a parenthesised join with an alias")
+    if node.args.get("pivots") or node.args.get("sample"):
+        raise Leave("a parenthesised join with PIVOT or TABLESAMPLE")
     return [(node.this, None), *((join.this, join) for join in node.this.args.get("joins") or ())]
-
-
-def _wraps_join(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Query)
 
 
 def _is_within(node: exp.Expr, outer: exp.Expr) -> bool:

@@ -6,6 +6,8 @@ types. Spark's analysis of the query as written comes first, so that a wrong que
 what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not fit.
 """
 
+# ruff: noqa: S608  # SQL is what this module writes
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession, types as t
 from sqlglot import exp
 
 from millrace.errors import QueryError
@@ -125,6 +126,8 @@ def join(
         on: Conditions that join, such as ``"c.k = o.k"``.
         where: Further conditions.
         select: Result columns or expressions; everything by default.
+        spark: As for :func:`sql`.
+        options: As for :func:`sql`.
 
     Raises:
         QueryError: There is no relation, or an argument is one string instead of several.

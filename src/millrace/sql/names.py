@@ -148,12 +148,18 @@ def relation_nodes(select: exp.Select) -> Iterator[exp.Expr]:
     yield from _within(start.this)
     for join in select.args.get("joins") or ():
         yield from _within(join.this)
-    for lateral in select.args.get("laterals") or ():
-        yield lateral
+    yield from select.args.get("laterals") or ()
+
+
+def is_join_group(node: exp.Expr) -> bool:
+    """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
+    if not isinstance(node, exp.Subquery) or node.alias:
+        return False
+    return not isinstance(node.this, exp.Query) or is_join_group(node.this)
 
 
 def _within(node: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Query) and not node.alias:
+    if is_join_group(node):
         yield from _within(node.this)
     else:
         yield node
@@ -171,14 +177,8 @@ def visible_ctes(node: exp.Expr) -> list[exp.CTE]:
             inside = child
         if isinstance(parent, exp.With):
             recursive = bool(parent.args.get("recursive"))
-            before: list[exp.CTE] = []
-            for cte in parent.expressions:
-                if cte is inside:
-                    if recursive:
-                        before.append(cte)
-                    break
-                before.append(cte)
-            found.extend(reversed(before))
+            place = next(i for i, cte in enumerate(parent.expressions) if cte is inside)
+            found.extend(reversed(parent.expressions[: place + recursive]))
         elif isinstance(parent, exp.Query) and not isinstance(child, exp.With):
             with_ = parent.args.get("with_")
             if with_ is not None:
@@ -196,12 +196,13 @@ def build_scopes(
         root: The query.
         bind: Returns, for the name of a base table, how to look the table up.
     """
+    tables = {id(node): bind(node) for node in root.find_all(exp.Table) if _is_base(node)}
     selects = list(_postorder(root))
     scopes = {id(select): Scope(select) for select in selects}
     for select in selects:
         scope = scopes[id(select)]
         scope.parent = _enclosing(select, scopes)
-        scope.sources = [_source(node, bind) for node in relation_nodes(select)]
+        scope.sources = [_source(node, tables.get(id(node))) for node in relation_nodes(select)]
     return selects, scopes
 
 
@@ -242,21 +243,29 @@ def _enclosing(select: exp.Select, scopes: dict[int, Scope]) -> Scope | None:
     return None
 
 
-def _source(node: exp.Expr, bind: Callable[[exp.Table], Callable[[], Table]]) -> Source:
+def _cte_of(node: exp.Table) -> exp.CTE | None:
+    """Return the common table expression that a table name means, None for a base table."""
+    if len(node.parts) != 1:
+        return None
+    return next((cte for cte in visible_ctes(node) if cte.alias.lower() == node.name.lower()), None)
+
+
+def _is_base(node: exp.Table) -> bool:
+    return isinstance(node.this, exp.Identifier) and _cte_of(node) is None
+
+
+def _source(node: exp.Expr, lookup: Callable[[], Table] | None) -> Source:
     alias = node.alias.lower() or None
-    plain = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
-    if plain and isinstance(node, exp.Table):
+    pivots = node.args.get("pivots")
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not pivots:
         parts = tuple(part.name.lower() for part in node.parts)
-        name_columns = node.args.get("alias") is not None and node.args["alias"].args.get("columns")
-        if len(parts) == 1:
-            for cte in visible_ctes(node):
-                if cte.alias.lower() == parts[0]:
-                    return Source(node, alias or parts[0], "cte", cte=cte)
-        lookup = bind(node)
-        if name_columns or node.args.get("pivots"):
+        if lookup is None:
+            return Source(node, alias or parts[0], "cte", cte=_cte_of(node))
+        written = node.args.get("alias")
+        if written is not None and written.args.get("columns"):
             # The columns have other names than the table's: Spark tells them, as for a derived table.
-            return Source(node, alias or parts[-1], "derived" if name_columns else "opaque")
+            return Source(node, alias or parts[-1], "derived")
         return Source(node, alias or parts[-1], "table", () if alias else parts, lookup)
-    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not node.args.get("pivots"):
+    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not pivots:
         return Source(node, alias, "derived")
     return Source(node, alias, "opaque")

@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokens import TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from millrace.errors import QueryError
 
@@ -35,7 +35,9 @@ _SPANNED = (
     "_parse_cte",
     "_parse_with",
 )
-_WORDS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|[A-Za-z_]+", re.S)
+_WORDS = re.compile(
+    r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|[A-Za-z_]+", re.DOTALL
+)
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
 _WRITES = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})
 
@@ -99,7 +101,7 @@ def parse(text: str) -> Statement:
     Raises:
         QueryError: The text is not one SELECT (set operations and WITH are fine).
     """
-    if not isinstance(text, str) or not text.strip():
+    if not text.strip():
         raise QueryError("the query is empty: expected a SELECT")
     _check_kind(text)
     dialect = Dialect.get_or_raise("spark")

@@ -142,7 +142,7 @@ class Translator:
                 return self._compare(_COMPARISONS[type(other)], other.this, other.expression)
         return None
 
-    def _connect(self, kind: type[And] | type[Or], terms: list[exp.Expr]) -> Predicate | None:
+    def _connect(self, kind: type[And | Or], terms: list[exp.Expr]) -> Predicate | None:
         arguments = [self.predicate(term) for term in terms]
         known = [a for a in arguments if a is not None]
         return kind(tuple(known)) if len(known) == len(arguments) else None
@@ -157,7 +157,7 @@ class Translator:
     def _compare(self, op: Comparison, left: exp.Expr, right: exp.Expr) -> Predicate | None:
         a, b = self._column(left), self._column(right)
         if a is not None and b is not None:
-            kind = comparison_type(a[1].type, b[1].type, self.ansi)
+            kind = comparison_type(a[1].type, b[1].type, ansi=self.ansi)
             return None if kind is None else Compare(op, a[0], b[0], kind)
         if a is not None:
             return self._with_constant(op, a, right)
@@ -173,7 +173,7 @@ class Translator:
             return None
         if isinstance(column[1].type, t.TimestampType) and isinstance(constant.type, t.StringType):
             constant = self.constants.timestamp(node)
-        typed = None if constant is None else with_constant(column[1].type, constant, self.ansi)
+        typed = None if constant is None else with_constant(column[1].type, constant, ansi=self.ansi)
         if typed is None:
             return None
         literal: Operand = Literal(typed[1], typed[0])
@@ -205,7 +205,7 @@ class Translator:
             return None
         if isinstance(value.type, t.StringType) and not isinstance(column.type, t.StringType):
             return None
-        return with_constant(column.type, value, self.ansi)
+        return with_constant(column.type, value, ansi=self.ansi)
 
     def _like(self, node: exp.Like) -> Predicate | None:
         column = self._column(node.this)

@@ -1,5 +1,7 @@
 """Relations of a block: which can be taken, their columns, and the inputs made of them."""
 
+# ruff: noqa: S608  # SQL is what this module writes
+
 from __future__ import annotations
 
 import re
@@ -108,8 +110,7 @@ def input_of(
 ) -> tuple[RelationSpec, ParquetInput | FrameInput, str]:
     """Return the relation's spec, its input, and the filters that Spark applies in its scan.
 
-    Args:
-        columns: What the block reads or gives out, in the relation's order.
+    ``columns`` are those that the block reads or gives out, in the relation's order.
 
     Raises:
         Leave: A column has a type that a block cannot carry.
@@ -127,7 +128,12 @@ def input_of(
             raise Leave(f"no column of {member.alias} can pass through a join here")
         columns = [min(carried, key=_width)]
     schema = _schema(member, columns)
-    wanted = ", ".join(quote(f.name) for f in columns)
+    # PySpark's mapInArrow looks columns up by name and stumbles over dots and backquotes; the
+    # relation's columns go by position, so the DataFrame may call them differently.
+    wanted = ", ".join(
+        quote(f.name) if f.name.isidentifier() else f"{quote(f.name)} AS c{place}"
+        for place, f in enumerate(columns)
+    )
     where = " AND ".join(found.texts.get(member.alias, ()))
     item = context.text.render(*member.link.item)
     text = f"{context.with_prefix(member.source.node)}SELECT {wanted} FROM {item}"

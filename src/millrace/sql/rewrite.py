@@ -113,13 +113,14 @@ class Rewriting:
         if preferred:
             ref = preferred[0]
         else:
-            refs = [ColumnRef(m.alias, f.name) for m in piece.members for f in m.fields if f.arrow is not None]
-            if not refs:
+            fields = [(m.alias, f) for m in piece.members for f in m.fields]
+            carried = [ColumnRef(alias, f.name) for alias, f in fields if f.arrow is not None]
+            if not carried:
                 raise Leave("no column of the relations can pass through a join here")
-            ref = refs[0]
+            ref = carried[0]
         piece.names[ref] = ref.column
 
-    def place(self, piece: Piece, frame: DataFrame, counting: bool) -> None:
+    def place(self, piece: Piece, frame: DataFrame, *, counting: bool) -> None:
         """Say which DataFrame the block's relation is."""
         piece.source = self._context.frames.place(frame, "b")
         piece.counting = counting

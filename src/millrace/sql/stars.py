@@ -16,8 +16,7 @@ Item = tuple[Member | str, str]
 def expand(chain: Chain, members: dict[int, Member]) -> list[tuple[exp.Expr, list[Item]]]:
     """Return the stars among a SELECT's items that show a member's columns, with those columns.
 
-    Args:
-        members: The relations that blocks take, by the id of their source.
+    ``members`` are the relations that blocks take, by the id of their source.
 
     Raises:
         Leave: A star stands where it cannot be written out.

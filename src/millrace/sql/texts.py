@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millrace.sql.parse import Span
 
@@ -74,8 +74,7 @@ def _render(text: str, edits: list[Edit], start: int, end: int) -> str:
         if edit.start < at:
             continue  # stands within an edit that is already rendered
         out.append(escape(text[at : edit.start]))
-        for part in edit.parts:
-            out.append(part if isinstance(part, str) else _render(text, edits, *part))
+        out.extend(part if isinstance(part, str) else _render(text, edits, *part) for part in edit.parts)
         at = edit.end
     out.append(escape(text[at:end]))
     return "".join(out)
@@ -100,4 +99,5 @@ class Frames:
         if not names:
             # Without frames Spark takes the text as it is, braces included.
             return self.spark.sql(template.replace("{{", "{").replace("}}", "}"))
-        return self.spark.sql(template, **{name: self._frames[name] for name in names})
+        frames: dict[str, Any] = {name: self._frames[name] for name in names}
+        return self.spark.sql(template, None, **frames)

@@ -1,0 +1,125 @@
+-- a b
+select a.id from a, b where a.id = b.id and a.s = 'it''s {x}'
+
+-- a b
+select 'it''s {x} {{y}} }' as t, a.s from a, b where a.s = b.s
+
+-- a b
+select a.s from a, b where a.k = b.k and a.s like '%{x}'
+
+-- a b
+select a.s from a, b where a.k = b.k and a.s = "x"
+
+-- a b
+select a.s from a, b where a.k = b.k and a.s like 'i%' and a.s not like '%z%'
+
+-- a b
+select a.s from a, b where a.k = b.k and a.s like 'it\'s%'
+
+-- a b
+select a.s from a, b where a.k = b.k and a.s = 'it\'s {x}'
+
+-- a b
+select a.id from a, b where a.k = b.k and a.flag
+
+-- a b
+select a.id from a, b where a.k = b.k and not a.flag and a.x is not null
+
+-- a b
+select a.id from a, b where a.k = b.k and a.x > 0
+
+-- a b
+select a.id from a, b where a.k = b.k and a.x >= 0.0 and a.x <> 2.5
+
+-- a b
+select a.id from a, b where a.k = b.k and a.n between 1 and 2.00
+
+-- a b
+select a.id from a, b where a.k = b.k and a.n in (1.5, 2, 3.000)
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id in (1, 2, null)
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id not in (1, null)
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id not in (1, 5)
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id in (1, '2')
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id > 1.5
+
+-- a b
+select a.id from a, b where a.k = b.k and a.k < 3000000000
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id = '1'
+
+-- a b
+select a.d from a, b where a.k = b.k and a.d >= '1995-01-02'
+
+-- a b
+select a.d from a, b where a.k = b.k and a.d = '1995-1-2'
+
+-- a b
+select a.d from a, b where a.k = b.k and a.d between date '1995-01-01' and date '1995-01-01' + interval 1 day
+
+-- a b
+select a.d from a, b where a.k = b.k and a.d < date '1994-02-28' + interval '1' year - interval '2' month
+
+-- a b
+select a.d from a, b where a.k = b.k and a.d < cast('1995-01-03' as date)
+
+-- a b
+select a.d from a, b where a.k = b.k and a.d < timestamp '1995-01-03 00:00:00'
+
+-- a b
+select a.id from a, b where a.k = b.k and 1 = 1 and true
+
+-- a b
+select a.id from a, b where a.k = b.k and null
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id = null
+
+-- a b
+select a.id from a, b where a.k = b.k and (a.id = 1 or b.id = 2)
+
+-- a b
+select a.id from a, b where (a.k = b.k and a.id = 1) or (a.k = b.k and b.id = 2)
+
+-- a b
+select a.id from a, b where (a.k = b.k and a.id = 1) or (a.k = b.k and a.id > 3 and b.id < 9)
+
+-- none
+select a.id from a, b where (a.k = b.k and a.s = 'x') or (a.id = b.id and upper(a.s) = 'Y')
+
+-- a b
+select a.id from a, b where (a.k = b.k and upper(a.s) = 'X') or (a.k = b.k and b.id = 2)
+
+-- a b
+select a.id from a, b where (a.k = b.k and a.id < b.id) or (a.k = b.k and a.id < b.id and b.id = 2)
+
+-- a b
+select a.id from a, b where a.k = b.k and upper(a.s) = 'X'
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id + b.id > 3
+
+-- a b
+select a.id from a, b where a.k = b.k and a.x > b.v
+
+-- a b
+select a.id from a, b where a.k = b.k and not (a.id = b.id and a.s = b.s)
+
+-- a b
+select a.id from a, b where a.k = b.k and a.d is distinct from b.d
+
+-- a b
+select a.id from a, b where a.k = b.k and a.id % 2 = 1
+
+-- a b
+select a.id from a, b where a.k = b.k and case when a.id = 1 then true else b.id > 1 end

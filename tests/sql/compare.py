@@ -1,0 +1,21 @@
+"""Comparing answers, and naming the blocks of a query."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from millrace.sql.prepared import Query
+
+
+def bag(frame) -> Counter[str]:
+    """The rows as a multiset; NaN equals itself in text."""
+    return Counter(repr(tuple(row)) for row in frame.collect())
+
+
+def taken(found: Query) -> str:
+    """The blocks as ``a b|c d``; subqueries that became relations are called ``__in``."""
+    names = []
+    for block in found.blocks:
+        aliases = ["__in" if a.startswith("__in") else a for a in block.join.aliases]
+        names.append(" ".join(aliases))
+    return "|".join(names)

@@ -1,0 +1,229 @@
+"""The entry points: errors, settings, explanations, reports, and the DataFrame form."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException, ParseException
+
+from millrace.errors import InputError, OptionError, QueryError
+from millrace.sql import join, query, sql
+from tests.sql.compare import bag, taken
+
+TEXT = "select a.id, b.v from a, b where a.id = b.id"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  -- nothing\n",
+        "drop table a",
+        "insert into a select * from b",
+        "with q as (select 1) insert into a select * from q",
+        "from a insert into b select *",
+        "create table x as select 1",
+        "explain select 1",
+        "set spark.sql.ansi.enabled=false",
+        "show tables",
+        "merge into a using b on a.id = b.id when matched then delete",
+    ],
+)
+def test_only_queries_are_answered(spark, text):
+    """What is not a query is refused before Spark could run it, in one sentence."""
+    with pytest.raises(QueryError, match="expected"):
+        query(text, spark)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select nothing from a, b where a.id = b.id",
+        "select id from a, b where a.id = b.id",
+        "select * from a, nowhere where a.id = nowhere.id",
+        "select a.id from a, b where z.id = b.id",
+        "select count(*) from a, b group by a.id order by b.v",
+        "select nosuchfunction(a.id) from a, b where a.id = b.id",
+        "select a.id from a, a where a.id = 1",
+    ],
+)
+def test_wrong_queries_raise_what_spark_raises(spark, views, text):
+    """Spark's own errors come out, of the same class and condition."""
+    with pytest.raises(AnalysisException) as expected:
+        spark.sql(text)
+    with pytest.raises(AnalysisException) as found:
+        query(text, spark, views)
+    assert found.value.getCondition() == expected.value.getCondition()
+    with pytest.raises(AnalysisException) as found:
+        query(text, spark)
+    assert str(found.value).splitlines()[0] == str(expected.value).splitlines()[0]
+
+
+def test_a_text_nobody_can_parse_is_for_spark_to_refuse(spark):
+    """Spark's parser has the last word about syntax."""
+    with pytest.raises(ParseException):
+        query("select (1 from a", spark)
+
+
+@pytest.mark.parametrize(
+    "text", ["table a", "values (1)", "from a |> select id", "with q as (table a) table q"]
+)
+def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
+    """Queries that only Spark reads find tables given by path."""
+    found = query(text, spark, {"A": files["a"]})
+    assert found.blocks == () and found.reasons
+    assert found.df.count() >= 1
+
+
+def test_names_in_tables_hide_the_catalog(spark, views):
+    """A given table wins over a view of that name, a common table expression over both."""
+    given = {"a": spark.sql("select 7 as id, 1 as k"), "b": spark.sql("select 7 as id, 2 as v")}
+    assert bag(sql(TEXT, spark, given)) == {"(7, 2)": 1}
+    assert bag(sql("with a as (select 8 as id) " + TEXT, spark, given)) == {}
+
+
+@pytest.mark.parametrize(("where", "problem"), [("/no/such/file.parquet", "no"), (3, "expected a path")])
+def test_tables_that_cannot_be_used(spark, where, problem):
+    """A table given by a wrong path, or as something else, is named in the error."""
+    with pytest.raises(InputError, match=problem):
+        query(TEXT, spark, {"a": where})
+
+
+def test_tables_that_are_not_read_are_not_opened(spark, views):
+    """A wrong path does no harm to a query that does not use it."""
+    assert query(TEXT, spark, {**views, "z": "/no/such/file"}).blocks
+
+
+def test_options_are_checked(spark, views):
+    """Unknown options are refused before anything else."""
+    with pytest.raises(OptionError):
+        query(TEXT, spark, views, {"batch": 1})
+    assert bag(sql(TEXT, spark, views, {"batch_size": 1, "policy": "random"})) == bag(spark.sql(TEXT))
+
+
+@pytest.mark.parametrize("setting", ["spark.sql.caseSensitive", "spark.sql.ansi.doubleQuotedIdentifiers"])
+def test_settings_that_change_names_leave_the_query_to_spark(spark, views, setting):
+    """Names compare without case and double quotes are strings, or Spark runs everything."""
+    spark.conf.set(setting, "true")
+    try:
+        found = query(TEXT + ' and "x" = "x"', spark)
+    finally:
+        spark.conf.unset(setting)
+    assert found.blocks == () and setting in found.reasons[0]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "a.d = '1995-01-02'",
+        "a.d = 'no date'",
+        "a.id = '2'",
+        "a.x > 1.25",
+        "a.s = cast(null as string)",
+        "a.id in (1, 2.0)",
+        "a.d in ('1995-01-02', date '1995-01-01')",
+        "a.id > 1 / 0",
+        "a.n = 1.5D",
+    ],
+)
+def test_both_coercion_rules(spark, views, files, ansi, condition):
+    """With and without ANSI rules, comparisons mean what they mean to Spark, errors included."""
+    text = f"select a.id from a, b where a.k = b.k and {condition}"
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        try:
+            expected = bag(spark.sql(text))
+        except Exception as error:  # noqa: BLE001  # whatever Spark raises
+            with pytest.raises(type(error)):
+                bag(query(text, spark, files).df)
+        else:
+            assert bag(query(text, spark, files).df) == expected
+            assert bag(query(text, spark).df) == expected
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_timestamps_compare_in_the_session_time_zone(spark):
+    """A text that becomes a timestamp is read in the session's time zone, as Spark reads it."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        left = spark.sql("select 1 as k, timestamp '2024-03-10 12:00:00' as t")
+        right = spark.sql("select 1 as k, timestamp '2024-03-10 16:00:00 UTC' as u")
+        given = {"l": left, "r": right}
+        text = "select count(*) from l, r where l.t = r.u and l.t = '2024-03-10 12:00:00'"
+        found = query(text, spark, given)
+        assert taken(found) == "l r"
+        assert found.df.collect()[0][0] == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_char_columns_stay_with_spark(spark):
+    """CHAR columns are padded by Spark when it compares them: it keeps them."""
+    spark.sql("create or replace temporary view ch as select cast('a' as string) as c, 1 as k")
+    frame = spark.table("ch")
+    found = query("select l.k from l, r where l.c = r.c", spark, {"l": frame, "r": frame})
+    assert taken(found) == "l r"
+    padded = frame.withMetadata("c", {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})
+    found = query("select l.k from l, r where l.c = r.c", spark, {"l": padded, "r": frame})
+    assert taken(found) == ""
+
+
+def test_explanation_names_what_runs_where(spark, files):
+    """The explanation lists blocks, filters, what stays with Spark and why, and Spark's plan."""
+    text = TEXT + " and a.s like 'x%' and a.id + b.id > 1"
+    text += " union all select a.id, a.x from a, range(3) r where a.id = r.id"
+    shown = query(text, spark, files).explain()
+    assert "join on a.id = b.id" in shown
+    assert "a.s LIKE 'x%'" in shown
+    assert "Spark evaluates above it: a.id + b.id > 1" in shown
+    assert "left to Spark" in shown and "range(3)" in shown
+    assert "Physical Plan" in shown
+
+
+def test_report_after_a_run(spark, files):
+    """After a run, the report has figures per block."""
+    found = query(TEXT, spark, files)
+    rows = len(found.df.collect())
+    assert found.report().totals.output_tuples == rows
+
+
+def test_join_without_a_query(spark, files, views):
+    """The DataFrame form builds the query itself."""
+    relations = {"x": files["a"], "y y": views["b"]}
+    on, where = ["x.id = `y y`.id"], ["x.k > 5 or x.k is null"]
+    frame = join(relations, on=on, where=where, select=["x.id", "v"], spark=spark)
+    assert bag(frame) == bag(spark.sql(TEXT + " and (a.k > 5 or a.k is null)"))
+    assert len(join(relations, spark=spark).columns) == 13
+
+
+def test_join_arguments_are_checked(spark, files):
+    """A forgotten list or an empty mapping is told apart from a wrong query."""
+    with pytest.raises(QueryError, match="expected a list"):
+        join({"a": files["a"]}, on="a.id = 1", spark=spark)
+    with pytest.raises(QueryError, match="at least one"):
+        join({}, spark=spark)
+
+
+def test_changed_files_are_seen(spark, tmp_path, views):
+    """A table that is written again between two queries is read again."""
+    path = str(tmp_path / "t")
+    for value in (1, 2):
+        spark.range(value, value + 1).write.mode("overwrite").parquet(path)
+        assert bag(sql("select t.id from t, b where t.id = b.id", spark, {"t": path, "b": views["b"]})) == (
+            {"(1,)": 2} if value == 1 else {"(2,)": 1}
+        )
+
+
+def test_partitioned_folders(spark, tmp_path, views):
+    """Partition columns of a folder join and filter like others."""
+    path = str(tmp_path / "parts")
+    spark.sql("select id, k, s from a where id is not null").write.partitionBy("id").parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("parts")
+    text = "select p.id, p.s, b.v from {} p, b where p.id = b.id and p.id > 1"
+    found = query(text.format("parts"), spark, {"parts": path, "b": views["b"]})
+    assert taken(found) == "p b"
+    assert bag(found.df) == bag(spark.sql(text.format("parts")))
+    found = query(text.format(f"parquet.`{path}`"), spark)
+    assert taken(found) == "p b"
+    assert bag(found.df) == bag(spark.sql(text.format("parts")))
