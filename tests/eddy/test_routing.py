@@ -45,6 +45,15 @@ def singletons(size: int, done: int = 0) -> TupleBatch:
     return TupleBatch(Signature(1, done), {0: np.arange(size, dtype=np.int32)}, {})
 
 
+def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Destination, TupleBatch]]:
+    """Route a batch, and what the table leaves for later, until nothing is left."""
+    pieces = []
+    while batch is not None:
+        some, batch = routing.route(batch)
+        pieces += some
+    return pieces
+
+
 def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES)) -> RoutingTable:
     found = [Candidate(destination, "r", Account(10), 1.0) for destination in PROBES[:legal]]
     return RoutingTable(policy, lambda _: found, every)
@@ -80,7 +89,7 @@ def test_shares_are_exact_over_time(weights: list[int], sizes: list[int]) -> Non
     given_: Counter[Destination] = Counter()
     routed = 0
     for size in sizes:
-        pieces = list(routing.route(singletons(size)))
+        pieces = route_all(routing, singletons(size))
         assert np.concatenate([p.rows[0] for _, p in pieces]).tolist() == list(range(size))
         given_.update({destination: piece.size for destination, piece in pieces})
         routed += size
@@ -91,7 +100,7 @@ def test_shares_are_exact_over_time(weights: list[int], sizes: list[int]) -> Non
 def test_single_tuples_split_exactly() -> None:
     """With batches of one tuple, a share of an eighth gets every eighth tuple."""
     routing = table(Answering(lambda _: ((PROBES[0], 0.875), (PROBES[1], 0.125))))
-    went = [destination for _ in range(800) for destination, _ in routing.route(singletons(1))]
+    went = [destination for _ in range(800) for destination, _ in route_all(routing, singletons(1))]
     assert Counter(went) == {PROBES[0]: 700, PROBES[1]: 100}
     places = [i for i, destination in enumerate(went) if destination == PROBES[1]]
     assert set(np.diff(places)) == {8}
@@ -101,7 +110,7 @@ def test_the_smallest_shares_wait_longest() -> None:
     """The first tuple of a decision goes to its largest share, however the policy listed them."""
     for order in ((0.4, 0.35, 0.25), (0.25, 0.4, 0.35)):
         routing = table(Answering(lambda _, order=order: tuple(zip(PROBES, order, strict=False))))
-        assert [d for d, _ in routing.route(singletons(1))] == [PROBES[order.index(0.4)]]
+        assert [d for d, _ in route_all(routing, singletons(1))] == [PROBES[order.index(0.4)]]
 
 
 def test_decisions_are_lazy_and_kept_for_a_while() -> None:
@@ -110,18 +119,38 @@ def test_decisions_are_lazy_and_kept_for_a_while() -> None:
     routing = table(policy, every=10)
     asked = []
     for _ in range(6):
-        list(routing.route(singletons(4)))
+        route_all(routing, singletons(4))
         asked.append(policy.asked)
     assert asked == [1, 1, 1, 2, 2, 2]
-    list(routing.route(singletons(1, done=1)))
+    route_all(routing, singletons(1, done=1))
     assert policy.asked == 3
+
+
+def test_first_decisions_are_short() -> None:
+    """Knowledge grows fastest at first: a choice is renewed after 1024 tuples, then 4 times as many."""
+    policy = Answering(lambda c: ((c[0].destination, 0.5), (c[1].destination, 0.5)))
+    routing = table(policy, every=10_000)
+    lengths = []
+    batch: TupleBatch | None = singletons(30_000)
+    while batch is not None:
+        pieces, batch = routing.route(batch)
+        lengths.append(sum(piece.size for _, piece in pieces))
+    assert lengths == [1024, 4096, 10_000, 10_000, 4880]
+    assert policy.asked == 5
+
+
+def test_rounding_outlives_a_decision() -> None:
+    """A small share is served in the long run, also where decisions are shorter than its turn."""
+    routing = table(Answering(lambda _: ((PROBES[0], 0.99), (PROBES[1], 0.01))), every=10)
+    went = Counter(d for _ in range(1000) for d, _ in route_all(routing, singletons(1)))
+    assert went == {PROBES[0]: 990, PROBES[1]: 10}
 
 
 def test_a_single_destination_needs_no_policy() -> None:
     """Nothing is asked where there is nothing to choose; tuples without a destination leave."""
     policy = Answering(lambda _: ())
-    assert [(d, p.size) for d, p in table(policy, legal=1).route(singletons(3))] == [(PROBES[0], 3)]
-    assert list(table(policy, legal=0).route(singletons(3))) == []
+    assert [(d, p.size) for d, p in route_all(table(policy, legal=1), singletons(3))] == [(PROBES[0], 3)]
+    assert table(policy, legal=0).route(singletons(3)) == ([], None)
     assert policy.asked == 0
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import millrace.eddy.eddy as router
 from millrace.eddy import Eddy, Schedule
-from millrace.eddy.routing import RoutingTable
+from millrace.eddy import routing
 from millrace.modules import SteM, stem
 from millrace.options import Options
 from millrace.relations import codes, keys
@@ -111,10 +111,10 @@ def admit_unequal(patch: Patch) -> None:
 def round_shares_down(patch: Patch) -> None:
     """A split gives all tuples away: what rounding leaves over goes to the last destination."""
 
-    def careless(self: RoutingTable, entry: Any, size: int) -> list[int]:
+    def careless(entry: Any, size: int) -> list[int]:
         return np.cumsum([int(share * size) for _, share in entry.shares]).tolist()
 
-    patch.setattr(RoutingTable, "_bounds", careless)
+    patch.setattr(routing, "_bounds", careless)
 
 
 def weak_hashes(patch: Patch) -> None:

@@ -110,7 +110,10 @@ class Eddy:
         if not isinstance(work, TupleBatch):
             self._probe(*work)
             return
-        for destination, piece in self._table.route(work):
+        pieces, rest = self._table.route(work)
+        if rest is not None:
+            self._buffer.push([rest])
+        for destination, piece in pieces:
             self._routed += piece.size
             self._send(destination, piece)
 

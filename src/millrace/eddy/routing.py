@@ -1,13 +1,13 @@
 """The routing table: decisions by signature, made when first needed and renewed after a while.
 
 Deshpande 2004, section 2.1.4: decisions are made for a signature, not for a tuple, and kept for
-``reoptimize_every`` tuples. A decision may split the tuples; the split is exact over time, also
-when batches hold a single tuple.
+``reoptimize_every`` tuples; the first ones, made on little knowledge, for fewer. A decision may
+split the tuples; the split is exact over time, also when batches hold a single tuple.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.errors import RoutingError
@@ -16,11 +16,21 @@ from millrace.policies import Candidate, Policy
 from millrace.tuples import Signature, TupleBatch
 
 
+_FIRST = 1024
+"""Tuples that the first choice for a signature is kept for; each renewal is kept 4 times longer."""
+
+
 @dataclass
 class _Entry:
+    """A decision: shares by destination, and how many more tuples it holds for.
+
+    ``owed`` is what each destination has coming to it from rounding; it outlives the decision.
+    """
+
     shares: list[tuple[Destination, float]]
-    owed: list[float]
+    lasts: int
     left: int
+    owed: dict[Destination, float]
 
 
 class RoutingTable:
@@ -43,8 +53,12 @@ class RoutingTable:
         self._every = reoptimize_every
         self._entries: dict[Signature, _Entry] = {}
 
-    def route(self, batch: TupleBatch) -> Iterator[tuple[Destination, TupleBatch]]:
-        """Yield the batch's pieces with their destinations; nothing when it leaves the dataflow.
+    def route(self, batch: TupleBatch) -> tuple[list[tuple[Destination, TupleBatch]], TupleBatch | None]:
+        """Return the batch's pieces with their destinations, and what is to be routed later.
+
+        There is a rest when the decision ends within the batch: the pieces come first, so that
+        the next decision knows what became of them. No pieces and no rest: the tuples leave the
+        dataflow.
 
         Raises:
             RoutingError: The policy named a destination that is not legal, or shares that do not
@@ -52,49 +66,60 @@ class RoutingTable:
         """
         entry = self._entries.get(batch.signature)
         if entry is None or entry.left <= 0:
-            entry = self._entries[batch.signature] = self._decide(batch.signature)
+            entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
         if not entry.shares:
-            return
-        entry.left -= batch.size
+            return [], None
+        size = batch.size if len(entry.shares) == 1 and entry.lasts >= self._every else entry.left
+        size = min(size, batch.size)
+        entry.left -= size
+        pieces = []
         low = 0
-        for (destination, _), high in zip(entry.shares, self._bounds(entry, batch.size), strict=True):
+        for (destination, _), high in zip(entry.shares, _bounds(entry, size), strict=True):
             if high > low:
-                yield destination, batch.cut(low, high)
+                pieces.append((destination, batch.cut(low, high)))
                 low = high
+        return pieces, batch.cut(size, batch.size) if size < batch.size else None
 
-    def _bounds(self, entry: _Entry, size: int) -> list[int]:
-        """Cut ``size`` tuples so that every destination gets its share in the long run."""
-        bounds = []
-        given = 0
-        for i, (_, share) in enumerate(entry.shares):
-            entry.owed[i] += share * size
-            last = i == len(entry.shares) - 1
-            count = size - given if last else min(size - given, max(0, round(entry.owed[i])))
-            entry.owed[i] -= count
-            given += count
-            bounds.append(given)
-        return bounds
-
-    def _decide(self, signature: Signature) -> _Entry:
+    def _decide(self, signature: Signature, before: _Entry | None) -> _Entry:
         candidates = self._candidates(signature)
-        if not candidates:
-            return _Entry([], [], self._every)
+        shares: list[tuple[Destination, float]] = []
         if len(candidates) == 1:
             shares = [(candidates[0].destination, 1.0)]
+        elif candidates:
+            shares = self._checked(signature, candidates)
+        if len(candidates) < 2:
+            lasts = self._every
         else:
-            shares = list(self._policy.choose(signature, candidates))
-            legal = {c.destination for c in candidates}
-            for destination, _ in shares:
-                if destination not in legal:
-                    raise RoutingError(
-                        f"policy {type(self._policy).__name__} sent tuples of {signature} to "
-                        f"{destination}; legal destinations are {sorted(map(str, legal))}"
-                    )
-            whole = sum(share for _, share in shares)
-            if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
+            lasts = min(self._every, _FIRST if before is None else 4 * before.lasts)
+        return _Entry(shares, lasts, lasts, {} if before is None else before.owed)
+
+    def _checked(self, signature: Signature, candidates: list[Candidate]) -> list[tuple[Destination, float]]:
+        """Ask the policy and check its answer."""
+        name = type(self._policy).__name__
+        shares = list(self._policy.choose(signature, candidates))
+        legal = {c.destination for c in candidates}
+        for destination, _ in shares:
+            if destination not in legal:
                 raise RoutingError(
-                    f"policy {type(self._policy).__name__} gave shares {shares} that do not sum to 1"
+                    f"policy {name} sent tuples of {signature} to {destination}; legal destinations "
+                    f"are {sorted(map(str, legal))}"
                 )
+        whole = sum(share for _, share in shares)
+        if not abs(whole - 1) <= 1e-9 or any(s < 0 for _, s in shares):  # NaN is not 1 either
+            raise RoutingError(f"policy {name} gave shares {shares} that do not sum to 1")
         # The smallest share goes first, so that rounding never lets it take the whole of a batch.
-        shares.sort(key=lambda pair: pair[1])
-        return _Entry(shares, [0.0] * len(shares), self._every)
+        return sorted(shares, key=lambda pair: pair[1])
+
+
+def _bounds(entry: _Entry, size: int) -> list[int]:
+    """Cut ``size`` tuples so that every destination gets its share in the long run."""
+    bounds = []
+    given = 0
+    for i, (destination, share) in enumerate(entry.shares):
+        owed = entry.owed.get(destination, 0.0) + share * size
+        last = i == len(entry.shares) - 1
+        count = size - given if last else min(size - given, max(0, round(owed)))
+        entry.owed[destination] = owed - count
+        given += count
+        bounds.append(given)
+    return bounds

@@ -18,7 +18,7 @@ from millrace.tuples import Signature
 EXPLORED_SHARE = 1 / 128
 """Share of the tuples that a learning policy sends to the candidate it knows least about."""
 
-_KNOWN = 1024
+_KNOWN = 128
 """Tuples after which a measured selectivity is believed rather than the guess from sizes."""
 
 
@@ -73,13 +73,21 @@ class LearningPolicy(Policy):
         """Return what to minimise."""
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Return the best candidate, and the least tried of the others for exploration."""
+        """Return the best candidate, and the least known of the others for exploration.
+
+        Candidates of which next to nothing is known get as much as the best one: decisions that
+        are made on little knowledge are kept for few tuples.
+        """
         best = min(candidates, key=self.score)
         # Knowledge has a price: what is expected to multiply tuples is not tried at all.
         bearable = max(1.0, 2 * best.selectivity)
         others = [c for c in candidates if c is not best and c.selectivity <= bearable]
         if not others:
             return ((best.destination, 1.0),)
+        unknown = [c for c in others if c.account.tuples_in < _KNOWN]
+        if unknown:
+            share = 1 / (len(unknown) + 1)
+            return ((best.destination, share), *((c.destination, share) for c in unknown))
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
         return ((best.destination, 1 - EXPLORED_SHARE), (tried.destination, EXPLORED_SHARE))

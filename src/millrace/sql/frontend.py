@@ -11,6 +11,7 @@ what ``spark.sql`` raises, and it is what runs when anything about the rewriting
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from millrace.sql.names import Resolver, build_scopes
 from millrace.sql.parse import Statement, parse
 from millrace.sql.prepared import Query
 from millrace.sql.tables import Catalog, Table
-from millrace.sql.texts import EditedText, Frames, escape, quote
+from millrace.sql.texts import EditedText, Frames, escape, plain_quote, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,11 +79,13 @@ def prepare(
         selects, scopes = build_scopes(statement.root, lambda node: _bind(node, catalog, statement, text))
     except RecursionError:
         return _left(frames, catalog, statement, "the query is nested too deeply")
-    original = frames.sql(text.original())
-    schema = original.schema
+    original = _Original(frames, catalog, text.original())
     reason = _session_bars(session, statement.text)
+    if reason is None and not any(len(scope.sources) > 1 for scope in scopes.values()):
+        reason = "no FROM clause joins two relations"
     if reason is not None:
-        return _spark_only(original, statement, [reason])
+        return _spark_only(original.frame, statement, [reason])
+    schema = original.schema()
     resolver = Resolver(scopes)
 
     def text_of(node: exp.Expr) -> str | None:
@@ -102,9 +105,7 @@ def prepare(
     for select in selects:
         take_blocks(context, select)
     if not context.taken:
-        if not context.reasons:
-            context.reasons.append("no FROM clause joins two relations")
-        return _spark_only(original, statement, context.reasons)
+        return _spark_only(original.frame, statement, context.reasons)
     return _checked(context, original, schema)
 
 
@@ -138,7 +139,7 @@ def join(
     for name, given in texts.items():
         if isinstance(given, str):
             raise QueryError(f"join's {name} is one string: expected a list of strings, such as [{given!r}]")
-    names = [f"`{name.replace('`', '``')}`" for name in relations]
+    names = [plain_quote(name) for name in relations]
     text = f"SELECT {', '.join(select) or '*'} FROM {', '.join(names)}"
     conditions = [f"({condition})" for condition in (*on, *where)]
     if conditions:
@@ -200,7 +201,31 @@ def _spark_only(frame: DataFrame, statement: Statement, reasons: list[str]) -> Q
     return Query(frame, (), reasons, statement.text, lambda: _plan(frame))
 
 
-def _checked(context: Context, original: DataFrame, schema: t.StructType) -> Query:
+class _Original:
+    """The query as written. Only what is needed of it is made."""
+
+    def __init__(self, frames: Frames, catalog: Catalog, template: str) -> None:
+        self._frames = frames
+        self._catalog = catalog
+        self._template = template
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Its DataFrame; Spark's errors come out unchanged."""
+        return self._frames.sql(self._template)
+
+    def schema(self) -> t.StructType:
+        """Return the schema of its result; Spark's errors come out unchanged."""
+        template = self._catalog.stand_ins(self._template)
+        if template is not None and template != self._template:
+            try:
+                return self._frames.sql(template).schema
+            except PySparkException:
+                pass  # the tables themselves may have more (``_metadata``), and give the right message
+        return self.frame.schema
+
+
+def _checked(context: Context, original: _Original, schema: t.StructType) -> Query:
     """Return the rewritten query if its result has the original's columns, else the original."""
     template = context.text.render()
     try:
@@ -208,12 +233,12 @@ def _checked(context: Context, original: DataFrame, schema: t.StructType) -> Que
         seen = frame.schema
     except PySparkException as error:
         why = "the rewritten query does not fit (" + str(error).split("\n", 1)[0] + ")"
-        return _spark_only(original, context.statement, [*context.reasons, why])
+        return _spark_only(original.frame, context.statement, [*context.reasons, why])
     if len(seen) != len(schema) or any(
         _type(a) != _type(b) for a, b in zip(seen.fields, schema.fields, strict=True)
     ):
         why = f"the rewritten query has other columns ({seen.simpleString()} for {schema.simpleString()})"
-        return _spark_only(original, context.statement, [*context.reasons, why])
+        return _spark_only(original.frame, context.statement, [*context.reasons, why])
     if seen.names != schema.names:
         frame = frame.toDF(*schema.names)
     text = template.replace("{{", "{").replace("}}", "}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from millrace.block import FrameInput, ParquetInput
@@ -20,7 +21,7 @@ from millrace.sql.context import Context
 from millrace.sql.from_clause import Leave, Link
 from millrace.sql.names import Source
 from millrace.sql.tables import by_name
-from millrace.sql.texts import quote
+from millrace.sql.texts import plain_quote, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,12 +37,14 @@ class Member:
     Attributes:
         alias: Its name in the block, as the query writes it.
         fields: Its columns in order.
+        frame: All its rows, when Spark has analysed it by itself already.
     """
 
     alias: str
     link: Link
     source: Source
     fields: tuple[Field, ...]
+    frame: DataFrame | None = None
 
     def field(self, lower: str) -> Field:
         """Return a column by its lower-case name."""
@@ -74,16 +77,19 @@ def member_of(context: Context, link: Link) -> Member:
         assert source.table is not None
         if node.args.get("when") or node.args.get("version"):
             raise Leave(f"{shown} is a version of a table")
-        fields = source.table.fields
+        frame, fields = None, source.table.fields
     else:
-        fields = _derived_fields(context, link, source, shown)
+        frame = _derived_frame(context, link, source, shown)
+        fields = tuple(field_of(column) for column in frame.schema.fields)
+        context.resolver.known[id(source)] = by_name(fields)
     if len(by_name(fields)) != len(fields):
         raise Leave(f"{shown} has two columns of one name")
     alias = node.alias or node.name
-    return Member(alias, link, source, fields)
+    return Member(alias, link, source, fields, frame)
 
 
-def _derived_fields(context: Context, link: Link, source: Source, shown: str) -> tuple[Field, ...]:
+def _derived_frame(context: Context, link: Link, source: Source, shown: str) -> DataFrame:
+    """Return a derived table or common table expression as a DataFrame of its own."""
     node = source.node
     short = shown if len(shown) <= 40 else shown[:37] + "..."
     if any(volatile(part) for part in (node, *context.definitions(node))):
@@ -93,12 +99,10 @@ def _derived_fields(context: Context, link: Link, source: Source, shown: str) ->
     prefix = context.with_prefix(node)
     try:
         frame = context.frames.sql(f"{prefix}SELECT * FROM {context.text.render(*link.item)}")
-        schema = frame.schema
+        frame.schema  # noqa: B018  # Spark Connect analyses only now
     except PySparkException as error:
         raise Leave(f"{short} cannot be analysed by itself ({_first_line(error)})") from None
-    fields = tuple(field_of(column) for column in schema.fields)
-    context.resolver.known[id(source)] = by_name(fields)
-    return fields
+    return frame
 
 
 def _first_line(error: Exception) -> str:
@@ -128,23 +132,30 @@ def input_of(
             raise Leave(f"no column of {member.alias} can pass through a join here")
         columns = [min(carried, key=_width)]
     schema = _schema(member, columns)
-    # PySpark's mapInArrow looks columns up by name and stumbles over dots and backquotes; the
-    # relation's columns go by position, so the DataFrame may call them differently.
-    wanted = ", ".join(
-        quote(f.name) if f.name.isidentifier() else f"{quote(f.name)} AS c{place}"
-        for place, f in enumerate(columns)
-    )
     where = " AND ".join(found.texts.get(member.alias, ()))
-    item = context.text.render(*member.link.item)
-    text = f"{context.with_prefix(member.source.node)}SELECT {wanted} FROM {item}"
-    if where:
-        text += f" WHERE {where}"
     try:
-        frame = context.frames.sql(text)
+        frame = _scan(context, member, columns, where)
     except PySparkException as error:
         raise Leave(f"{member.alias} cannot be read by itself ({_first_line(error)})") from None
     rows, size = estimate(context, frame)
     return RelationSpec(member.alias, schema, rows=rows), FrameInput(frame, size), where
+
+
+def _scan(context: Context, member: Member, columns: list[Field], where: str) -> DataFrame:
+    """Return a relation's columns as a DataFrame, filtered by Spark."""
+    # PySpark's mapInArrow looks columns up by name and stumbles over dots and backquotes; the
+    # relation's columns go by position, so the DataFrame may call them differently.
+    names = [f.name if f.name.isidentifier() else f"__c{place}" for place, f in enumerate(columns)]
+    if member.frame is not None and not where:
+        pairs = zip(columns, names, strict=True)
+        return member.frame.select(*(sf.col(plain_quote(f.name)).alias(name) for f, name in pairs))
+    pairs = zip(columns, names, strict=True)
+    wanted = ", ".join(f"{quote(f.name)} AS {quote(name)}" for f, name in pairs)
+    item = context.text.render(*member.link.item)
+    text = f"{context.with_prefix(member.source.node)}SELECT {wanted} FROM {item}"
+    if where:
+        text += f" WHERE {where}"
+    return context.frames.sql(text)
 
 
 def _schema(member: Member, columns: list[Field]) -> pa.Schema:

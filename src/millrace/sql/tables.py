@@ -12,13 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.sources.parquet import ParquetTable, open_table
 from millrace.spark.types import spark_schema
 from millrace.sql.coercion import Field, field_of
-from millrace.sql.texts import Frames, quote
+from millrace.sql.texts import Frames, placeholders, quote, substitute
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +50,17 @@ class Table:
         return tuple(field_of(column) for column in self.frame.schema.fields)
 
     @cached_property
+    def stand_in(self) -> str | None:
+        """A query text with these columns and no rows, in which Spark can analyse names and types.
+
+        It costs Spark much less than the table itself; None where a type cannot be written down.
+        """
+        if self.parquet is None or not all(isinstance(f.type, t.AtomicType) for f in self.fields):
+            return None
+        items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
+        return f"(SELECT {', '.join(items)} WHERE false)"
+
+    @cached_property
     def columns(self) -> dict[str, Field]:
         """The columns by lower-case name."""
         return by_name(self.fields)
@@ -66,6 +78,18 @@ class Catalog:
         self.frames = frames
         self._given = {str(name).lower(): (str(name), where) for name, where in (tables or {}).items()}
         self._known: dict[str, Table] = {}
+
+    def stand_ins(self, template: str) -> str | None:
+        """Return a template with stand-ins for the caller's tables, None where one has none."""
+        used = placeholders(template)
+        texts: dict[str, str] = {}
+        for table in self._known.values():
+            name = (table.placeholder or "").strip("{}")
+            if name in used:
+                if table.stand_in is None:
+                    return None
+                texts[name] = table.stand_in
+        return substitute(template, texts)
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -34,9 +34,28 @@ def escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def plain_quote(name: str) -> str:
+    """Return a name as a quoted identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def quote(name: str) -> str:
     """Return a name as a quoted identifier, ready for a template."""
-    return escape("`" + name.replace("`", "``") + "`")
+    return escape(plain_quote(name))
+
+
+def placeholders(template: str) -> set[str]:
+    """Return the names that a template wants filled; doubled braces are text."""
+    return {m[1] for m in _PLACEHOLDER.finditer(template) if m[1]}
+
+
+def substitute(template: str, texts: dict[str, str]) -> str:
+    """Return the template with template texts in the place of some placeholders."""
+
+    def put(match: re.Match[str]) -> str:
+        return texts.get(match[1], match[0]) if match[1] else match[0]
+
+    return _PLACEHOLDER.sub(put, template)
 
 
 class EditedText:
@@ -95,7 +114,7 @@ class Frames:
 
     def sql(self, template: str) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged."""
-        names = {m.group(1) for m in _PLACEHOLDER.finditer(template) if m.group(1)}
+        names = placeholders(template)
         if not names:
             # Without frames Spark takes the text as it is, braces included.
             return self.spark.sql(template.replace("{{", "{").replace("}}", "}"))
