@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 import millrace.eddy.eddy as router
-from millrace.eddy import Eddy, Schedule
-from millrace.eddy import routing
+from millrace.eddy import Eddy, Schedule, routing
 from millrace.modules import SteM, stem
 from millrace.options import Options
 from millrace.relations import codes, keys

@@ -23,11 +23,21 @@ def _tables() -> dict[str, pa.Table]:
             {
                 "id": pa.array([1, 2, 2, 3, 4, None, 5], pa.int32()),
                 "k": pa.array([10, 20, 20, None, 40, 10, 30], pa.int64()),
-                "s": pa.array(["x", "y", "y", None, "it's {x}", "a\"b", "x"], pa.string()),
+                "s": pa.array(["x", "y", "y", None, "it's {x}", 'a"b', "x"], pa.string()),
                 "d": pa.array([days[0], days[1], days[1], None, days[2], days[3], days[0]], pa.date32()),
                 "x": pa.array([1.5, math.nan, -0.0, None, 0.0, 2.5, 1.5], pa.float64()),
-                "n": pa.array([Decimal("1.50"), Decimal("2.00"), None, Decimal("1.50"), Decimal("9.99"),
-                               Decimal("0.00"), Decimal("2.00")], pa.decimal128(10, 2)),
+                "n": pa.array(
+                    [
+                        Decimal("1.50"),
+                        Decimal("2.00"),
+                        None,
+                        Decimal("1.50"),
+                        Decimal("9.99"),
+                        Decimal("0.00"),
+                        Decimal("2.00"),
+                    ],
+                    pa.decimal128(10, 2),
+                ),
                 "flag": pa.array([True, False, None, True, False, True, None], pa.bool_()),
             }
         ),
@@ -38,8 +48,17 @@ def _tables() -> dict[str, pa.Table]:
                 "s": pa.array(["x", "y", None, "zz", "x", "it's {x}"], pa.string()),
                 "v": pa.array([1.5, math.nan, 0.0, 2.5, None, 7.0], pa.float64()),
                 "d": pa.array([days[0], days[2], days[1], None, days[3], days[3]], pa.date32()),
-                "n": pa.array([Decimal("1.5000"), Decimal("2.0001"), Decimal("9.9900"), None,
-                               Decimal("0.0000"), Decimal("2.0000")], pa.decimal128(12, 4)),
+                "n": pa.array(
+                    [
+                        Decimal("1.5000"),
+                        Decimal("2.0001"),
+                        Decimal("9.9900"),
+                        None,
+                        Decimal("0.0000"),
+                        Decimal("2.0000"),
+                    ],
+                    pa.decimal128(12, 4),
+                ),
             }
         ),
         "c": pa.table(
@@ -48,8 +67,14 @@ def _tables() -> dict[str, pa.Table]:
                 "k": pa.array([10, 20, 10, 30, None, 40], pa.int32()),
                 "w": pa.array(["p", "q", None, "r", "p", "{}"], pa.string()),
                 "st": pa.array(
-                    [{"f": 1, "g": "x"}, {"f": 2, "g": "y"}, None, {"f": None, "g": "z"}, {"f": 1, "g": None},
-                     {"f": 4, "g": "x"}],
+                    [
+                        {"f": 1, "g": "x"},
+                        {"f": 2, "g": "y"},
+                        None,
+                        {"f": None, "g": "z"},
+                        {"f": 1, "g": None},
+                        {"f": 4, "g": "x"},
+                    ],
                     pa.struct([("f", pa.int32()), ("g", pa.string())]),
                 ),
                 "arr": pa.array([[1, 2], [], None, [3], [1], [4, 4]], pa.list_(pa.int32())),

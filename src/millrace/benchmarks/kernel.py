@@ -63,7 +63,7 @@ def bench(rivals: tuple[str, ...], sizes: tuple[str, ...], rounds: int, ticker: 
     rows: list[dict[str, Any]] = []
     controls: list[float] = []
     for size in sizes:
-        left, right = keys(CASES[size], "scattered" in size)
+        left, right = keys(CASES[size], scattered="scattered" in size)
         with sides_for(left, right, rivals) as sides:
             answers = {name: count() for name, (count, _) in sides.items()}
             if len(set(answers.values())) > 1:
@@ -85,7 +85,11 @@ def bench(rivals: tuple[str, ...], sizes: tuple[str, ...], rounds: int, ticker: 
             for name, times in seconds.items()
         ]
     figures["aa_ratio"] = harness.geomean(controls)
-    targets = {f"duckdb_ratio_{size}": Target(high=1.2) for size in sizes if "duckdb" in rivals and "scattered" not in size}
+    targets = {
+        f"duckdb_ratio_{size}": Target(high=1.2)
+        for size in sizes
+        if "duckdb" in rivals and "scattered" not in size
+    }
     targets["aa_ratio"] = Target(0.9, 1.1, informational=True)
     largest = max(CASES[size] for size in sizes)
     return Outcome("kernel", largest, rounds, figures, rows, targets, ["one thread each"])
@@ -103,7 +107,7 @@ def _rounds(
     return seconds
 
 
-def keys(rows: int, scattered: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def keys(rows: int, *, scattered: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Return two columns of ``rows`` random ``int64`` keys with about one match a row."""
     random = np.random.default_rng(_SEED)
     columns = random.integers(0, rows, rows), random.integers(0, rows, rows)

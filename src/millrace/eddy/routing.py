@@ -15,7 +15,6 @@ from millrace.modules import Destination
 from millrace.policies import Candidate, Policy
 from millrace.tuples import Signature, TupleBatch
 
-
 _FIRST = 1024
 """Tuples that the first choice for a signature is kept for; each renewal is kept 4 times longer."""
 

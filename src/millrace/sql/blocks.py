@@ -271,8 +271,10 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
     counting = rewriting.counts_only(piece)
     if not counting and not piece.names:
         rewriting.keep_one(piece, [ref for ref in _ends(equalities) if ref.relation in group])
-    output = () if counting else tuple(
-        OutputColumn(name, ColumnRef(alias, column)) for name, alias, column in piece.outputs
+    output = (
+        ()
+        if counting
+        else tuple(OutputColumn(name, ColumnRef(alias, column)) for name, alias, column in piece.outputs)
     )
     read = set(_ends(equalities))
     read |= {ref for p in residuals for ref in columns_of(p)} | {o.source for o in output}
@@ -364,4 +366,3 @@ def _subquery(
 
 def _same_family(left: t.DataType, right: t.DataType) -> bool:
     return isinstance(left, t.IntegralType) and isinstance(right, t.IntegralType)
-

@@ -33,6 +33,8 @@ from millrace.sql.texts import EditedText, Frames, escape, plain_quote, quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+__all__ = ["Query", "join", "query", "sql"]
+
 Tables = Mapping[str, "str | Path | DataFrame"]
 
 
@@ -147,9 +149,7 @@ def join(
     return sql(text, spark, relations, options)
 
 
-def _bind(
-    node: exp.Table, catalog: Catalog, statement: Statement, text: EditedText
-) -> Callable[[], Table]:
+def _bind(node: exp.Table, catalog: Catalog, statement: Statement, text: EditedText) -> Callable[[], Table]:
     """Put the placeholder of a caller's table into the text; return how to look a table up."""
     table = catalog.mapped(tuple(part.name for part in node.parts))
     if table is None:

@@ -123,3 +123,6 @@ select a.id from a, b where a.k = b.k and a.id % 2 = 1
 
 -- a b
 select a.id from a, b where a.k = b.k and case when a.id = 1 then true else b.id > 1 end
+
+-- a b
+select '{t0} {{t1}}' as t, a.id from a, b where a.k = b.k and a.s <> '{b2}'
