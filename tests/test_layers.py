@@ -29,13 +29,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("eddy",),
     ("block",),
     ("spark",),
-    ("sql", "streaming"),
+    ("front", "streaming"),
     ("__init__",),  # what users import; its functions load the layers below when they are called
     ("benchmarks", "demo"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-WITH_PYSPARK = {"sql", "spark", "streaming", "cli", "benchmarks", "demo"}
+WITH_PYSPARK = {"front", "spark", "streaming", "cli", "benchmarks", "demo"}
 # Names of Spark's types in annotations, never loaded.
 ANNOTATIONS_ONLY = {"block", "__init__"}
 # Knows nothing of the rest, so that a kernel can be read and tested alone.
@@ -127,10 +127,3 @@ def test_the_engine_starts_without_spark_and_without_the_front():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_the_function_sql_is_not_hidden_by_the_package_of_that_name():
-    """``millrace.sql(...)`` stays the function, whatever is imported first."""
-    code = "import millrace.sql.frontend, millrace; print(type(millrace.sql).__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "function"

@@ -9,10 +9,8 @@ Spark's Python workers starts without them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
@@ -21,7 +19,7 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.sql.prepared import Query
+    from millrace.front.prepared import Query
 
 __version__ = "0.1.0"
 __all__ = ["MillraceError", "Options", "__version__", "join", "query", "sql"]
@@ -46,7 +44,7 @@ def sql(
         MillraceError: A table, file, column or option cannot be used, or the query is no SELECT.
         pyspark.errors.AnalysisException: Spark refuses the query.
     """
-    from millrace.sql.frontend import sql as run
+    from millrace.front.frontend import sql as run
 
     return run(query, spark, tables, options)
 
@@ -61,7 +59,7 @@ def query(
 
     Takes and raises what :func:`sql` does.
     """
-    from millrace.sql.frontend import query as make
+    from millrace.front.frontend import query as make
 
     return make(query, spark, tables, options)
 
@@ -89,17 +87,6 @@ def join(
     Raises:
         MillraceError: As :func:`sql`.
     """
-    from millrace.sql.frontend import join as run
+    from millrace.front.frontend import join as run
 
     return run(relations, on, where, select, spark, options)
-
-
-class _Package(ModuleType):
-    """Keeps the function ``sql`` when the import system binds the subpackage of that name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name == "sql" and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -76,6 +76,12 @@ class JoinSpec:
         aliases = [r.alias for r in self.relations]
         if len(set(aliases)) != len(aliases):
             raise InputError(f"relations of a block need different aliases, got {aliases}")
+        for relation in self.relations:
+            if len(set(relation.schema.names)) != len(relation.schema):
+                raise InputError(
+                    f"relation {relation.alias!r} names a column twice: {relation.schema.names}; "
+                    "give its columns different names"
+                )
         refs = [ref for e in self.equalities for ref in (e.left, e.right)]
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
@@ -101,7 +107,7 @@ class JoinSpec:
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the block's result."""
         if self.count_only:
-            return pa.schema([pa.field("__count", pa.int64(), nullable=False)])
+            return pa.schema([pa.field("__count", pa.int64())])
         return pa.schema(
             [
                 pa.field(o.name, self.relation(o.source.relation).schema.field(o.source.column).type)

@@ -24,7 +24,7 @@ from millrace.report import Totals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace.sql.prepared import Query
+    from millrace.front.prepared import Query
 
 MILLRACE, SPARK, AGAIN = "millrace", "spark", "spark again"
 _MEGABYTE = 1e6

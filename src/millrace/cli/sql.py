@@ -19,7 +19,7 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.sql.prepared import Query
+    from millrace.front.prepared import Query
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
 
 def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | None]:
     if request.engine == "millrace":
-        from millrace.sql.frontend import query as make
+        from millrace.front.frontend import query as make
 
         query = make(request.text, spark, dict(request.tables), request.options)
         return query.df, query

@@ -176,7 +176,7 @@ class BlockReader:
     Args:
         rows: What Spark hands over: batches of ``BLOCK_SCHEMA``.
         schemas: Each relation's schema, by number.
-        cell: The cell that all rows must be for.
+        cell: The cell that all rows must be for; None takes it from the first.
         last: If the rows are sorted so that one relation's come after all others: its number.
             Then a source ends when the first of these is seen, and they need not be kept in memory.
     """
@@ -185,7 +185,7 @@ class BlockReader:
         self,
         rows: Iterator[pa.RecordBatch],
         schemas: Sequence[pa.Schema],
-        cell: int,
+        cell: int | None = None,
         last: int | None = None,
     ) -> None:
         self.rows = 0
@@ -197,6 +197,13 @@ class BlockReader:
         self._cell = cell
         self._last = last
         self._waiting: list[deque[pa.Buffer]] = [deque() for _ in schemas]
+
+    @property
+    def cell(self) -> int | None:
+        """The cell's number, as the blocks say; None when there is no block at all."""
+        while self._cell is None and self._pull():
+            pass
+        return self._cell
 
     def source(self, relation: int) -> Iterator[pa.RecordBatch]:
         """Yield the relation's batches as they are asked for; blocks of others wait encoded."""
@@ -229,6 +236,8 @@ class BlockReader:
         if batch is None:
             return False
         cells, relations, blocks = batch.columns
+        if self._cell is None and batch.num_rows:
+            self._cell = int(cells[0].as_py())
         if batch.num_rows and not (np.asarray(cells) == self._cell).all():
             raise ExecutionError(
                 f"cell {self._cell} received tuples of cell {cells[0]}: Spark did not keep the partitions "

@@ -196,6 +196,8 @@ class _Assembly:
                     text += f" where {' AND '.join(map(show, given.filters))}"
             else:
                 text += " from a DataFrame"
+            text += f", columns {', '.join(relation.schema.names) or 'none'}"
+            text += ", each tuple once" if relation.distinct else ""
             text += f"; {placement.modes[number].value}"
             if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
                 text += f", {copies} copies"

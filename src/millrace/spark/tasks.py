@@ -76,13 +76,15 @@ class EddyTask:
         """Yield the cell's part of the result."""
         began = time.perf_counter()
         reader: BlockReader | None = None
-        numbered = self.frame is None and not self.exchanged
-        cell = _number(batches) if numbered else _partition()
-        if cell is None:
-            return
         if self.exchanged:
             schemas = [relation.schema for relation in self.join.relations]
-            reader = BlockReader(batches, schemas, cell, self.last)
+            reader = BlockReader(batches, schemas, last=self.last)
+            # The partition's number will not do: inside a UNION Spark counts on from the other branch.
+            cell = reader.cell
+        else:
+            cell = _number(batches) if self.frame is None else _partition()
+        if cell is None:
+            return  # without a block some relation has no tuple for this cell, so there is no result
         sources: dict[str, Iterable[pa.RecordBatch]] = {}
         for number, relation in enumerate(self.join.relations):
             if relation.alias in self.scans:
@@ -91,7 +93,7 @@ class EddyTask:
             elif reader is not None:
                 sources[relation.alias] = reader.source(number)
             else:
-                sources[relation.alias] = (normalise(batch, relation.schema) for batch in batches)
+                sources[relation.alias] = _normalised(batches, relation.schema)
         eddy = Eddy(self.join, sources, self.options, stream=self.stream)
         for result in eddy.run():
             yield self.sink.data(result)
@@ -150,9 +152,15 @@ class CutTask:
         """Yield rows of blocks."""
         task = _partition()
         books = _Books(f"cut {self.alias} {task}", self.sink)
-        source = (normalise(batch, self.schema) for batch in batches)
+        source = _normalised(batches, self.schema)
         yield from books.cut(self.alias, source, self.cut, task)
         yield from books.close()
+
+
+def _normalised(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    # A function of its own, so that the schema is bound now and not when the first batch comes.
+    for batch in batches:
+        yield normalise(batch, schema)
 
 
 def _number(batches: Iterator[pa.RecordBatch]) -> int | None:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.sql import query
-from tests.sql.compare import bag
+from millrace import query
+from tests.front.compare import bag
 
 DAY = dt.date(1995, 1, 1)
 

@@ -20,15 +20,15 @@ from pyspark.sql import SparkSession, types as t
 from sqlglot import exp
 
 from millrace.errors import QueryError
+from millrace.front.blocks import take_blocks
+from millrace.front.constants import Constants
+from millrace.front.context import Context
+from millrace.front.names import Resolver, build_scopes
+from millrace.front.parse import Statement, parse
+from millrace.front.prepared import Query
+from millrace.front.tables import Catalog, Table
+from millrace.front.texts import EditedText, Frames, escape, plain_quote, quote
 from millrace.options import Options
-from millrace.sql.blocks import take_blocks
-from millrace.sql.constants import Constants
-from millrace.sql.context import Context
-from millrace.sql.names import Resolver, build_scopes
-from millrace.sql.parse import Statement, parse
-from millrace.sql.prepared import Query
-from millrace.sql.tables import Catalog, Table
-from millrace.sql.texts import EditedText, Frames, escape, plain_quote, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

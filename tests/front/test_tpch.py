@@ -6,8 +6,8 @@ from importlib.resources import files as resources
 
 import pytest
 
-from millrace.sql import query
-from tests.sql.compare import bag, taken
+from millrace import query
+from tests.front.compare import bag, taken
 
 BLOCKS = {
     "q01": "",

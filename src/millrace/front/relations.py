@@ -14,14 +14,14 @@ from pyspark.sql import functions as sf
 from sqlglot import exp
 
 from millrace.block import FrameInput, ParquetInput
+from millrace.front.coercion import Field, field_of
+from millrace.front.conjuncts import Sorted, volatile
+from millrace.front.context import Context
+from millrace.front.from_clause import Leave, Link
+from millrace.front.names import Source
+from millrace.front.tables import by_name
+from millrace.front.texts import plain_quote, quote
 from millrace.spec import RelationSpec
-from millrace.sql.coercion import Field, field_of
-from millrace.sql.conjuncts import Sorted, volatile
-from millrace.sql.context import Context
-from millrace.sql.from_clause import Leave, Link
-from millrace.sql.names import Source
-from millrace.sql.tables import by_name
-from millrace.sql.texts import plain_quote, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sql import cases
-from tests.sql.compare import taken
+from tests.front import cases
+from tests.front.compare import taken
 
 CASES = [pytest.param(*case, id=name) for name, case in cases.read().items()]
 

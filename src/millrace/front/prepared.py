@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millrace.block import Block, ParquetInput
-from millrace.expressions import show
+from millrace.block import Block, FrameInput
+from millrace.front.context import Taken
 from millrace.report import RunReport
-from millrace.sql.context import Taken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,32 +50,28 @@ class Query:
         return "\n".join(lines)
 
     def report(self) -> RunReport:
-        """Return the figures of the latest run of :attr:`df`; empty before it has run."""
-        return RunReport({one.block.name: one.run.figures() for one in self.taken})
+        """Return the figures of the latest run of :attr:`df`.
+
+        Raises:
+            ExecutionError: ``df`` has not run yet, or the option ``report`` is off.
+        """
+        return RunReport({one.block.name: one.run.figures(self.df) for one in self.taken})
 
 
 def _explain(one: Taken) -> list[str]:
+    """Return what eddies do for a block, and what of its conditions Spark does."""
     join = one.block.join
-    lines = [f"block {one.block.name}"]
-    scans = dict(one.scans)
-    for relation in join.relations:
-        given = one.block.inputs[relation.alias]
-        direct = isinstance(given, ParquetInput)
-        where = f"Parquet {given.table.path}" if isinstance(given, ParquetInput) else "a Spark DataFrame"
-        text = f"  {relation.alias}: {where}, columns {', '.join(relation.schema.names) or 'none'}"
-        if relation.distinct:
-            text += ", each tuple once"
-        if isinstance(given, ParquetInput) and given.filters:
-            text += ", where " + " and ".join(show(p) for p in given.filters)
-        if not direct and relation.alias in scans:
-            text += f", where {scans[relation.alias]} (by Spark)"
-        lines.append(text)
-    lines += [f"  join on {equality}" for equality in join.equalities]
-    lines += [f"  residual {show(predicate)}" for predicate in join.residuals]
+    lines = one.run.plan.split("\n")
+    lines += [
+        f"  {alias}: Spark filters it by {where}" for alias, where in one.scans if _is_frame(one, alias)
+    ]
     if join.count_only:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
     lines += [f"  Spark evaluates above it: {text}" for text in one.above]
-    lines += ["  " + line for line in one.run.plan.split("\n")]
     return lines
+
+
+def _is_frame(one: Taken, alias: str) -> bool:
+    return isinstance(one.block.inputs[alias], FrameInput)

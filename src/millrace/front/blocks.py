@@ -15,17 +15,17 @@ from sqlglot import exp
 from millrace.block import Block, FrameInput, ParquetInput
 from millrace.errors import MillraceError
 from millrace.expressions import ColumnRef, columns_of, relations_of
+from millrace.front.coercion import Field, comparison_type, field_of
+from millrace.front.components import split
+from millrace.front.conjuncts import Conjunct, Sorted, pushable, sort_conjuncts, volatile
+from millrace.front.context import Context, Taken
+from millrace.front.from_clause import Chain, Leave, read_chain
+from millrace.front.names import Scope
+from millrace.front.predicates import Translator, conjuncts, constant_operands, unwrap
+from millrace.front.relations import Member, estimate, input_of, member_of
+from millrace.front.rewrite import Rewriting
 from millrace.spark.execute import execute
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-from millrace.sql.coercion import Field, comparison_type, field_of
-from millrace.sql.components import split
-from millrace.sql.conjuncts import Conjunct, Sorted, pushable, sort_conjuncts, volatile
-from millrace.sql.context import Context, Taken
-from millrace.sql.from_clause import Chain, Leave, read_chain
-from millrace.sql.names import Scope
-from millrace.sql.predicates import Translator, conjuncts, constant_operands, unwrap
-from millrace.sql.relations import Member, estimate, input_of, member_of
-from millrace.sql.rewrite import Rewriting
 
 
 @dataclass(eq=False)

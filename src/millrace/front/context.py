@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millrace.block import Block
+from millrace.front.constants import Constants
+from millrace.front.from_clause import Leave
+from millrace.front.names import Found, Resolver, visible_ctes
+from millrace.front.parse import Span, Statement
+from millrace.front.tables import Catalog
+from millrace.front.texts import EditedText, Frames
 from millrace.options import Options
-from millrace.sql.constants import Constants
-from millrace.sql.from_clause import Leave
-from millrace.sql.names import Found, Resolver, visible_ctes
-from millrace.sql.parse import Span, Statement
-from millrace.sql.tables import Catalog
-from millrace.sql.texts import EditedText, Frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from functools import cached_property
 
 from sqlglot import exp
 
-from millrace.sql.coercion import Field
-from millrace.sql.tables import Table
+from millrace.front.coercion import Field
+from millrace.front.tables import Table
 
 Columns = dict[str, Field]
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millrace.sql.parse import Span
+from millrace.front.parse import Span
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

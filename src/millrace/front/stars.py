@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from millrace.sql.from_clause import Chain, Leave
-from millrace.sql.names import Source
-from millrace.sql.relations import Member
-from millrace.sql.texts import quote
+from millrace.front.from_clause import Chain, Leave
+from millrace.front.names import Source
+from millrace.front.relations import Member
+from millrace.front.texts import quote
 
 # A column of a member by its name, or text before ``.*`` of a relation that stays.
 Item = tuple[Member | str, str]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, ParseException
 
+from millrace import join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
-from millrace.sql import join, query, sql
-from tests.sql.compare import bag, taken
+from tests.front.compare import bag, taken
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 
@@ -174,7 +174,7 @@ def test_explanation_names_what_runs_where(spark, files):
     text = TEXT + " and a.s like 'x%' and a.id + b.id > 1"
     text += " union all select a.id, a.x from a, range(3) r where a.id = r.id"
     shown = query(text, spark, files).explain()
-    assert "join on a.id = b.id" in shown
+    assert "on a.id = b.id" in shown
     assert "a.s LIKE 'x%'" in shown
     assert "Spark evaluates above it: a.id + b.id > 1" in shown
     assert "left to Spark" in shown and "range(3)" in shown

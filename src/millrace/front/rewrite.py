@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millrace.expressions import ColumnRef
-from millrace.sql.conjuncts import Sorted, is_boolean
-from millrace.sql.context import Context, Taken
-from millrace.sql.from_clause import Chain, Leave
-from millrace.sql.names import Found
-from millrace.sql.relations import Member
-from millrace.sql.stars import expand
-from millrace.sql.texts import Edit, Part, quote
+from millrace.front.conjuncts import Sorted, is_boolean
+from millrace.front.context import Context, Taken
+from millrace.front.from_clause import Chain, Leave
+from millrace.front.names import Found
+from millrace.front.relations import Member
+from millrace.front.stars import expand
+from millrace.front.texts import Edit, Part, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

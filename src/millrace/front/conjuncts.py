@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millrace.expressions import Column, Compare, Predicate, relations_of
+from millrace.front.predicates import Branches, Translator, conjuncts, disjuncts, unwrap
 from millrace.spec import Equality
-from millrace.sql.predicates import Branches, Translator, conjuncts, disjuncts, unwrap
 
 # Functions whose value differs between two calls, as sqlglot's classes and by name.
 _VOLATILE = tuple(

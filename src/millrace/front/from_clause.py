@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millrace.sql.names import Scope, Source, is_join_group
-from millrace.sql.parse import Span, Statement
+from millrace.front.names import Scope, Source, is_join_group
+from millrace.front.parse import Span, Statement
 
 
 class Leave(Exception):

@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.sql.coercion import Constant, digits_of, plain_date
-from millrace.sql.texts import Frames
+from millrace.front.coercion import Constant, digits_of, plain_date
+from millrace.front.texts import Frames
 
 _INTEGER = re.compile(r"\d+")
 _DECIMAL = re.compile(r"\d+\.\d*|\.\d+")

@@ -16,10 +16,10 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import InputError
+from millrace.front.coercion import Field, field_of
+from millrace.front.texts import Frames, placeholders, quote, substitute
 from millrace.sources.parquet import ParquetTable, open_table
 from millrace.spark.types import spark_schema
-from millrace.sql.coercion import Field, field_of
-from millrace.sql.texts import Frames, placeholders, quote, substitute
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -32,8 +32,8 @@ from millrace.expressions import (
     Truth,
     relations_of,
 )
-from millrace.sql.coercion import Constant, Field, comparison_type, with_constant
-from millrace.sql.constants import Constants, is_constant
+from millrace.front.coercion import Constant, Field, comparison_type, with_constant
+from millrace.front.constants import Constants, is_constant
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",

@@ -1,0 +1,1 @@
+"""The SQL front: queries in, DataFrames out, their inner joins run by eddies."""
