@@ -10,6 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+QUERIES = (
+    "select count(*) from big join small on big.k = small.k",
+    "select big.k, count(*) n from big join small using (k) group by 1",
+    "select a.k from big a, small b where a.k = b.k and a.big < 9 "
+    "union all select c.small from small c, small d where c.k = d.k",
+)
+
 
 def main(kind: str, folder: str) -> None:
     import pyspark
@@ -27,6 +34,7 @@ def main(kind: str, folder: str) -> None:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
+    import millrace
     from millrace.block import Block, FrameInput, ParquetInput
     from millrace.expressions import ColumnRef
     from millrace.options import Options
@@ -61,6 +69,14 @@ def main(kind: str, folder: str) -> None:
         both = len(twice.collect())
         after = sum(f.output_tuples for f in run.figures(twice)) if options.report else len(rows)
         outcome[label] = [rows == expected, found == len(rows), both == len(rows), after == len(rows)]
+    paths = {name: table.path for name, table in tables.items()}
+    for text in QUERIES:
+        query = millrace.query(text, spark, paths)
+        rows = sorted(map(tuple, query.df.collect()))
+        spark.read.parquet(paths["big"]).createOrReplaceTempView("big")
+        spark.read.parquet(paths["small"]).createOrReplaceTempView("small")
+        figures = query.report().totals.output_tuples
+        outcome[text] = [rows == sorted(map(tuple, spark.sql(text).collect())), figures > 0]
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
 
