@@ -11,7 +11,7 @@ NEEDS_VENV := Python cannot make virtual environments here: install its venv pac
 .PHONY: help demo test machine clean
 
 help:
-	@echo "make demo   run three joins of TPC-H with Millrace and with Spark SQL, and compare"
+	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
 	@echo "make test   check style and types and run all tests"
 	@echo "make clean  remove what the two made here"
 

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 QUERIES = (
     "select count(*) from big join small on big.k = small.k",
     "select big.k, count(*) n from big join small using (k) group by 1",
-    "select a.k from big a, small b where a.k = b.k and a.big < 9 "
-    "union all select c.small from small c, small d where c.k = d.k",
+    """
+    select a.k from big a, small b where a.k = b.k and a.big < 9
+    union all select c.small from small c, small d where c.k = d.k
+    """,
 )
 
 

@@ -10,6 +10,8 @@ what ``spark.sql`` raises, and it is what runs when anything about the rewriting
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -71,7 +73,7 @@ def prepare(
     """Return a query with its DataFrame, its explanation and its report; see :func:`sql`."""
     settings = Options.of(options)
     statement = parse(query)
-    session = spark or SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    session = spark or SparkSession.getActiveSession() or _new_session()
     frames = Frames(session)
     catalog = Catalog(frames, tables)
     if statement.root is None:
@@ -112,6 +114,12 @@ def prepare(
 
 
 query = prepare
+
+
+def _new_session() -> SparkSession:
+    """Make a session whose workers run this Python: the one on the PATH may lack what they need."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.getOrCreate()
 
 
 def join(
