@@ -1,8 +1,11 @@
 """A hash table from ``int64`` codes to row numbers: the one index under every join.
 
 Rows are numbered in the order of insertion. Rows of the same code form a chain, newer rows before
-older ones; a slot leads to the newest. A probe can stop when its output buffer is full and go on
-later, as long as nothing is inserted in between (an insert may rebuild the table).
+older ones; a slot leads to the newest. Every link says whether the chain goes on behind its row: a
+row ``r`` stands as ``r`` where it is the last and as ``-(r + 2)`` where another follows, so that
+the end of a chain is known without a look at it; -1 is no row. A probe can stop when its output
+buffer is full and go on later, as long as nothing is inserted in between (an insert may rebuild
+the table).
 
 Two addressings lead to the chains. *Dense*: the codes seen span a range not much larger than their
 number, so a code's slot is its distance from the smallest and no comparison is needed; this also
@@ -27,6 +30,7 @@ _LEAST = int(np.iinfo(np.int64).min)
 _SPREAD = np.uint64(29)
 _TAG_BITS = np.uint64(0x7FFFFFFF)
 _TAG = np.int64(0x7FFFFFFF << 32)
+_MORE = np.int64(1 << 31)
 _ROW = np.int64(0x7FFFFFFF)
 MAX_ROWS = 2**31 - 2
 
@@ -34,6 +38,12 @@ MAX_ROWS = 2**31 - 2
 @njit(inline="always")
 def _tag(hashed):  # type: ignore[no-untyped-def]
     return np.int64((hashed ^ (hashed >> _SPREAD)) & _TAG_BITS) << 32
+
+
+@njit(inline="always")
+def _link(held):  # type: ignore[no-untyped-def]
+    row = held & _ROW
+    return -(row + 2) if held & _MORE else row
 
 
 @njit(cache=True, nogil=True)
@@ -47,9 +57,10 @@ def _link_hashed(keys, first, last, slots, nexts, shift):  # type: ignore[no-unt
         while held != _END and (held & _TAG != tag or keys[held & _ROW] != keys[row]):
             slot = (slot + 1) & wrap
             held = slots[slot]
-        distinct += held == _END
-        nexts[row] = _END if held == _END else held & _ROW
-        slots[slot] = tag | row
+        fresh = held == _END
+        distinct += fresh
+        nexts[row] = _END if fresh else _link(held)
+        slots[slot] = tag | row | (0 if fresh else _MORE)
     return distinct
 
 
@@ -59,9 +70,9 @@ def _link_dense(keys, first, last, heads, nexts, base):  # type: ignore[no-untyp
     for row in range(first, last):
         slot = keys[row] - base
         head = heads[slot]
-        distinct += head < 0
+        distinct += head == _END
         nexts[row] = head
-        heads[slot] = row
+        heads[slot] = row if head == _END else -(row + 2)
     return distinct
 
 
@@ -77,7 +88,7 @@ def _enter_hashed(codes, keys, slots, shift, probes, rows):  # type: ignore[no-u
             slot = (slot + 1) & wrap
             held = slots[slot]
         probes[count] = i
-        rows[count] = held & _ROW
+        rows[count] = _link(held) if held != _END else _END
         count += held != _END
     return count
 
@@ -88,10 +99,10 @@ def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-d
     count = 0
     for i in range(len(codes)):
         slot = np.uint64(codes[i]) - np.uint64(np.int64(base))
-        row = heads[slot] if slot < size else _END
+        link = heads[slot] if slot < size else _END
         probes[count] = i
-        rows[count] = row
-        count += row >= 0
+        rows[count] = link
+        count += link != _END
     return count
 
 
@@ -99,7 +110,7 @@ def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-d
 def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # type: ignore[no-untyped-def]
     """Walk all chains a step at a time: no load waits for another, so cache misses overlap.
 
-    ``probes`` and ``rows`` hold where each chain stands, ``active`` of them; places below
+    ``probes`` and ``rows`` hold where each chain stands (a link), ``active`` of them; places below
     ``kept`` have been moved on already, those from ``place`` on have not.
     """
     count = 0
@@ -107,14 +118,15 @@ def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # 
     while active > 0:
         stop = min(active, place + len(left) - count)
         for p in range(place, stop):
-            i, row = probes[p], rows[p]
+            i, link = probes[p], rows[p]
+            goes_on = link < _END
+            row = -(link + 2) if goes_on else link
             left[count] = i
             right[count] = row
             count += not bounded or (low <= row and row < high[i])
-            row = nexts[row]
             probes[kept] = i
-            rows[kept] = row
-            kept += row >= 0
+            rows[kept] = nexts[row if goes_on else 0]  # no look, hence no cache miss, at a chain's end
+            kept += goes_on
         place = stop
         if place < active:
             return count, place, kept, active
@@ -131,7 +143,7 @@ class Walk:
 
     Attributes:
         probes: Positions of the tuples whose chains go on.
-        rows: The row at which each of those chains stands.
+        rows: The link to the row at which each of those chains stands.
         active: Number of those chains.
         low: Only rows from this number on match.
         high: Only rows below ``high[i]`` match tuple ``i``; empty when there is no bound.
