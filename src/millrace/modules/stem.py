@@ -96,11 +96,11 @@ class SteM:
         self.number = number
         self.name = f"SteM({spec.alias})"
         self.complete = False
-        self.layout = KeyLayout.of(graph, number)
+        self._layouts = [KeyLayout.of(graph, r) for r in range(graph.relations)]
+        self.layout = self._layouts[number]
         self.store = RelationStore(spec.schema, self.layout.keys)
         self._spec = spec
         self._graph = graph
-        self._layouts = [KeyLayout.of(graph, r) for r in range(graph.relations)]
         self._indexes: dict[Classes, Multimap] = {}
         self._stamps = np.empty(0, np.int64)
         if spec.distinct and {k.name for k in self.layout.keys} != set(spec.schema.names):
