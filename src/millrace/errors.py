@@ -30,6 +30,10 @@ class UnsupportedType(MillraceError, TypeError):
     """A column's type cannot be used in the place where the query uses it."""
 
 
+class PredicateError(MillraceError, ValueError):
+    """A user's predicate cannot be used as it is written, or returned what is no truth value."""
+
+
 class RoutingError(MillraceError, RuntimeError):
     """A routing policy broke its contract, for example by naming an illegal destination."""
 

@@ -1,0 +1,106 @@
+"""Who may call now: permits for calls under way, and evenly spaced moments to start them.
+
+The invariant: at most ``max_in_flight`` permits are out, and the starts that were given out are at
+least ``1 / per_second`` apart. A bucket of tokens would keep the rate on average only, and let a full
+bucket through at once; the services behind a limit count those. Requests are served in the order in which
+they came, whoever made them.
+
+A start may be given out a little ahead of its time (``ahead``), so that whoever waits for it can
+sleep until exactly then: a late timer on this side would otherwise lose a slot each time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from millrace.clock import Clock
+
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A permit for one call.
+
+    Attributes:
+        owner: Who asked for it.
+        ticket: The owner's own number for the request.
+        start: The call may start at this time (seconds on the limiter's clock), not before.
+    """
+
+    owner: int
+    ticket: int
+    start: float
+
+
+class Limiter:
+    """The limits of one predicate in one job.
+
+    Args:
+        clock: What the starts are measured with.
+        max_in_flight: Permits out at once; None sets no bound.
+        per_second: Starts a second; None sets no bound.
+        ahead: Seconds by which a start may be given out before its time.
+    """
+
+    def __init__(
+        self, clock: Clock, max_in_flight: int | None, per_second: float | None, ahead: float = 0.0
+    ) -> None:
+        self._clock = clock
+        self._most = float("inf") if max_in_flight is None else max_in_flight
+        self._spacing = 0.0 if per_second is None else 1.0 / per_second
+        self._ahead = ahead
+        self._next_start = float("-inf")
+        self._waiting: OrderedDict[_Key, None] = OrderedDict()
+        self._out: set[_Key] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many permits are out."""
+        return len(self._out)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for their permit."""
+        return len(self._waiting)
+
+    def request(self, owner: int, ticket: int) -> None:
+        """Put a request at the end of the queue.
+
+        Raises:
+            ValueError: The owner has a request or a permit of this number already.
+        """
+        key = (owner, ticket)
+        if key in self._waiting or key in self._out:
+            raise ValueError(f"ticket {ticket} is in use")
+        self._waiting[key] = None
+
+    def grants(self) -> list[Grant]:
+        """Give out the permits that are due, in the order of the requests."""
+        now = self._clock.now()
+        given = []
+        while self._waiting and len(self._out) < self._most and self._next_start <= now + self._ahead:
+            key, _ = self._waiting.popitem(last=False)
+            self._out.add(key)
+            start = max(now, self._next_start)
+            self._next_start = start + self._spacing
+            given.append(Grant(*key, start))
+        return given
+
+    def due(self) -> float | None:
+        """Return when to ask for grants again if nothing else happens; None while nothing can be due."""
+        if not self._waiting or len(self._out) >= self._most:
+            return None
+        return self._next_start - self._ahead
+
+    def release(self, owner: int, ticket: int) -> None:
+        """Take a permit back, or a request that waits still; none of both is no error."""
+        self._waiting.pop((owner, ticket), None)
+        self._out.discard((owner, ticket))
+
+    def drop(self, owner: int) -> None:
+        """Take back all permits and requests of an owner that is gone."""
+        for key in [key for key in self._waiting if key[0] == owner]:
+            del self._waiting[key]
+        self._out = {key for key in self._out if key[0] != owner}

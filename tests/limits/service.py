@@ -1,0 +1,72 @@
+"""A web service to ask, which misbehaves as told and counts what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Self
+
+from aiohttp import web
+
+Behaviour = Callable[[int, int], str]
+"""From the argument and how often it has been asked to ``yes``, ``no``, ``hang`` or an HTTP status."""
+
+
+class Service:
+    """Answers ``GET /?x=…`` on a port of its own, in a thread of its own, while the ``with`` block runs.
+
+    Attributes:
+        asked: How often each argument was asked.
+        most: The most requests that were under way at once.
+        starts: When each request came, in seconds.
+    """
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.asked: Counter[int] = Counter()
+        self.now = self.most = 0
+        self.starts: list[float] = []
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        ready: Future[str] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
+        self._thread.start()
+        self.url = ready.result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _run(self, ready: Future[str]) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        application = web.Application()
+        application.router.add_get("/", self._answer)
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        x = int(request.query["x"])
+        self.starts.append(self._loop.time())
+        self.asked[x] += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            behaviour = self._behaviour(x, self.asked[x])
+            if behaviour == "hang":
+                await asyncio.Event().wait()
+            await asyncio.sleep(0.002)  # long enough for others to come meanwhile
+        finally:
+            self.now -= 1
+        if behaviour.isdigit():
+            return web.Response(status=int(behaviour))
+        return web.json_response(behaviour == "yes")
