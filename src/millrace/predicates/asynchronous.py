@@ -1,0 +1,218 @@
+"""Calling predicates that are coroutines: many at once, within the limits of the whole job.
+
+Each attempt takes its turn, so the limits count what a service sees. A call that failed gives its
+turn back before it waits for the next attempt. Rows that equal each other are one question where the
+predicate has ``dedupe``; a question that another task of the job is asking is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import defaultdict
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tenacity import AsyncRetrying, retry_if_exception
+
+from millrace.errors import ExecutionError, PredicateError
+from millrace.limits import Address, Answer, Limits, LocalLimits, RemoteLimits, Settings, digest
+from millrace.predicates.outcome import RAISED, Failure, Outcome
+from millrace.predicates.retries import schedule
+from millrace.predicates.spec import PredicateSpec
+from millrace.predicates.truth import check_sized, truth_of, truths
+from millrace.predicates.values import Values
+
+WIDTH = 64
+"""Calls of one task under way or waiting for their turn, unless ``max_in_flight`` is larger."""
+
+_Row = tuple[Any, ...]
+_Questions = dict[bytes, list[int]]  # by key, the rows that ask the same
+
+
+class AsyncCaller:
+    """Calls a coroutine function once a row, or with ``spec.batch`` once a batch.
+
+    Args:
+        spec: The predicate, of kind ``async``.
+        values: Makes its arguments of columns.
+        limits: Where the tasks of the job agree on its limits; None keeps them within this caller.
+        namespace: Names the job and the predicate there.
+    """
+
+    def __init__(self, spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> None:
+        self._spec = spec
+        self._values = values
+        self._address = limits if spec.limited else None
+        self._namespace = namespace
+        self._settings = Settings(spec.max_in_flight, spec.per_second)
+        self._runner: asyncio.Runner | None = None
+        self._limits: Limits | None = None
+        self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_of_the_function))
+
+    def call(self, columns: list[pa.Array]) -> Outcome:
+        """Return the truth of every row; rows that raise in their last attempt have their failure.
+
+        Raises:
+            PredicateError: The function returned what is no truth value, or too many or too few.
+            ExecutionError: The coordinator of the limits cannot be reached.
+        """
+        if self._runner is None:
+            self._runner = asyncio.Runner()  # one loop for all calls, for what the function keeps open
+        return self._runner.run(self._call(list(zip(*self._values.objects(columns), strict=True))))
+
+    def close(self) -> None:
+        """Give back what is held and end the event loop."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            with runner:
+                runner.run(self._leave())
+
+    async def _call(self, rows: list[_Row]) -> Outcome:
+        if self._limits is None:
+            self._limits = await self._join()
+        questions: _Questions = defaultdict(list)
+        for i, row in enumerate(rows):
+            questions[digest(row) if self._spec.dedupe else i.to_bytes(8, "big")].append(i)
+        asking = _Asking(self._spec, self._retrying, self._limits, rows, questions)
+        try:
+            await asking.run()
+        except BaseException:
+            await self._leave()  # so that others get the questions that are left open
+            raise
+        return asking.outcome()
+
+    async def _join(self) -> Limits:
+        if self._address is None:
+            return LocalLimits(self._settings)
+        return await RemoteLimits.connect(self._address, self._namespace, self._settings)
+
+    async def _leave(self) -> None:
+        limits, self._limits = self._limits, None
+        if limits is not None:
+            await limits.close()
+
+
+class _Asking:
+    """One call of the caller: its questions, and what has been found out."""
+
+    def __init__(
+        self,
+        spec: PredicateSpec,
+        retrying: AsyncRetrying,
+        limits: Limits,
+        rows: list[_Row],
+        questions: _Questions,
+    ) -> None:
+        self._spec = spec
+        self._retrying = retrying
+        self._limits = limits
+        self._rows = rows
+        self._questions = questions
+        self._answers: dict[bytes, Answer] = {}
+        self._width = asyncio.Semaphore(max(WIDTH, spec.max_in_flight or 0))
+        self._calls = 0
+
+    async def run(self) -> None:
+        """Find the answer of every question."""
+        if not self._spec.dedupe:
+            await self._ask(list(self._questions))
+            return
+        claim = await self._limits.claim(list(self._questions))
+        self._answers |= claim.answered
+        await _together([self._ask(claim.ask), self._hear(set(claim.waiting))])
+
+    def outcome(self) -> Outcome:
+        """Return what has been found out, by row."""
+        truth = np.empty(len(self._rows), np.int8)
+        failures = {}
+        for question, positions in self._questions.items():
+            answer = self._answers[question]
+            truth[positions] = answer.truth
+            if answer.failure is not None:
+                failures.update(dict.fromkeys(positions, Failure(*answer.failure)))
+        return Outcome(truth, self._calls, failures)
+
+    async def _hear(self, waiting: set[bytes]) -> None:
+        """Wait for what others are asking, and ask what they leave to us."""
+        while waiting:
+            news = await self._limits.told()
+            waiting.difference_update(news)
+            self._answers |= {key: answer for key, answer in news.items() if answer is not None}
+            await self._ask([key for key, answer in news.items() if answer is None])
+
+    async def _ask(self, questions: Sequence[bytes]) -> None:
+        size = self._spec.batch or 1
+        await _together(
+            [self._ask_piece(questions[low : low + size]) for low in range(0, len(questions), size)]
+        )
+
+    async def _ask_piece(self, questions: Sequence[bytes]) -> None:
+        rows = [self._rows[self._questions[question][0]] for question in questions]
+        known = True
+        async with self._width:
+            try:
+                truth: list[int] = await self._retrying.copy()(self._attempt, rows)
+                found = {key: Answer(each) for key, each in zip(questions, truth, strict=True)}
+            except Exception as error:
+                if not _of_the_function(error):
+                    raise
+                failure = Failure.of(error)
+                # Which row of several is to blame is not known, and nothing for others to rely on.
+                known = len(rows) == 1
+                texts = (failure.kind, failure.message, failure.traceback) if known else None
+                found = dict.fromkeys(questions, Answer(RAISED, texts))
+        self._answers |= found
+        if self._spec.dedupe:
+            self._limits.settle(found if known else dict.fromkeys(questions))
+
+    async def _attempt(self, rows: list[_Row]) -> list[int]:
+        """Call the function once, in its turn; return the truth of each row."""
+        name = self._spec.name
+        async with self._limits.turn():
+            self._calls += len(rows)
+            arguments = [list(column) for column in zip(*rows, strict=True)] if self._spec.batch else rows[0]
+            awaitable = self._spec.function(*arguments)
+            if not inspect.isawaitable(awaitable):
+                raise PredicateError(
+                    f"predicate {name!r} has kind 'async' but returned a {type(awaitable).__name__}, which "
+                    "cannot be awaited: write it as 'async def'"
+                )
+            result = await self._in_time(awaitable)
+        if not self._spec.batch:
+            return [truth_of(result, name)]
+        check_sized(result, len(rows), name)
+        codes: list[int] = truths(list(result), len(rows), name).tolist()
+        return codes
+
+    async def _in_time(self, awaitable: Awaitable[Any]) -> Any:
+        limit = asyncio.timeout(self._spec.timeout)
+        try:
+            async with limit:
+                return await awaitable
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # the function's own
+            raise TimeoutError(f"no answer within {self._spec.timeout:g} s") from error
+
+
+async def _together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all; the first that raises ends the others."""
+    tasks = [asyncio.create_task(each) for each in coroutines]
+    if not tasks:
+        return
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _of_the_function(error: BaseException) -> bool:
+    """Whether it speaks of a row, rather than of how the predicate is written or where it runs."""
+    return isinstance(error, Exception) and not isinstance(error, PredicateError | ExecutionError)

@@ -1,0 +1,195 @@
+"""Calling predicates that are plain functions: a row, a pandas batch or an Arrow batch at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import PredicateError
+from millrace.predicates.outcome import KEPT, RAISED, REJECTED, Caller, Failure, Outcome
+from millrace.predicates.retries import retried
+from millrace.predicates.spec import PredicateSpec
+from millrace.predicates.truth import check_sized, truths
+from millrace.predicates.values import Values
+
+if TYPE_CHECKING:
+    from millrace.limits import Address
+
+Truth = np.ndarray[Any, np.dtype[np.int8]]
+
+
+def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
+    """Return what calls the predicate in this task.
+
+    Args:
+        spec: The predicate.
+        values: Makes its arguments of columns.
+        limits: Where the tasks of the job agree on its limits; None keeps them within this task.
+        namespace: Names the job and the predicate there.
+    """
+    if spec.kind == "async":
+        from millrace.predicates.asynchronous import AsyncCaller  # loads asyncio, which few tasks need
+
+        return AsyncCaller(spec, values, limits, namespace)
+    return RowCaller(spec, values) if spec.kind == "row" else BatchCaller(spec, values)
+
+
+class _Attempts:
+    """The function with its retries, counting those."""
+
+    def __init__(self, spec: PredicateSpec) -> None:
+        self.extra = 0
+        self.function = retried(spec, self._count)
+
+    def _count(self, _: Any) -> None:
+        self.extra += 1
+
+    def take(self) -> int:
+        """Return how many calls were repetitions since this was asked last."""
+        extra, self.extra = self.extra, 0
+        return extra
+
+
+class RowCaller:
+    """Calls the function once a row."""
+
+    def __init__(self, spec: PredicateSpec, values: Values) -> None:
+        self._name = spec.name
+        self._values = values
+        self._attempts = _Attempts(spec)
+
+    def call(self, columns: list[pa.Array]) -> Outcome:
+        """Return the truth of every row; rows that raise have their failure."""
+        rows = len(columns[0])
+        results: list[Any] = []
+        failures: dict[int, Failure] = {}
+        answers = map(self._attempts.function, *self._values.objects(columns))
+        while len(results) < rows:
+            try:
+                results.extend(answers)  # stops at a row that raises, with the answers before it kept
+            except Exception as error:  # noqa: BLE001  # whatever a user's function raises
+                failures[len(results)] = Failure.of(error)
+                results.append(None)
+            else:
+                if len(results) < rows:  # to a loop, StopIteration from the function is an end
+                    failures[len(results)] = Failure("StopIteration", "", "StopIteration\n")
+                    results.append(None)
+        truth = truths(results, rows, self._name)
+        truth[list(failures)] = RAISED
+        return Outcome(truth, rows + self._attempts.take(), failures)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class BatchCaller:
+    """Calls a function over pandas or Arrow columns, for at most ``spec.batch`` rows at once."""
+
+    def __init__(self, spec: PredicateSpec, values: Values) -> None:
+        self._spec = spec
+        self._values = values
+        self._attempts = _Attempts(spec)
+        self._iterated = _Iterated(spec) if spec.kind in ("pandas_iter", "arrow_iter") else None
+
+    def call(self, columns: list[pa.Array]) -> Outcome:
+        """Return the truth of every row; a call that raises leaves all its rows in doubt."""
+        rows = len(columns[0])
+        size = self._spec.batch or max(1, rows)
+        pieces: list[Truth] = []
+        failures: dict[int, Failure] = {}
+        for low in range(0, rows, size):
+            piece = [column.slice(low, size) for column in columns]
+            expected = len(piece[0])
+            try:
+                result = self._ask(piece)
+            except PredicateError:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a user's function raises
+                pieces.append(np.full(expected, RAISED, np.int8))
+                if expected == 1:
+                    failures[low] = Failure.of(error)
+            else:
+                pieces.append(self._truth(result, expected))
+        truth = np.concatenate(pieces) if pieces else np.empty(0, np.int8)
+        return Outcome(truth, rows + self._attempts.take() * size, failures)
+
+    def close(self) -> None:
+        """Let a function over an iterator come to its end."""
+        if self._iterated is not None:
+            self._iterated.close()
+
+    def _ask(self, columns: list[pa.Array]) -> Any:
+        pandas = self._spec.kind.startswith("pandas")
+        arguments = self._values.series(columns) if pandas else self._values.arrays(columns)
+        if self._iterated is not None:
+            return self._iterated.ask(arguments[0] if len(arguments) == 1 else tuple(arguments))
+        return self._attempts.function(*arguments)
+
+    def _truth(self, result: Any, expected: int) -> Truth:
+        if isinstance(result, pa.ChunkedArray):
+            result = result.combine_chunks()
+        if isinstance(result, pa.Array):
+            if not pa.types.is_boolean(result.type) and not pa.types.is_null(result.type):
+                raise PredicateError(
+                    f"predicate {self._spec.name!r} returned an array of {result.type}, expected booleans"
+                )
+            if len(result) == expected:
+                kept = pc.fill_null(result.cast(pa.bool_()), False).to_numpy(zero_copy_only=False)
+                return np.where(kept, KEPT, REJECTED).astype(np.int8)
+        check_sized(result, expected, self._spec.name)
+        if getattr(result, "dtype", None) == np.bool_ and len(result) == expected:
+            return np.asarray(result).astype(np.int8)
+        return truths(_values(result), expected, self._spec.name)
+
+
+class _Iterated:
+    """A function from an iterator of batches to an iterator of truths, asked one batch at a time.
+
+    It runs on from batch to batch, so that what it loads before its loop is loaded once a task. One
+    that looks ahead sees the iterator end, and is started again for the next batch.
+    """
+
+    def __init__(self, spec: PredicateSpec) -> None:
+        self._name = spec.name
+        self._function = spec.function
+        self._waiting: deque[Any] = deque()
+        self._running: Iterator[Any] | None = None
+
+    def ask(self, argument: Any) -> Any:
+        self._waiting.append(argument)
+        try:
+            for _ in range(2):
+                if self._running is None:
+                    self._running = iter(self._function(self._feed()))
+                for result in self._running:
+                    return result
+                self._running = None
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        raise PredicateError(f"predicate {self._name!r} returned no batch for the batch it was given")
+
+    def close(self) -> None:
+        self._waiting.clear()
+        running, self._running = self._running, None
+        if running is not None and hasattr(running, "close"):
+            running.close()
+
+    def _feed(self) -> Iterator[Any]:
+        while self._waiting:
+            yield self._waiting.popleft()
+
+
+def _values(result: Any) -> list[Any]:
+    """Return the truth values of a Series, array or list, with missing ones as None."""
+    import pandas as pd
+
+    if isinstance(result, pd.Series):
+        return [None if missing else value for value, missing in zip(result, result.isna(), strict=True)]
+    return list(result)

@@ -1,0 +1,69 @@
+"""What came of calling a predicate on some rows."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+REJECTED, KEPT, RAISED = 0, 1, 2
+"""Codes of ``Outcome.truth``; null counts as rejected."""
+
+_OURS = ("millrace.predicates", "tenacity", "concurrent.futures")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that a predicate raised, as text, since not every exception pickles.
+
+    Attributes:
+        kind: Name of its class.
+        message: Its own text.
+        traceback: The original traceback, ready to print.
+    """
+
+    kind: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception, with its traceback from the user's function on."""
+        inner = error.__traceback__
+        while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_OURS):
+            inner = inner.tb_next
+        text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
+        return cls(type(error).__name__, str(error), text)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The truth of a predicate for some rows.
+
+    Attributes:
+        truth: ``int8`` of shape ``(n,)``: ``KEPT``, ``REJECTED`` (also for null) or ``RAISED``.
+        calls: Rows that the function was called for, counting repeated ones each time.
+        failures: By position, what was raised there. A call over several rows that raises leaves
+            all its rows ``RAISED`` without a failure: which of them is to blame is not known.
+    """
+
+    truth: np.ndarray[Any, np.dtype[np.int8]]
+    calls: int
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+
+class Caller(Protocol):
+    """Calls one predicate; made inside the task, and kept for all of the task."""
+
+    def call(self, columns: list[pa.Array]) -> Outcome:
+        """Return the truth for every row of the argument columns (one array an argument).
+
+        Raises:
+            PredicateError: The function returned what is no truth value, or too many or too few.
+        """
+
+    def close(self) -> None:
+        """Let go of connections, event loops and generators."""

@@ -1,0 +1,123 @@
+"""What a user's predicate is: a Python function, and how it is to be called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from millrace.errors import OptionError, PredicateError, near
+
+Kind = Literal["row", "pandas", "arrow", "pandas_iter", "arrow_iter", "async"]
+KINDS: tuple[str, ...] = ("row", "pandas", "arrow", "async")
+"""What a user may name; the two others are PySpark's functions over iterators of batches."""
+
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True)
+class PredicateSpec:
+    """A predicate; travels to the tasks inside Spark's closures.
+
+    Attributes:
+        name: What reports, plans and errors call it.
+        function: Gets one value per argument and returns True, False or None (kind ``row`` and,
+            as a coroutine, ``async``); or one pandas Series (``pandas``), one Arrow array
+            (``arrow``) or, for ``async`` with ``batch``, one list per argument, and returns as
+            many truth values. The ``_iter`` kinds get an iterator of batches and return one.
+        kind: Which of these.
+        deterministic: False pins it to its place among the predicates.
+        on_error: ``"fail"`` fails the query, ``"null"`` takes a raising row's truth as null.
+        batch: At most this many rows a call, for kinds that take several; None leaves it open and
+            calls an ``async`` function once a row.
+        retries: How often a raising call is repeated.
+        timeout: Seconds an ``async`` call may take; None lets it take for ever.
+        max_in_flight: For ``async``: calls under way at once, over all tasks of the job.
+        per_second: For ``async``: calls started per second, over all tasks of the job.
+        dedupe: For ``async``: ask once per job for equal arguments.
+
+    Raises:
+        OptionError: A setting is unknown, out of range or of no use for the kind.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    kind: Kind = "row"
+    deterministic: bool = True
+    on_error: Literal["fail", "null"] = "fail"
+    batch: int | None = None
+    retries: int = 0
+    timeout: float | None = None
+    max_in_flight: int | None = None
+    per_second: float | None = None
+    dedupe: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise PredicateError(
+                f"predicate {self.name!r} is a {type(self.function).__name__}, not a function"
+            )
+        if self.kind not in (*KINDS, "pandas_iter", "arrow_iter"):
+            raise OptionError(f"predicate {self.name!r} has kind {self.kind!r}: {near(self.kind, KINDS)}")
+        if self.on_error not in ("fail", "null"):
+            raise OptionError(f"predicate {self.name!r}: on_error is 'fail' or 'null', got {self.on_error!r}")
+        coroutine = is_coroutine(self.function)
+        if coroutine and self.kind != "async":
+            raise PredicateError(
+                f"predicate {self.name!r} is a coroutine function (async def) but its kind is {self.kind!r}: "
+                "declare it with kind='async'"
+            )
+        if self.kind == "async" and not coroutine:
+            raise PredicateError(
+                f"predicate {self.name!r} has kind 'async' but is no coroutine function: write it as "
+                "'async def', or give it another kind"
+            )
+        self._whole("batch", 1)
+        self._whole("max_in_flight", 1)
+        if type(self.retries) is not int or not 0 <= self.retries <= 1000:
+            raise OptionError(
+                f"predicate {self.name!r}: retries is {self.retries!r}, expected a whole number from 0 "
+                "to 1,000"
+            )
+        self._positive("timeout")
+        self._positive("per_second")
+        if self.batch is not None and self.kind == "row":
+            raise OptionError(
+                f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
+            )
+        for setting in ("timeout", "max_in_flight", "per_second", "dedupe"):
+            if self.kind != "async" and getattr(self, setting):
+                raise OptionError(
+                    f"predicate {self.name!r}: {setting} needs kind='async'; a call of kind {self.kind!r} "
+                    "cannot be interrupted or made to wait"
+                )
+
+    def _whole(self, setting: str, low: int) -> None:
+        value = getattr(self, setting)
+        if value is None:
+            return
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MOST:
+            raise OptionError(
+                f"predicate {self.name!r}: {setting} is {value!r}, expected a whole number from {low} to "
+                f"{_MOST:,}"
+            )
+
+    def _positive(self, setting: str) -> None:
+        value = getattr(self, setting)
+        if value is None:
+            return
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < float("inf"):
+            raise OptionError(f"predicate {self.name!r}: {setting} is {value!r}, expected a number above 0")
+
+    @property
+    def limited(self) -> bool:
+        """Whether its tasks have to agree with each other on when, or whether, to call it."""
+        return self.max_in_flight is not None or self.per_second is not None or self.dedupe
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Return whether calling the function gives something to await."""
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object with an async __call__
+    return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(call)

@@ -1,0 +1,477 @@
+"""Coroutine predicates: right truths, limits that hold over callers, and nothing that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import aiohttp
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.errors import ExecutionError, PredicateError
+from millrace.limits import Address, Coordinator
+from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous, retries
+from millrace.predicates.asynchronous import AsyncCaller
+from tests.limits.service import Service
+
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+PATIENCE = 30  # seconds until a test that hangs fails
+TRUTH = {True: KEPT, False: REJECTED, None: REJECTED, "raises": RAISED}
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch):
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.004)
+
+
+@pytest.fixture(scope="module")
+def coordinator():
+    """One for all tests; each has namespaces of its own."""
+    served = Coordinator()
+    yield served
+    served.close()
+
+
+@pytest.fixture(params=["alone", "shared"])
+def address(request, coordinator):
+    """Limits within the caller, and through a coordinator."""
+    return coordinator.address if request.param == "shared" else None
+
+
+def caller(function, address=None, namespace="n", **options) -> AsyncCaller:
+    spec = PredicateSpec("p", function, "async", **options)
+    return AsyncCaller(spec, PlainValues(), address, namespace)
+
+
+def call(function, values, address=None, namespace="n", **options):
+    """Call once, with a caller of its own."""
+    each = caller(function, address, namespace, **options)
+    try:
+        return each.call([pa.array(values)])
+    finally:
+        each.close()
+
+
+def ask(url):
+    """A predicate that asks the service."""
+
+    async def asking(x):
+        async with aiohttp.ClientSession() as session, session.get(url, params={"x": x}) as response:
+            response.raise_for_status()
+            return await response.json()
+
+    return asking
+
+
+def several(function, pieces, address, namespace, **options):
+    """Call for every piece at the same time, as the tasks of a job do."""
+    with ThreadPoolExecutor(len(pieces)) as pool:
+        running = [pool.submit(call, function, piece, address, namespace, **options) for piece in pieces]
+        return [each.result(PATIENCE) for each in running]
+
+
+def plain(outcomes):
+    """A coroutine function, one for batches, and the counts of calls by argument."""
+    asked = Counter()
+
+    def one(x):
+        asked[x] += 1
+        if outcomes[x] == "raises":
+            raise ValueError(f"no {x}")
+        return outcomes[x]
+
+    async def row(x):
+        await asyncio.sleep(0)
+        return one(x)
+
+    async def batch(xs):
+        await asyncio.sleep(0)
+        return [one(x) for x in xs]
+
+    return row, batch, asked
+
+
+@LAWS
+@given(
+    st.lists(st.sampled_from([True, False, None, "raises"]), min_size=5, max_size=5),
+    st.lists(st.integers(0, 4), max_size=30),
+    st.integers(0, 2),
+    st.booleans(),
+    st.none() | st.integers(1, 3),
+)
+def test_every_row_gets_its_truth(outcomes, values, retries, dedupe, cap):
+    """Rows have what the function says, failures are told by row, and calls are counted exactly."""
+    row, _, asked = plain(outcomes)
+    result = call(row, pa.array(values, pa.int64()), retries=retries, dedupe=dedupe, max_in_flight=cap)
+    assert result.truth.tolist() == [TRUTH[outcomes[x]] for x in values]
+    assert result.truth.dtype == np.int8
+    assert set(result.failures) == {i for i, x in enumerate(values) if outcomes[x] == "raises"}
+    for i, failure in result.failures.items():
+        assert (failure.kind, failure.message) == ("ValueError", f"no {values[i]}")
+        assert "in one" in failure.traceback
+    questions = Counter(set(values) if dedupe else values)
+    attempts = {x: n * (retries + 1 if outcomes[x] == "raises" else 1) for x, n in questions.items()}
+    assert asked == attempts
+    assert result.calls == sum(attempts.values())
+
+
+@LAWS
+@given(
+    st.lists(st.sampled_from([True, False, None, "raises"]), min_size=5, max_size=5),
+    st.lists(st.integers(0, 4), max_size=30),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_a_batch_that_raises_leaves_its_rows_in_doubt(outcomes, values, size, dedupe):
+    """Its rows have no failure unless it is one row; the other batches have their truths."""
+    _, batch, _ = plain(outcomes)
+    result = call(batch, pa.array(values, pa.int64()), batch=size, dedupe=dedupe)
+    questions = list(dict.fromkeys(values)) if dedupe else values
+    pieces = [questions[low : low + size] for low in range(0, len(questions), size)]
+    bad = {x for piece in pieces for x in piece if "raises" in [outcomes[each] for each in piece]}
+    if dedupe:
+        assert result.truth.tolist() == [RAISED if x in bad else TRUTH[outcomes[x]] for x in values]
+    else:
+        expected = [
+            RAISED if "raises" in [outcomes[each] for each in piece] else TRUTH[outcomes[x]]
+            for piece in pieces
+            for x in piece
+        ]
+        assert result.truth.tolist() == expected
+    alone = {piece[0] for piece in pieces if len(piece) == 1 and outcomes[piece[0]] == "raises"}
+    assert {values[i] for i in result.failures} == alone
+    assert result.calls == len(questions)
+
+
+def test_what_a_batch_left_in_doubt_is_asked_again(address):
+    """With dedupe a failed batch is no answer: asked singly, each row gets its own."""
+    _, batch, asked = plain([True, "raises", False])
+    each = caller(batch, address, "doubt", batch=3, dedupe=True)
+    assert each.call([pa.array([0, 1, 2])]).truth.tolist() == [RAISED] * 3
+    singly = [each.call([pa.array([x])]) for x in range(3)]
+    assert [int(outcome.truth[0]) for outcome in singly] == [KEPT, RAISED, REJECTED]
+    assert singly[1].failures[0].message == "no 1"
+    assert asked == {0: 2, 1: 2, 2: 1}
+    each.close()
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_the_service_never_sees_more_than_the_cap(coordinator, cap):
+    """Four callers at once use all of the cap, and never more of it."""
+    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
+        pieces = [list(range(low, low + 15)) for low in range(0, 60, 15)]
+        outcomes = several(
+            ask(service.url), pieces, coordinator.address, f"cap {cap}", max_in_flight=cap, timeout=PATIENCE
+        )
+    for piece, outcome in zip(pieces, outcomes, strict=True):
+        assert outcome.truth.tolist() == [x % 2 for x in piece]
+    assert service.most == cap
+    assert service.asked == Counter(range(60))
+
+
+def test_the_service_sees_calls_at_the_rate(coordinator):
+    """Calls of four callers, repeated ones included, take their time together."""
+    with Service(lambda x, nth: "500" if nth == 1 and x % 3 == 0 else "yes") as service:
+        pieces = [list(range(low, low + 6)) for low in range(0, 24, 6)]
+        outcomes = several(ask(service.url), pieces, coordinator.address, "rate", per_second=100, retries=1)
+    assert sum(outcome.calls for outcome in outcomes) == len(service.starts) == 24 + 8
+    assert all(outcome.truth.all() for outcome in outcomes)
+    assert max(service.starts) - min(service.starts) >= 31 / 100 * 0.95
+
+
+def test_each_distinct_argument_is_asked_once(coordinator):
+    """Four callers with the same arguments ask each once between them, and all have the answers."""
+    values = [*range(40), *range(0, 40, 2), None]
+    with Service(lambda x, _: "yes" if x % 3 else "no") as service:
+        pieces = [values, values[::-1], values[7:] + values[:7], values[:30]]
+
+        async def asking(x):
+            return None if x is None else await ask(service.url)(x)
+
+        outcomes = several(asking, pieces, coordinator.address, "once", dedupe=True)
+    assert service.asked == Counter(range(40))
+    assert sum(outcome.calls for outcome in outcomes) == 41
+    for piece, outcome in zip(pieces, outcomes, strict=True):
+        assert outcome.truth.tolist() == [int(x is not None and x % 3 > 0) for x in piece]
+
+
+def test_a_failure_is_shared_like_an_answer(coordinator):
+    """An argument that fails in all attempts fails for everyone, without being asked again."""
+    with Service(lambda x, _: "500" if x == 3 else "yes") as service:
+        outcomes = several(
+            ask(service.url), [list(range(6))] * 3, coordinator.address, "failed", dedupe=True, retries=2
+        )
+    assert service.asked == {0: 1, 1: 1, 2: 1, 3: 3, 4: 1, 5: 1}
+    for outcome in outcomes:
+        assert outcome.truth.tolist() == [KEPT] * 3 + [RAISED] + [KEPT] * 2
+        assert outcome.failures[3].kind == "ClientResponseError" and "500" in outcome.failures[3].message
+
+
+@pytest.mark.parametrize("status", ["429", "500"])
+def test_a_service_that_recovers_is_asked_again(address, status):
+    """Two bad answers and a good one make a truth, with three calls counted."""
+    with Service(lambda _, nth: status if nth < 3 else "yes") as service:
+        outcome = call(
+            ask(service.url), list(range(10)), address, f"recovers {status}", retries=2, max_in_flight=4
+        )
+    assert outcome.truth.tolist() == [KEPT] * 10
+    assert not outcome.failures
+    assert outcome.calls == 30
+    assert service.most <= 4
+
+
+def test_a_service_that_does_not_recover_fails_its_rows_only(address):
+    """After the last attempt the row has its failure; the others have their truths."""
+    with Service(lambda x, _: "429" if x % 5 == 0 else "no") as service:
+        outcome = call(ask(service.url), list(range(10)), address, "broken", retries=2, max_in_flight=4)
+    assert outcome.truth.tolist() == [RAISED if x % 5 == 0 else REJECTED for x in range(10)]
+    assert {failure.kind for failure in outcome.failures.values()} == {"ClientResponseError"}
+    assert service.asked == {x: 3 if x % 5 == 0 else 1 for x in range(10)}
+
+
+def test_hanging_calls_end_at_the_timeout(address):
+    """They are called off, repeated, and fail with the reason; their turns go to the others."""
+    with Service(lambda x, nth: "hang" if x == 4 or (x == 5 and nth == 1) else "yes") as service:
+        outcome = call(
+            ask(service.url), list(range(10)), address, "hangs", retries=1, max_in_flight=1, timeout=0.2
+        )
+    assert outcome.truth.tolist() == [KEPT] * 4 + [RAISED] + [KEPT] * 5
+    assert (outcome.failures[4].kind, outcome.failures[4].message) == (
+        "TimeoutError",
+        "no answer within 0.2 s",
+    )
+    assert "in asking" in outcome.failures[4].traceback
+    assert outcome.calls == 12
+
+
+def test_a_failed_call_gives_its_turn_back_while_it_waits():
+    """With one turn for all, the others go before the next attempt of the one that failed."""
+    order = []
+
+    async def first_fails(x):
+        order.append(x)
+        if order == [0]:
+            raise ValueError
+        return True
+
+    assert call(first_fails, list(range(5)), max_in_flight=1, retries=1).truth.all()
+    assert order == [0, 1, 2, 3, 4, 0]
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, asynchronous.WIDTH), ({"max_in_flight": 200}, 200)])
+def test_concurrency_is_bounded_without_a_cap(options, most):
+    """A task has a bounded number of calls under way, or as many as the cap allows."""
+    now = [0, 0]
+
+    async def count(_):
+        now[0] += 1
+        now[1] = max(now)
+        await asyncio.sleep(0.001)
+        now[0] -= 1
+        return True
+
+    assert call(count, list(range(300)), **options).truth.all()
+    assert now == [0, most]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1, r"predicate 'p' returned 1 of type int: expected True, False or None"),
+        ("yes", r"'p' returned 'yes' of type str"),
+        ("y" * 500, r"'p' returned 'y{79}… of type str"),
+        (np.array([True]), r"of type ndarray"),
+    ],
+)
+def test_what_is_no_truth_value_is_an_error(address, value, message):
+    """It is not repeated, and names the predicate, the value and its type."""
+    calls = []
+
+    async def bad(x):
+        calls.append(x)
+        return value
+
+    with pytest.raises(PredicateError, match=message):
+        call(bad, [1], address, f"bad {message}", retries=3, max_in_flight=1)
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([True, False], r"'p' returned 2 truth values for 3 rows"),
+        ([True, 0, None], r"'p' returned 0 of type int"),
+        (True, r"returned a bool for a batch of 3 rows"),
+        ("yes", r"returned a str for a batch of 3 rows"),
+    ],
+)
+def test_a_batch_answers_with_as_many_truth_values(result, message):
+    """Wrong lengths, other types and single values are errors that say what was expected."""
+
+    async def bad(xs):
+        return result
+
+    with pytest.raises(PredicateError, match=message):
+        call(bad, [1, 2, 3], batch=3, retries=1)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_numpy_truths_and_any_sequence_will_do(kind):
+    """Booleans of numpy count as Python's, and None as false."""
+
+    async def batch(xs, ys):
+        assert isinstance(xs, list) and ys == [str(x) for x in xs]
+        return kind([np.bool_(x > 1) for x in xs])
+
+    async def row(x):
+        return np.bool_(x > 1) if x else None
+
+    each = caller(batch, batch=2)
+    assert each.call([pa.array([1, 2, 3]), pa.array(["1", "2", "3"])]).truth.tolist() == [0, 1, 1]
+    each.close()
+    assert call(row, [0, 1, 2]).truth.tolist() == [0, 0, 1]
+
+
+def test_a_function_that_cannot_be_awaited_is_an_error():
+    """A plain function that passes for a coroutine function is found out at its first call."""
+
+    async def declared(x):
+        return True
+
+    @functools.wraps(declared)
+    def plain_function(x):
+        return True
+
+    with pytest.raises(PredicateError, match=r"'p' has kind 'async' but returned a bool"):
+        call(plain_function, [1], retries=3)
+
+
+def test_another_caller_takes_over_what_a_broken_one_leaves(coordinator):
+    """A caller that fails gives up its questions at once, not only when it is closed."""
+
+    async def bad(_):
+        return "bad"
+
+    async def good(_):
+        return True
+
+    broken, fine = (caller(each, coordinator.address, "left", dedupe=True) for each in (bad, good))
+    with pytest.raises(PredicateError):
+        broken.call([pa.array([1, 2, 3])])
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(fine.call, [pa.array([1, 2, 3])]).result(PATIENCE)
+        pool.submit(fine.close).result(PATIENCE)
+    assert outcome.truth.tolist() == [KEPT] * 3
+    broken.close()
+
+
+def test_a_cancelled_function_ends_the_call(address):
+    """It is neither a failure of the row nor repeated, and the caller can be used again."""
+    calls = []
+
+    async def cancelled(x):
+        calls.append(x)
+        if len(calls) == 1:
+            raise asyncio.CancelledError
+        return True
+
+    each = caller(cancelled, address, "cancelled", retries=3, max_in_flight=1)
+    with pytest.raises(asyncio.CancelledError):
+        each.call([pa.array([1])])
+    assert each.call([pa.array([1])]).truth.tolist() == [KEPT]
+    assert calls == [1, 1]
+    each.close()
+
+
+@pytest.fixture
+def python_interrupts():
+    """Let Ctrl-C raise as Python does: Spark sessions, once made, handle it in a way of their own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_the_call(address, python_interrupts):
+    """Ctrl-C while calls are under way comes through, and closing is clean."""
+
+    async def interrupted(x):
+        if x == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    each = caller(interrupted, address, "interrupted", retries=3, max_in_flight=10, dedupe=True)
+    with pytest.raises(KeyboardInterrupt):
+        each.call([pa.array(range(5))])
+    each.close()
+
+
+def test_one_event_loop_serves_all_calls():
+    """What the function keeps open between calls works on, and what it left running is ended by close."""
+    loops, endings = set(), []
+
+    async def linger():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            endings.append("ended")
+
+    async def keeping(x):
+        loops.add(asyncio.get_running_loop())
+        if x == 0:
+            keeping.task = asyncio.create_task(linger())
+        return True
+
+    each = caller(keeping)
+    for x in range(3):
+        each.call([pa.array([x])])
+    assert len(loops) == 1 and not endings
+    each.close()
+    each.close()
+    assert endings == ["ended"] and loops.pop().is_closed()
+
+
+def test_a_coordinator_out_of_reach_fails_the_call():
+    """Only for a predicate with limits: others have nothing to agree on."""
+
+    async def yes(_):
+        return True
+
+    nowhere = Address("127.0.0.1", 1, "")
+    with pytest.raises(ExecutionError, match="`limits_host`"):
+        call(yes, [1], nowhere, max_in_flight=1, retries=2)
+    assert call(yes, [1], nowhere).truth.tolist() == [KEPT]
+
+
+def test_no_rows_need_no_calls(address):
+    """An empty batch has an empty outcome."""
+
+    async def never(_):
+        raise AssertionError
+
+    outcome = call(never, pa.array([], pa.int64()), address, "empty", max_in_flight=1, dedupe=True)
+    assert (outcome.truth.tolist(), outcome.calls, outcome.failures) == ([], 0, {})
+
+
+def test_waits_between_attempts_grow(monkeypatch):
+    """The bounds of the random waits double from attempt to attempt, up to the longest."""
+    bounds = []
+
+    def most(low, high):
+        bounds.append(high)
+        return 0.0
+
+    monkeypatch.setattr("tenacity.wait.random.uniform", most)
+
+    async def fails(_):
+        raise ValueError
+
+    call(fails, [1], retries=4)
+    assert bounds[:4] == pytest.approx([0.001, 0.002, 0.004, 0.004])

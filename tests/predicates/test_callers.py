@@ -1,0 +1,149 @@
+"""Calling plain functions: a row, a pandas batch or an Arrow batch at a time."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, retries
+from millrace.predicates.callers import caller_of
+
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+class Boom(Exception):
+    """What functions raise here."""
+
+
+def caller(function, kind="row", **how):
+    return caller_of(PredicateSpec("p", function, kind, **how), PlainValues(), None, "")
+
+
+def numbers(*values):
+    return [pa.array(values, pa.int64())]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    """Repeat at once."""
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.0)
+
+
+@LAWS
+@given(st.lists(st.sampled_from([True, False, None, "raise", "stop"]), max_size=30))
+def test_a_row_that_raises_disturbs_no_other(answers):
+    """Every row is called once, in order, whatever the ones before it did, StopIteration included."""
+    asked = []
+
+    def one(i):
+        asked.append(i)
+        if answers[i] == "raise":
+            raise Boom(f"row {i}")
+        if answers[i] == "stop":
+            raise StopIteration
+        return answers[i]
+
+    outcome = caller(one).call(numbers(*range(len(answers))))
+    codes = {True: KEPT, False: REJECTED, None: REJECTED, "raise": RAISED, "stop": RAISED}
+    assert outcome.truth.tolist() == [codes[a] for a in answers]
+    assert asked == list(range(len(answers)))
+    assert outcome.calls == len(answers)
+    kinds = {"raise": "Boom", "stop": "StopIteration"}
+    told = {i: failure.kind for i, failure in outcome.failures.items()}
+    assert told == {i: kinds[a] for i, a in enumerate(answers) if a in kinds}
+
+
+def test_a_call_is_repeated_as_often_as_retries_allow():
+    """What raises twice passes with two retries and fails with one; every attempt counts as a call."""
+    attempts = []
+
+    def flaky(x):
+        attempts.append(x)
+        if attempts.count(x) < 3:
+            raise Boom(str(x))
+        return True
+
+    outcome = caller(flaky, retries=2).call(numbers(1, 2))
+    assert outcome.truth.tolist() == [KEPT, KEPT]
+    assert outcome.calls == len(attempts) == 6
+    attempts.clear()
+    outcome = caller(flaky, retries=1).call(numbers(1))
+    assert outcome.truth.tolist() == [RAISED]
+    assert outcome.failures[0].message == "1"
+    assert outcome.calls == 2
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow"])
+def test_batches_are_cut_to_size(kind):
+    """A function gets at most ``batch`` rows at once; one bad batch does not disturb the others."""
+    sizes = []
+
+    def many(values):
+        sizes.append(len(values))
+        if int(values.to_pylist()[0] if kind == "arrow" else values[0]) == 3:
+            raise Boom("second batch")
+        return values > 4 if kind == "pandas" else pa.array([v > 4 for v in values.to_pylist()])
+
+    outcome = caller(many, kind, batch=3).call(numbers(*range(8)))
+    assert sizes == [3, 3, 2]
+    assert outcome.truth.tolist() == [REJECTED] * 3 + [RAISED] * 3 + [KEPT] * 2
+    assert not outcome.failures  # which of the three is to blame is not known
+    assert outcome.calls == 8
+
+
+@pytest.mark.parametrize("looking_ahead", [False, True])
+def test_a_function_over_an_iterator_runs_on_from_batch_to_batch(looking_ahead):
+    """What it loads before its loop is loaded once; one that looks ahead is started again instead."""
+    loaded = []
+
+    def over(batches):
+        loaded.append(True)
+        if looking_ahead:
+            batches = list(batches)
+        for batch in batches:
+            yield batch % 2 == 0
+
+    made = caller(over, "pandas_iter")
+    for low in (0, 10, 20):
+        outcome = made.call(numbers(low, low + 1, low + 2))
+        assert outcome.truth.tolist() == [KEPT, REJECTED, KEPT]
+    assert len(loaded) == (3 if looking_ahead else 1)
+    made.close()
+
+
+def test_a_function_over_an_iterator_starts_again_after_it_raised():
+    """A generator that raised is dead; the next batch gets a new one."""
+
+    def over(batches):
+        for batch in batches:
+            if (batch > 100).any():
+                raise Boom("too much")
+            yield batch > 0
+
+    made = caller(over, "pandas_iter")
+    assert made.call(numbers(500)).truth.tolist() == [RAISED]
+    assert made.call(numbers(5, 0)).truth.tolist() == [KEPT, REJECTED]
+
+
+def test_missing_values_of_pandas_count_as_rejected():
+    """None, NaN and pandas' own missing value, in object and in nullable columns."""
+    for given_ in (
+        pd.Series([True, None, False], dtype=object),
+        pd.Series([True, float("nan"), False], dtype=object),
+        pd.Series([True, pd.NA, False], dtype="boolean"),
+    ):
+        outcome = caller(lambda _, given_=given_: given_, "pandas").call(numbers(1, 2, 3))
+        assert outcome.truth.tolist() == [KEPT, REJECTED, REJECTED]
+
+
+def test_the_traceback_begins_in_the_users_function():
+    """Frames of the machinery around it are left out."""
+
+    def picky(x):
+        raise Boom("no")
+
+    failure = caller(picky, retries=1).call(numbers(1)).failures[0]
+    assert "in picky" in failure.traceback
+    assert failure.traceback.count("File ") == 1
