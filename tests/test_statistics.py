@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock, WallClock
-from millrace.statistics import Account, Statistics
+from millrace.statistics import Account, Profile, Statistics
 
 LAWS = settings(max_examples=100, deadline=None, derandomize=True)
 calls = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 900), st.floats(0, 1)), max_size=40)
@@ -108,3 +111,43 @@ def test_clocks_never_go_back() -> None:
         clock.advance(-1.0)
     wall = WallClock()
     assert wall.now() <= wall.now()
+
+
+@LAWS
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.lists(st.integers(0, 7), max_size=9)), max_size=12),
+    st.integers(0, 2),
+    st.integers(0, 7),
+    st.none() | st.integers(0, 40),
+)
+def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given_, newest):
+    """Whatever pieces came, the window holds the newest tuples, and conditions are counted on these."""
+    profile = Profile(16)
+    everything = []
+    for evaluated, passed in pieces:
+        profile.add(evaluated, np.array([p & evaluated for p in passed], np.uint64))
+        everything += [(evaluated, p & evaluated) for p in passed]
+    seen = everything[-16:]
+    assert profile.held == len(seen)
+    seen = seen if newest is None else seen[max(0, len(seen) - newest) :]
+    bit = 1 << predicate
+    met = [p for e, p in seen if e & (bit | given_) == bit | given_ and p & given_ == given_]
+    assert profile.passing(predicate, given_, newest) == (len(met), sum(p & bit != 0 for p in met))
+    again = Profile(16)
+    again.learn(*profile.lessons())
+    assert again.passing(predicate, given_) == profile.passing(predicate, given_)
+    profile.forget()
+    assert profile.passing(predicate) == (0, 0)
+
+
+def test_lessons_are_recent_knowledge_and_no_totals():
+    """They pass through JSON; a new task decides by them and reports only what it did itself."""
+    first = Statistics(100)
+    first.update(("a", 1), 50, 10, 2.0)
+    first.profile(1).add(3, np.array([1, 3], np.uint64))
+    second = Statistics(100)
+    second.learn(json.loads(json.dumps(first.lessons())))
+    account = second.get(("a", 1))
+    assert (account.selectivity, account.cost, account.tuples_in) == (0.2, 0.04, 0)
+    assert second.profile(1).passing(1) == (2, 1)
+    assert second.get(("b", 1)).recent_in == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -11,8 +12,9 @@ from millrace.modules import Destination
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES, Candidate, Shares
 from millrace.policies.base import EXPLORED_SHARE
-from millrace.statistics import Account
+from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
+from tests.policies.simulator import simulate
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 SIGNATURE = Signature(1)
@@ -24,18 +26,50 @@ def candidate(
     measured: tuple[int, int, float] | None = None,
     action: Any = "probe",
     name: str | None = None,
+    overall: tuple[int, int, float] | None = None,
+    profile: Profile | None = None,
 ) -> Candidate:
-    """Return a candidate; ``measured`` is (tuples in, tuples out, seconds)."""
-    account = Account(1 << 20)
-    if measured is not None:
-        account.update(*measured)
-    return Candidate(Destination(action, target), name or f"r{target}", account, guess)
+    """Return a candidate; ``measured`` and ``overall`` are (tuples in, tuples out, seconds)."""
+    accounts = [Account(1 << 20), Account(1 << 20)]
+    for account, seen in zip(accounts, (measured, overall), strict=True):
+        if seen is not None:
+            account.update(*seen)
+    alone = action in ("build", "probe")
+    return Candidate(
+        Destination(action, target),
+        name or f"r{target}",
+        accounts[0],
+        guess,
+        None if alone else accounts[1],
+        None if alone else profile or Profile(),
+    )
 
 
 measurements = st.none() | st.tuples(st.integers(0, 5000), st.integers(0, 9000), st.floats(0, 10))
-situations = st.lists(
-    st.tuples(st.sampled_from(["probe", "select"]), st.floats(0, 1e6), measurements), min_size=1, max_size=6
-).map(lambda drawn: [candidate(i, guess, seen, action) for i, (action, guess, seen) in enumerate(drawn)])
+outcomes = st.lists(st.integers(0, 63), max_size=40)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> list[Candidate]:
+    """Draw legal candidates: one that settles, or modules, with a profile where predicates are several."""
+    if draw(st.integers(0, 9)) == 0:
+        return [candidate(0, action="settle")]
+    profile = Profile()
+    profile.add(63, np.array(draw(outcomes), np.uint64))
+    actions = draw(st.lists(st.sampled_from(["probe", "select"]), min_size=1, max_size=6))
+    if actions.count("select") > 1:
+        actions.append("profile")
+    return [
+        candidate(
+            0 if action == "profile" else target,
+            draw(st.floats(0, 1e6)),
+            draw(measurements),
+            action,
+            overall=draw(measurements),
+            profile=profile,
+        )
+        for target, action in enumerate(actions)
+    ]
 
 
 def chosen(policy: str, rounds: list[list[Candidate]], **options: Any) -> list[Shares]:
@@ -57,7 +91,7 @@ def test_only_legal_destinations_in_whole_shares(policy: str) -> None:
     """Every destination is a candidate, named once; shares are not negative and sum to 1."""
 
     @LAWS
-    @given(st.lists(situations, min_size=1, max_size=5), st.integers(0, 3))
+    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3))
     def law(rounds: list[list[Candidate]], seed: int) -> None:
         answers = chosen(policy, rounds, seed=seed, order=("r2", "r0"))
         for candidates, shares in zip(rounds, answers, strict=True):
@@ -75,9 +109,43 @@ def test_the_same_seed_makes_the_same_choices(policy: str) -> None:
     """Choices depend on the seed and on what was measured, on nothing else."""
 
     @LAWS
-    @given(st.lists(situations, min_size=1, max_size=5), st.integers(0, 3))
+    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3))
     def law(rounds: list[list[Candidate]], seed: int) -> None:
         assert chosen(policy, rounds, seed=seed) == chosen(policy, rounds, seed=seed)
+
+    law()
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"random", "a_greedy", "bounded"}))
+def test_who_does_not_read_profiles_pays_for_none(policy: str) -> None:
+    """Profiling costs the sum of all predicates: only policies that learn from it choose it."""
+
+    @LAWS
+    @given(st.lists(situations(), min_size=1, max_size=5))
+    def law(rounds: list[list[Candidate]]) -> None:
+        for shares in chosen(policy, rounds):
+            assert all(destination.action != "profile" for destination, _ in shares)
+
+    law()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whatever_the_order_the_same_tuples_are_kept(policy: str) -> None:
+    """Every tuple that passes all predicates comes out once, no other does; and two runs are alike."""
+
+    @settings(LAWS, max_examples=15)
+    @given(
+        st.integers(0, 1 << 20),
+        st.lists(st.tuples(st.floats(1e-7, 0.1), st.floats(0, 1)), min_size=1, max_size=6),
+        st.sampled_from([1, 7, 500]),
+        st.integers(0, 700),
+    )
+    def law(seed: int, predicates: list[tuple[float, float]], batch: int, tuples: int) -> None:
+        costs = tuple(cost for cost, _ in predicates)
+        drawn = np.random.default_rng(seed).random((tuples, len(costs))) < [kept for _, kept in predicates]
+        one, two = (simulate(drawn, costs, policy, batch) for _ in range(2))
+        assert sorted(one.kept) == list(np.flatnonzero(drawn.all(axis=1)))
+        assert one.decisions == two.decisions
 
     law()
 

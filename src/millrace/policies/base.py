@@ -12,11 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.modules import Destination
-from millrace.statistics import Account
+from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 
 EXPLORED_SHARE = 1 / 128
 """Share of the tuples that a learning policy sends to the candidate it knows least about."""
+
+FIRST_DECISION = 16
+DECISION_SECONDS = 0.015
+DECISION_GROWTH = 8
+"""How long decisions about users' predicates hold: the first for so many tuples, later ones for so many
+seconds of work, and none for more than so many times the tuples of the one before. A policy that wants
+a certain number of tuples to go somewhere needs to know, for it gives shares."""
+
+_KEEPING = 200e-9
+"""Seconds that it takes to build a tuple into a SteM and into one or two indexes of it."""
 
 _KNOWN = 128
 """Tuples after which a measured selectivity is believed rather than the guess from sizes."""
@@ -31,12 +41,23 @@ class Candidate:
         name: The relation's alias, or the predicate's text.
         account: What was measured for tuples of this signature at this destination.
         guess: Expected tuples out per tuple in, before anything was measured.
+        overall: What was measured at this destination for tuples of any signature; None where that is
+            the same as ``account``.
+        profile: Joint outcomes of the predicates on tuples of this span; predicate ``i`` is the one
+            of the destination ``("select", i)``.
     """
 
     destination: Destination
     name: str
     account: Account
     guess: float
+    overall: Account | None = None
+    profile: Profile | None = None
+
+    @property
+    def measured(self) -> Account:
+        """What is known of the module itself, whichever tuples came: ``overall`` where there is one."""
+        return self.account if self.overall is None else self.overall
 
     @property
     def selectivity(self) -> float:
@@ -49,8 +70,34 @@ class Candidate:
 Shares = tuple[tuple[Destination, float], ...]
 
 
+def modules_of(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that are one module each, which a profile is not."""
+    return [c for c in candidates if c.destination.action != "profile"]
+
+
+def proportional(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Shares:
+    """Return shares in proportion to weights, equal ones where all weights are 0.
+
+    Args:
+        candidates: What gets the shares.
+        weights: Of each candidate; not negative.
+        least: What each candidate gets beforehand.
+    """
+    whole = sum(weights)
+    least = min(least, 1 / len(candidates))
+    rest = 1 - least * len(candidates)
+    parts = [weight / whole if whole else 1 / len(candidates) for weight in weights]
+    return tuple((c.destination, least + rest * part) for c, part in zip(candidates, parts, strict=True))
+
+
 class Policy(ABC):
-    """Chooses where tuples of a signature go next."""
+    """Chooses where tuples of a signature go next.
+
+    Attributes:
+        hold: For at most how many tuples the choice just made is to hold; None leaves that to the eddy.
+    """
+
+    hold: int | None = None
 
     @abstractmethod
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
@@ -72,22 +119,43 @@ class LearningPolicy(Policy):
     def score(self, candidate: Candidate) -> float:
         """Return what to minimise."""
 
+    def is_known(self, candidate: Candidate) -> bool:
+        """Whether enough tuples were sent there to believe what was measured."""
+        return candidate.account.tuples_in >= _KNOWN
+
+    def explored(self, best: Candidate, tried: Candidate) -> float:
+        """Return the share of tuples to send to another candidate than the best one."""
+        return EXPLORED_SHARE
+
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the best candidate, and the least known of the others for exploration.
 
         Candidates of which next to nothing is known get as much as the best one: decisions that
         are made on little knowledge are kept for few tuples.
         """
+        candidates = modules_of(candidates)
+        building = next((c for c in candidates if c.destination.action == "build"), None)
+        if building is not None:
+            return ((self._before_building(building, candidates).destination, 1.0),)
         best = min(candidates, key=self.score)
         # Knowledge has a price: what is expected to multiply tuples is not tried at all.
         bearable = max(1.0, 2 * best.selectivity)
         others = [c for c in candidates if c is not best and c.selectivity <= bearable]
         if not others:
             return ((best.destination, 1.0),)
-        unknown = [c for c in others if c.account.tuples_in < _KNOWN]
+        unknown = [c for c in others if not self.is_known(c)]
         if unknown:
             share = 1 / (len(unknown) + 1)
             return ((best.destination, share), *((c.destination, share) for c in unknown))
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
-        return ((best.destination, 1 - EXPLORED_SHARE), (tried.destination, EXPLORED_SHARE))
+        share = self.explored(best, tried)
+        return ((best.destination, 1 - share), (tried.destination, share))
+
+    def _before_building(self, building: Candidate, candidates: Sequence[Candidate]) -> Candidate:
+        """Return a predicate only if it is cheaper than keeping what it would drop.
+
+        Behind the joins it meets fewer base tuples, and each of them once.
+        """
+        cheap = [c for c in candidates if c.measured.recent_in and c.measured.cost < _KEEPING]
+        return min((c for c in cheap if c is not building), key=self.score, default=building)

@@ -1,15 +1,21 @@
 """Rank ordering: (selectivity - 1) / cost ascending.
 
 Optimal for independent filters on one stream (Hellerstein & Stonebraker 1993; Ibaraki & Kameda
-1984 for joins); it prefers a cheap module that drops little to a dear one that drops more.
+1984 for joins); it prefers a cheap module that drops little to a dear one that drops more. A
+predicate is ranked by what was measured for all tuples that met it, so where predicates are correlated the
+rank depends on who came before: ``a_greedy`` and ``bounded`` know better.
 """
 
 from __future__ import annotations
 
-from millrace.policies.base import Candidate, LearningPolicy
+from millrace.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy
 
 _UNMEASURED = 50e-9
 """Seconds per tuple assumed before a module was measured: about one probe of a cached index."""
+
+
+_FEW = 32
+"""Tuples after which what was measured at a predicate is believed: they may cost seconds each."""
 
 
 class Rank(LearningPolicy):
@@ -17,5 +23,21 @@ class Rank(LearningPolicy):
 
     def score(self, candidate: Candidate) -> float:
         """Return the rank: negative for modules that drop tuples, the lower the better."""
-        cost = candidate.account.cost or _UNMEASURED
-        return (candidate.selectivity - 1) / cost if candidate.selectivity < 1 else candidate.selectivity
+        measured = candidate.measured
+        known = candidate.overall is not None and measured.recent_in > 0
+        selectivity = measured.selectivity if known else candidate.selectivity
+        return (selectivity - 1) / _cost(candidate) if selectivity < 1 else selectivity
+
+    def is_known(self, candidate: Candidate) -> bool:
+        """Whether enough tuples were sent there; few are enough for what every signature may call."""
+        if candidate.overall is None:
+            return super().is_known(candidate)
+        return candidate.overall.recent_in >= _FEW
+
+    def explored(self, best: Candidate, tried: Candidate) -> float:
+        """Return a share that costs no more than it would at a module as cheap as the best one."""
+        return EXPLORED_SHARE * min(1.0, _cost(best) / _cost(tried))
+
+
+def _cost(candidate: Candidate) -> float:
+    return candidate.measured.cost or _UNMEASURED

@@ -1,0 +1,223 @@
+"""Policies that keep an order of predicates and profile some tuples to know what order is best.
+
+One course per span: an order that all signatures of the span follow, each with the predicates it
+still has to meet. Where joins are open too, rank decides between joins and predicates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.policies.base import (
+    DECISION_GROWTH,
+    DECISION_SECONDS,
+    FIRST_DECISION,
+    Candidate,
+    LearningPolicy,
+    Policy,
+    Shares,
+    modules_of,
+)
+from millrace.policies.greedy import Greedy
+from millrace.policies.joint import Order
+from millrace.policies.rank import Rank
+from millrace.statistics import Account, Profile
+from millrace.tuples import Signature
+
+START = 8
+"""Tuples of the first decision to profile."""
+
+_PIECE = 4
+"""Fewer tuples than this are not worth a piece: the budget is saved up."""
+
+_PIECE_SHARE = 1 / 4
+"""Share of tuples to profile where a profile is urgent."""
+
+_PIECE_SECONDS = 30e-6
+"""What a piece costs the eddy whatever its size."""
+
+_MOST = 32
+"""Tuples to profile in one decision, at most; data may be clustered, so rather more often a few."""
+
+_MEMORY = 4096
+"""Calls of a predicate that its cost is an average of, roughly."""
+
+_FREE = 1e-9
+"""Seconds per call below which predicates are equally cheap."""
+
+
+class Meter:
+    """Seconds per call of a predicate, recent.
+
+    What the first calls cost is not believed once there is something better: they pay for imports
+    and empty caches.
+
+    Args:
+        account: Of the predicate, for tuples of all signatures. What other tasks taught it is in its
+            window, not in its totals.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._read = (0, 0.0)
+        taught = account.recent_in > 0 and not account.tuples_in
+        self.tuples = account.recent_in if taught else 0.0
+        self.seconds = account.recent_seconds if taught else 0.0
+        self._first, self._provisional = True, False
+
+    def read(self) -> float:
+        """Take in what was booked since the last reading, and return its seconds."""
+        tuples, seconds = self._account.tuples_in - self._read[0], self._account.seconds - self._read[1]
+        if not tuples:
+            return 0.0
+        self._read = (self._account.tuples_in, self._account.seconds)
+        if self._provisional:
+            self.tuples = self.seconds = 0.0
+        if not (self._first and self.tuples):
+            self.tuples += tuples
+            self.seconds += seconds
+        self._provisional = self._first and self.tuples == tuples
+        self._first = False
+        fading = min(1.0, _MEMORY / self.tuples)
+        self.tuples *= fading
+        self.seconds *= fading
+        return seconds
+
+    @property
+    def cost(self) -> float:
+        """Seconds per call."""
+        return max(_FREE, self.seconds / self.tuples)
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What happened between two decisions for tuples that enter a course.
+
+    Attributes:
+        tuples: Number that entered, the profiled ones among them.
+        profiled: Number that were profiled.
+        seconds: Spent in predicates, for these tuples and for those still under way before.
+    """
+
+    tuples: int
+    profiled: int
+    seconds: float
+
+
+class Course(ABC):
+    """An order of predicates for the tuples of one span.
+
+    Args:
+        top: Signature by which tuples enter: the first one seen. Only there tuples are profiled.
+        written: The predicates in the order as written.
+
+    Attributes:
+        order: The present order.
+        costs: Seconds per call, by predicate.
+        urgent: What is wanted of a profile is wanted at once, for the present order is in doubt.
+    """
+
+    def __init__(self, top: Signature, written: Order) -> None:
+        self.top = top
+        self.written = written
+        self.order = written
+        self.costs: dict[int, float] = {}
+        self.urgent = False
+        self._meters: dict[int, Meter] = {}
+        self._entered: tuple[int, int] | None = None
+
+    @abstractmethod
+    def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:
+        """Look at what was measured, before each decision for any signature of the span."""
+
+    @abstractmethod
+    def wanted(self, profile: Profile, lap: Lap) -> int:
+        """Renew the order, and return how many tuples to profile in the decision to come.
+
+        Costs of all predicates are known when this is called.
+        """
+
+    def first(self, candidates: Sequence[Candidate]) -> Candidate:
+        """Return the candidate that comes first in the order."""
+        places = {predicate: place for place, predicate in enumerate(self.order)}
+        targets = [c.destination.target for c in candidates]
+        return candidates[targets.index(min(targets, key=lambda i: (places.get(i, len(places)), i)))]
+
+    def sampled(self, candidates: Sequence[Candidate]) -> tuple[float, int | None]:
+        """Return the share of the entering tuples to profile, and for how many tuples at most it holds."""
+        lap = self._lap(candidates)
+        profile = next((c.profile for c in candidates if c.profile is not None), None)
+        if profile is None:
+            return 0.0, None
+        if any(not meter.tuples for meter in self._meters.values()):
+            # Nothing is known: a handful of tuples tells costs and a first order.
+            return (START / FIRST_DECISION if lap is None or not lap.tuples else 0.0), None
+        self.costs = {i: meter.cost for i, meter in self._meters.items()}
+        lap = lap or Lap(0, 0, 0.0)
+        wanted = min(_MOST, self.wanted(profile, lap))
+        if wanted < _PIECE:
+            return 0.0, None
+        if self.urgent:
+            # In a few short decisions, for neighbours may be alike.
+            return _PIECE_SHARE, max(FIRST_DECISION, round(min(wanted, 3 * _PIECE) / _PIECE_SHARE))
+        return min(0.5, wanted / _expected(lap)), None
+
+    def _lap(self, candidates: Sequence[Candidate]) -> Lap | None:
+        """Read all books; None at the first decision."""
+        seconds = 0.0
+        for c in modules_of(candidates):
+            meter = self._meters.setdefault(c.destination.target, Meter(c.measured))
+            seconds += meter.read()
+        tuples = sum(c.account.tuples_in for c in candidates)
+        profiled = sum(c.account.tuples_in for c in candidates if c.destination.action == "profile")
+        before, self._entered = self._entered, (tuples, profiled)
+        return None if before is None else Lap(tuples - before[0], profiled - before[1], seconds)
+
+
+def _expected(lap: Lap) -> float:
+    """Return the expected tuples of the decision after the lap."""
+    fitting = DECISION_SECONDS * lap.tuples / lap.seconds if lap.seconds else 0.0
+    return max(FIRST_DECISION, min(DECISION_GROWTH * lap.tuples, fitting))
+
+
+def profiling_cost(saved: float, each: float) -> int:
+    """Return how many tuples can be profiled for the seconds saved, at ``each`` more than usual."""
+    return int(min(_MOST, max(0.0, saved - _PIECE_SECONDS) / max(each, _FREE)))
+
+
+class CoursePolicy(Policy):
+    """Follows a course per span where only predicates are open; leaves joins to greedy and rank."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._courses: dict[int, Course] = {}
+        self._joins: LearningPolicy = Greedy(seed)
+        self._mixed: LearningPolicy = Rank(seed)
+
+    @abstractmethod
+    def course(self, top: Signature, written: Order) -> Course:
+        """Return a course to begin with."""
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return the next predicate of the order, and a share for profiling where it is worth it."""
+        self.hold = None
+        selections = [c for c in candidates if c.destination.action == "select"]
+        modules = modules_of(candidates)
+        if not selections:
+            return self._joins.choose(signature, candidates)
+        if len(selections) < len(modules):
+            return self._mixed.choose(signature, candidates)
+        course = self._courses.get(signature.span)
+        if course is None:
+            written = tuple(sorted(c.destination.target for c in selections))
+            course = self._courses[signature.span] = self.course(signature, written)
+        course.watch(signature, selections)
+        profiling = next((c.destination for c in candidates if c not in modules), None)
+        share = 0.0
+        if profiling and signature == course.top:
+            share, self.hold = course.sampled(candidates)
+        next_one = course.first(selections).destination
+        if not profiling or not share:
+            return ((next_one, 1.0),)
+        return ((next_one, 1 - share), (profiling, share))
