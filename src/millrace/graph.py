@@ -13,7 +13,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from millrace.expressions import ColumnRef, relations_of
+from millrace.expressions import Call, ColumnRef, relations_of
 from millrace.spec import JoinSpec
 
 
@@ -44,11 +44,20 @@ class AttributeClass:
 
 @dataclass(frozen=True)
 class QueryGraph:
-    """Attribute classes and residual predicates as bit sets over relation numbers."""
+    """Attribute classes and residual predicates as bit sets over relation numbers.
+
+    Attributes:
+        relations: How many there are.
+        classes: The attribute classes.
+        residual_spans: Per residual predicate, the relations that it reads.
+        residuals_before: Per residual predicate, bit set of those that have to be done before it:
+            one that is not deterministic keeps its place among the others.
+    """
 
     relations: int
     classes: tuple[AttributeClass, ...]
     residual_spans: tuple[int, ...]
+    residuals_before: tuple[int, ...]
 
     @classmethod
     def of(cls, spec: JoinSpec) -> QueryGraph:
@@ -65,7 +74,11 @@ class QueryGraph:
             for kind, refs in groups
         )
         spans = tuple(sum(1 << number[alias] for alias in relations_of(p)) for p in spec.residuals)
-        return cls(len(spec.relations), classes, spans)
+        pinned = [isinstance(p, Call) and not p.spec.deterministic for p in spec.residuals]
+        before = tuple(
+            sum(1 << j for j in range(i) if pinned[i] or pinned[j]) for i in range(len(spec.residuals))
+        )
+        return cls(len(spec.relations), classes, spans, before)
 
     @cached_property
     def everything(self) -> int:

@@ -8,7 +8,7 @@ span and the done bits, which together are the signature that routing decisions 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,9 @@ class Signature:
 
     Attributes:
         span: Bit set of the relations in the tuple.
-        done: Bit set of the residual predicates that it has passed.
+        done: Bit set of the residual predicates that it has passed, or that raised for it.
+        raised: Bit set of those that raised: their exceptions surface only if nothing else rejects
+            the tuple.
         built: Whether a singleton has been built into its SteM (or never will be).
         prior: The relation whose SteM bounced the tuple back because matches may still come, and
             the only one it may probe until then (ProbeCompletion); None otherwise.
@@ -33,6 +35,7 @@ class Signature:
 
     span: int
     done: int = 0
+    raised: int = 0
     built: bool = True
     prior: int | None = None
 
@@ -51,6 +54,8 @@ class TupleBatch:
             (LastMatchTimeStamp, as a row number).
         path: Names of the modules visited, for the report.
         origin: Number of source tuples that this batch stands for in the report.
+        failures: For each predicate that raised, what each tuple has of it: a failure, or None where
+            the predicate was called for many tuples at once; object arrays of shape ``(n,)``.
     """
 
     signature: Signature
@@ -60,6 +65,7 @@ class TupleBatch:
     seen: int = 0
     path: tuple[str, ...] = ()
     origin: int = 0
+    failures: Mapping[int, Array] = field(default_factory=dict)
 
     @cached_property
     def size(self) -> int:
@@ -70,6 +76,8 @@ class TupleBatch:
         """Return the tuples at these positions, in their order."""
         rows = {relation: rows[positions] for relation, rows in self.rows.items()}
         stamps = None if self.stamps is None else self.stamps[positions]
+        if self.failures:
+            changes.setdefault("failures", {i: f[positions] for i, f in self.failures.items()})
         return replace(self, rows=rows, stamps=stamps, **changes)
 
     def cut(self, low: int, high: int) -> TupleBatch:
@@ -79,7 +87,8 @@ class TupleBatch:
         rows = {relation: rows[low:high] for relation, rows in self.rows.items()}
         stamps = None if self.stamps is None else self.stamps[low:high]
         origin = high - low if self.origin == self.size else self.origin if low == 0 else 0
-        return replace(self, rows=rows, stamps=stamps, origin=origin)
+        failures = {i: f[low:high] for i, f in self.failures.items()}
+        return replace(self, rows=rows, stamps=stamps, origin=origin, failures=failures)
 
     def codes(self, relation: int, key: int) -> Array:
         """Return the codes of that relation's key number ``key``, one for each tuple."""

@@ -11,7 +11,8 @@ import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millrace.expressions import Column, ColumnRef, Compare, Predicate, show
+from millrace.expressions import Call, Column, ColumnRef, Compare, Predicate, show
+from millrace.predicates import PredicateSpec
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 KEY_TYPES: tuple[pa.DataType, ...] = (
@@ -57,6 +58,22 @@ def key_values(kind: pa.DataType) -> list[Any]:
     return [-128, -1, 0, 1, 2, 3, 127]
 
 
+MACROS = "CREATE MACRO third(x, y := 0) AS ((x::HUGEINT + y) % 3 = 0)"
+"""What the user's predicate of the cases is for DuckDB."""
+
+
+def third(kind: str) -> PredicateSpec:
+    """Return the user's predicate of the cases: whether its arguments' sum is a multiple of 3."""
+
+    def rows(*values: int | None) -> bool | None:
+        return None if None in values else sum(values) % 3 == 0  # type: ignore[arg-type]
+
+    def arrays(*columns: pa.Array) -> pa.Array:
+        return pa.array(list(map(rows, *(c.to_pylist() for c in columns))), pa.bool_())
+
+    return PredicateSpec("third", rows if kind == "row" else arrays, kind)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Case:
     """A block and the tables it reads."""
@@ -81,6 +98,7 @@ class Case:
         """Return DuckDB's multiset of rows."""
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(MACROS)
             for alias, table in self.tables.items():
                 connection.register(f"t_{alias}", table)
             return multiset(connection.sql(self.sql()).to_arrow_table())
@@ -137,6 +155,10 @@ def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
         op = draw(st.sampled_from(["<", "<=", ">", "<>"]))
         kind = schema.field("k0").type
         residuals.append(Compare(op, Column(ColumnRef(a, "k0")), Column(ColumnRef(b, "k0")), kind))
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+        read = draw(st.permutations(aliases))[: draw(st.integers(1, 2))]
+        arguments = tuple(Column(ColumnRef(alias, "k0")) for alias in read)
+        residuals.append(Call(third(draw(st.sampled_from(["row", "arrow"]))), arguments))
     relations = [RelationSpec(a, schema, rows=tables[a].num_rows) for a in aliases]
     count_only = draw(st.integers(0, 5)) == 0
     output = (

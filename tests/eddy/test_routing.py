@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.eddy.pace import Pace
 from millrace.eddy.routing import RoutingTable
 from millrace.errors import RoutingError
 from millrace.modules import Destination
@@ -56,7 +57,7 @@ def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Des
 
 def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES)) -> RoutingTable:
     found = [Candidate(destination, "r", Account(10), 1.0) for destination in PROBES[:legal]]
-    return RoutingTable(policy, lambda _: found, every)
+    return RoutingTable(policy, lambda _: found, Pace(every, None).lasting, every)
 
 
 def test_an_illegal_destination_is_refused() -> None:

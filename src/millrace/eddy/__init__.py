@@ -1,6 +1,7 @@
 """The router, its rules, and the schedule of sources."""
 
-from millrace.eddy.eddy import Eddy, peak_memory
+from millrace.eddy.books import peak_memory
+from millrace.eddy.eddy import Eddy
 from millrace.eddy.schedule import Schedule
 
 __all__ = ["Eddy", "Schedule", "peak_memory"]

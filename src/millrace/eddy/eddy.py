@@ -8,29 +8,37 @@ and has passed every predicate is a result.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
+from millrace.eddy.books import Books
 from millrace.eddy.buffer import Buffer, Work
-from millrace.eddy.output import Output
+from millrace.eddy.lessons import Lessons, recall, share
+from millrace.eddy.output import Output, Sink
+from millrace.eddy.pace import Pace
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
 from millrace.eddy.schedule import Schedule
 from millrace.errors import InputError
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.expressions import Call
+from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
-from millrace.modules import Destination, Probe, Selection, SteM
+from millrace.modules import CalledSelection, CompiledSelection, Destination, Probe, Selection, SteM, divide
 from millrace.options import Options
-from millrace.policies import POLICIES, Candidate, Policy
+from millrace.policies import POLICIES, Candidate, Policy, default_policy
+from millrace.predicates import Caller
+from millrace.predicates.callers import caller_of
 from millrace.relations import RelationStore, keyed
 from millrace.spec import JoinSpec
-from millrace.statistics import Statistics
 from millrace.tuples import Signature, TupleBatch
+
+_CALLED_WINDOW = 4096
+"""Tuples that statistics of users' predicates look back on, so that drifting data are followed."""
 
 _SELECTION_GUESS = 1 / 3
 """Share of tuples a residual predicate is taken to pass before any was seen (System R's guess)."""
@@ -47,6 +55,10 @@ class Eddy:
         schedule: Overrides what ``options.online`` and ``stream`` would choose.
         policy: Overrides ``options.policy``.
         clock: What module times are measured by.
+        output: What becomes of result tuples; by default they become the block's record batches.
+        callers: Returns what calls a user's predicate, by its number among the residual predicates;
+            by default limits hold within this eddy.
+        lessons: Where eddies of the same run leave what they learned for those that come later.
 
     Raises:
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
@@ -62,6 +74,9 @@ class Eddy:
         schedule: Schedule | None = None,
         policy: Policy | None = None,
         clock: Clock | None = None,
+        output: Sink | None = None,
+        callers: Callable[[int, Call], Caller] | None = None,
+        lessons: Lessons | None = None,
     ) -> None:
         options = options or Options()
         self._spec = spec
@@ -76,33 +91,56 @@ class Eddy:
                 "are dropped in its SteM; stream another relation"
             )
         self._stems = [SteM(i, r, self._graph) for i, r in enumerate(spec.relations)]
-        self._selections = [Selection(i, p, spec.aliases) for i, p in enumerate(spec.residuals)]
-        self._output = Output(spec, options.batch_size)
-        self._statistics = Statistics(2 * options.reoptimize_every)
+        self._clock = clock or WallClock()
+        callers = callers or _local_caller
+        self._selections: list[Selection] = [
+            CalledSelection(i, p, spec.aliases, callers(i, p), self._clock, masked=options.mask_values)
+            if isinstance(p, Call)
+            else CompiledSelection(i, p, spec.aliases, self._clock)
+            for i, p in enumerate(spec.residuals)
+        ]
+        self._output: Sink = output or Output(spec, options.batch_size)
+        called = any(isinstance(p, Call) for p in spec.residuals)
+        window = _CALLED_WINDOW if called else 2 * options.reoptimize_every
+        self._books = Books(spec.aliases, self._selections, window, traced=called)
+        self._lessons = lessons
+        recall(lessons, self._books.statistics)
+        name = options.policy or default_policy(joins=len(spec.relations) > 1, predicates=called)
         self._table = RoutingTable(
-            policy or POLICIES[options.policy](options), self._candidates, options.reoptimize_every
+            policy or POLICIES[name](options),
+            self._candidates,
+            Pace(options.reoptimize_every, (lambda: self._books.busy) if called else None).lasting,
+            options.reoptimize_every,
+            self._books.decided,
         )
         self._buffer = Buffer()
-        self._clock = clock or WallClock()
-        self._orders: Counter[str] = Counter()
         self._stamp = 0
         self._seconds = 0.0
-        self._routed = 0
-        self._intermediate = 0
 
-    def run(self) -> Iterator[pa.RecordBatch]:
-        """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order."""
+    def run(self) -> Iterator[Any]:
+        """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
+
+        Raises:
+            ExecutionError: A user's predicate raised for a tuple that nothing else rejects.
+            PredicateError: A user's predicate returned what is no truth value.
+        """
         began = self._clock.now()
-        for arrivals in self._arrivals():
-            self._admit(arrivals)
-            while (work := self._buffer.pop()) is not None:
-                if isinstance(work, TupleBatch) and is_result(work.signature, self._graph):
-                    yield from self._emit(work)
-                else:
-                    self._advance(work)
-            if self._is_empty():
-                break
-        yield from self._output.finish()
+        try:
+            for arrivals in self._arrivals():
+                self._admit(arrivals)
+                while (work := self._buffer.pop()) is not None:
+                    if isinstance(work, TupleBatch) and is_result(work.signature, self._graph):
+                        yield from self._emit(work)
+                    else:
+                        self._advance(work)
+                yield from self._output.rest()
+                if self._is_empty():
+                    break
+            yield from self._output.finish()
+            share(self._lessons, self._books.statistics)
+        finally:
+            for selection in self._selections:
+                selection.close()
         self._seconds = self._clock.now() - began
 
     def _advance(self, work: Work) -> None:
@@ -114,7 +152,7 @@ class Eddy:
         if rest is not None:
             self._buffer.push([rest])
         for destination, piece in pieces:
-            self._routed += piece.size
+            self._books.route(piece)
             self._send(destination, piece)
 
     def _send(self, destination: Destination, batch: TupleBatch) -> None:
@@ -122,11 +160,40 @@ class Eddy:
             self._build(destination.target, batch)
         elif destination.action == "probe":
             self._probe(destination.target, self._stems[destination.target].start(batch))
+        elif destination.action == "settle":
+            self._settle(destination, batch)
         else:
-            began = self._clock.now()
-            passed = self._selections[destination.target].select(batch)
-            self._book(batch.signature, destination, batch.size, passed.size, began)
-            self._return(passed)
+            self._select(destination, batch)
+
+    def _select(self, destination: Destination, batch: TupleBatch) -> None:
+        """Let a batch meet one predicate, or all that are ready (a profile)."""
+        began = self._clock.now()
+        met = [destination]
+        if destination.action == "profile":
+            legal = destinations(batch.signature, self._graph, self._schedule.unbuilt)
+            met = [each for each in legal if each.action == "select"]
+        verdicts = {}
+        for each in met:
+            selection = self._selections[each.target]
+            before = selection.worked
+            verdicts[each.target] = verdict = selection.judge(batch)
+            kept = int(np.count_nonzero(verdict[0]))
+            self._books.statistics.update(each, batch.size, kept, selection.worked - before)
+        pieces, passed = divide(batch, verdicts, self._books.label(destination))
+        if destination.action == "profile":
+            evaluated = sum(1 << each.target for each in met)
+            self._books.statistics.profile(batch.signature.span).add(evaluated, passed)
+        self._book(batch.signature, destination, batch.size, sum(p.size for p in pieces), began)
+        for piece in pieces:
+            self._return(piece)
+
+    def _settle(self, destination: Destination, batch: TupleBatch) -> None:
+        """Give a predicate that raised its last word."""
+        began = self._clock.now()
+        kept = self._selections[destination.target].settle(batch)
+        signature = replace(batch.signature, raised=batch.signature.raised & ~(1 << destination.target))
+        self._book(batch.signature, destination, batch.size, len(kept), began)
+        self._return(batch.take(kept, signature=signature))
 
     def _build(self, relation: int, batch: TupleBatch) -> None:
         began = self._clock.now()
@@ -134,6 +201,9 @@ class Eddy:
         self._stamp += batch.size
         bounced = self._stems[relation].build(batch, stamp)
         self._book(batch.signature, Destination("build", relation), batch.size, bounced.size, began)
+        for selection in self._selections:
+            if bounced.signature.done >> selection.number & 1:
+                selection.remember(bounced)
         self._buffer.push([bounced])
         self._buffer.release(relation, self._stems[relation])
 
@@ -149,19 +219,19 @@ class Eddy:
             # Only a tuple of the unbuilt relation gets here: what is still to come must meet it.
             self._buffer.hold(probe.batch, relation, probe.end)
         if not is_result(matches.signature, self._graph):
-            self._intermediate += matches.size
+            self._books.intermediate += matches.size
         self._return(matches)
 
     def _return(self, batch: TupleBatch) -> None:
         if not batch.size:
-            self._orders[self._path(batch)] += batch.origin
+            self._books.end(batch)
         self._buffer.push([batch])
 
     def _emit(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
         began = self._clock.now()
-        self._orders[self._path(batch)] += batch.origin
+        self._books.end(batch)
         yield from self._output.add(batch)
-        self._statistics.update("output", batch.size, batch.size, self._clock.now() - began)
+        self._books.statistics.update("output", batch.size, batch.size, self._clock.now() - began)
 
     def _arrivals(self) -> Iterator[list[tuple[int, pa.RecordBatch | None]]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
@@ -174,7 +244,7 @@ class Eddy:
             seconds = (self._clock.now() - began) / len(arrivals)
             for relation, batch in arrivals:
                 rows = 0 if batch is None else batch.num_rows
-                self._statistics.update(("scan", relation), rows, rows, seconds)
+                self._books.statistics.update(("scan", relation), rows, rows, seconds)
             yield arrivals
 
     def _admit(self, arrivals: list[tuple[int, pa.RecordBatch | None]]) -> None:
@@ -188,6 +258,7 @@ class Eddy:
             batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
             built = relation == self._schedule.unbuilt
             store = RelationStore.single(batch, stem.layout.keys, coded)
+            self._output.arrive(batch.num_rows)
             rows = np.arange(batch.num_rows, dtype=np.int32)
             alias = self._spec.aliases[relation]
             singletons = TupleBatch(
@@ -209,68 +280,30 @@ class Eddy:
         legal = destinations(signature, self._graph, self._schedule.unbuilt)
         found = []
         for destination in legal:
-            account = self._statistics.get((signature, destination))
-            if destination.action == "select":
-                name, guess = self._selections[destination.target].name, _SELECTION_GUESS
+            account = self._books.statistics.get((signature, destination))
+            overall, profile = None, None
+            if destination.action in ("select", "profile", "settle"):
+                name, guess = self._books.label(destination), _SELECTION_GUESS
+                if destination.action == "select":
+                    overall = self._books.statistics.get(destination)
+                profile = self._books.statistics.profile(signature.span)
             elif len(legal) > 1:
                 name = self._spec.aliases[destination.target]
                 guess = self._stems[destination.target].expected_matches(signature.span)
             else:
                 name, guess = self._spec.aliases[destination.target], 1.0
-            found.append(Candidate(destination, name, account, guess))
+            found.append(Candidate(destination, name, account, guess, overall, profile))
         return found
 
     def _book(
         self, signature: Signature, destination: Destination, tuples_in: int, tuples_out: int, began: float
     ) -> None:
-        self._statistics.update((signature, destination), tuples_in, tuples_out, self._clock.now() - began)
-
-    def _path(self, batch: TupleBatch) -> str:
-        return " → ".join(batch.path)
+        self._books.visit(signature, destination, tuples_in, tuples_out, self._clock.now() - began)
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this eddy has done so far."""
-        totals: dict[tuple[str, str], ModuleFigures] = {}
-        for key, account in self._statistics.items():
-            name, action = self._describe(key)
-            old = totals.get((name, action), ModuleFigures(name, action, 0, 0, 0, 0.0))
-            totals[name, action] = ModuleFigures(
-                name,
-                action,
-                old.tuples_in + account.tuples_in,
-                old.tuples_out + account.tuples_out,
-                old.calls + account.calls,
-                old.seconds + account.seconds,
-            )
-        return CellFigures(
-            cell=cell,
-            seconds=self._seconds,
-            modules=tuple(m for m in totals.values() if m.calls),
-            orders=tuple((order, count) for order, count in self._orders.most_common() if count),
-            tuples_routed=self._routed,
-            intermediate_tuples=self._intermediate,
-            output_tuples=self._output.counted,
-            peak_bytes=peak_memory(),
-        )
-
-    def _describe(self, key: object) -> tuple[str, str]:
-        """Return the module's name and what it did, from the key of its account."""
-        match key:
-            case ("scan", int(relation)):
-                return f"Scan({self._spec.aliases[relation]})", "scan"
-            case (Signature(), Destination("select", target)):
-                return self._selections[target].name, "select"
-            case (Signature(), Destination(action, target)):
-                return self._stems[target].name, action
-            case _:
-                return self._output.name, "output"
+        return self._books.figures(cell, self._seconds, type(self._output).__name__, self._output.counted)
 
 
-def peak_memory() -> int:
-    """Return the largest resident memory that this process has had, in bytes."""
-    process = psutil.Process()
-    try:
-        import resource
-    except ImportError:  # Windows has its own counter
-        return int(process.memory_info().peak_wset)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _local_caller(number: int, call: Call) -> Caller:
+    return caller_of(call.spec, call.values, None, str(number))

@@ -3,11 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
+
+
+class Sink(Protocol):
+    """Takes result tuples and makes the eddy's output of them.
+
+    Attributes:
+        counted: Result tuples so far.
+    """
+
+    counted: int
+
+    def arrive(self, rows: int) -> None:
+        """Take note that a batch of so many base tuples enters the eddy."""
+
+    def add(self, batch: TupleBatch) -> Iterator[Any]:
+        """Take result tuples; yield output that is ready."""
+
+    def rest(self) -> Iterator[Any]:
+        """Yield output that is ready when no tuple is in flight."""
+
+    def finish(self) -> Iterator[Any]:
+        """Yield what is left."""
+
+
+class Mask:
+    """Tells for every tuple of a single relation whether it is in the result, in order of arrival."""
+
+    name = "Mask"
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self._kept: list[np.ndarray[Any, np.dtype[np.bool_]]] = []
+
+    def arrive(self, rows: int) -> None:
+        """Begin a mask for the batch; all its tuples are done before the next batch comes."""
+        self._kept.append(np.zeros(rows, np.bool_))
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.Array]:
+        """Mark result tuples."""
+        self.counted += batch.size
+        self._kept[-1][batch.rows[0]] = True
+        return iter(())
+
+    def rest(self) -> Iterator[pa.Array]:
+        """Yield the masks of the batches that have arrived, boolean without nulls."""
+        for kept in self._kept:
+            yield pa.array(kept)
+        self._kept.clear()
+
+    def finish(self) -> Iterator[pa.Array]:
+        """Nothing is left."""
+        return iter(())
 
 
 class Output:
@@ -26,6 +80,13 @@ class Output:
         self._ready: list[pa.RecordBatch] = []
         self._rows = 0
         self.counted = 0
+
+    def arrive(self, rows: int) -> None:
+        """Nothing to note."""
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Nothing: rows are gathered over several arrivals."""
+        return iter(())
 
     def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
         """Take result tuples; yield a record batch when enough rows have come together."""

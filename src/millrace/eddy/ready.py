@@ -1,12 +1,16 @@
 """Which destinations are legal for a signature: the rules that no policy can break.
 
-* BuildFirst: a singleton of a relation that is built goes to its own SteM before anywhere else.
+* BuildFirst: a singleton of a relation that is built goes to its own SteM before any other; predicates
+  on it alone may come before that or after.
 * A tuple goes to a relation's SteM only once, and only to relations it does not span
   (BoundedRepetition); as long as some attribute class ties it to another relation, cross
   products wait.
 * ProbeCompletion: a tuple that a SteM bounced back may go to no other SteM.
 * Where one relation is left unbuilt, its tuples arrive last by definition, so each result is made
   by a tuple of that relation; all others are done once they are built (TimeStamp).
+* A predicate that is not deterministic keeps its place among the predicates. Where several are
+  ready at once, a tuple may meet them all in one go (a profile).
+* What a predicate raised for a tuple is settled when nothing is left that could reject the tuple.
 """
 
 from __future__ import annotations
@@ -18,8 +22,13 @@ from millrace.tuples import Signature
 
 def is_result(signature: Signature, graph: QueryGraph) -> bool:
     """Whether tuples of the signature span the query and have passed every predicate."""
-    passed = signature.done == (1 << len(graph.residual_spans)) - 1
-    return signature.built and signature.span == graph.everything and passed
+    return is_complete(signature, graph) and not signature.raised
+
+
+def is_complete(signature: Signature, graph: QueryGraph) -> bool:
+    """Whether tuples of the signature span the query and have met every predicate."""
+    met = signature.done == (1 << len(graph.residual_spans)) - 1
+    return signature.built and signature.span == graph.everything and met
 
 
 def destinations(signature: Signature, graph: QueryGraph, unbuilt: int | None) -> tuple[Destination, ...]:
@@ -32,15 +41,24 @@ def destinations(signature: Signature, graph: QueryGraph, unbuilt: int | None) -
     """
     span = signature.span
     if not signature.built:
-        return (Destination("build", span.bit_length() - 1),)
+        return (Destination("build", span.bit_length() - 1), *_selections(signature, graph))
     if signature.prior is not None:
         return (Destination("probe", signature.prior),)
     if unbuilt is not None and not span >> unbuilt & 1:
         return ()
-    selections = tuple(
+    if is_complete(signature, graph):
+        return (Destination("settle", (signature.raised & -signature.raised).bit_length() - 1),)
+    reachable = graph.neighbours(span) or tuple(r for r in range(graph.relations) if not span >> r & 1)
+    return _selections(signature, graph) + tuple(Destination("probe", r) for r in reachable)
+
+
+def _selections(signature: Signature, graph: QueryGraph) -> tuple[Destination, ...]:
+    """Return the predicates that are ready, one by one and, where there are several, together."""
+    ready = tuple(
         Destination("select", i)
         for i, needed in enumerate(graph.residual_spans)
-        if needed & span == needed and not signature.done >> i & 1
+        if needed & signature.span == needed
+        and not signature.done >> i & 1
+        and not graph.residuals_before[i] & ~signature.done
     )
-    reachable = graph.neighbours(span) or tuple(r for r in range(graph.relations) if not span >> r & 1)
-    return selections + tuple(Destination("probe", r) for r in reachable)
+    return (*ready, Destination("profile", 0)) if len(ready) > 1 else ready

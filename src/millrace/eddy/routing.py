@@ -1,8 +1,8 @@
 """The routing table: decisions by signature, made when first needed and renewed after a while.
 
 Deshpande 2004, section 2.1.4: decisions are made for a signature, not for a tuple, and kept for
-``reoptimize_every`` tuples; the first ones, made on little knowledge, for fewer. A decision may
-split the tuples; the split is exact over time, also when batches hold a single tuple.
+some tuples: :class:`millrace.eddy.pace.Pace` says how many. A decision may split the tuples; the
+split is exact over time, also when batches hold a single tuple.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from millrace.errors import RoutingError
 from millrace.modules import Destination
 from millrace.policies import Candidate, Policy
 from millrace.tuples import Signature, TupleBatch
-
-_FIRST = 1024
-"""Tuples that the first choice for a signature is kept for; each renewal is kept 4 times longer."""
 
 
 @dataclass
@@ -38,18 +35,25 @@ class RoutingTable:
     Args:
         policy: Decides.
         candidates: Gives the legal destinations of a signature, with what is known about them.
-        reoptimize_every: Tuples of a signature after which its decision is made anew.
+        lasting: Says for how many tuples of the signature a decision holds, from how many the one
+            before held for (None for the first).
+        longest: A decision that holds for so many is not cut short in the middle of a batch.
+        decided: Told of every decision.
     """
 
     def __init__(
         self,
         policy: Policy,
         candidates: Callable[[Signature], list[Candidate]],
-        reoptimize_every: int,
+        lasting: Callable[[Signature, int | None], int],
+        longest: int,
+        decided: Callable[[Signature, list[tuple[Destination, float]]], None] = lambda *_: None,
     ) -> None:
         self._policy = policy
         self._candidates = candidates
-        self._every = reoptimize_every
+        self._lasting = lasting
+        self._longest = longest
+        self._decided = decided
         self._entries: dict[Signature, _Entry] = {}
 
     def route(self, batch: TupleBatch) -> tuple[list[tuple[Destination, TupleBatch]], TupleBatch | None]:
@@ -68,7 +72,7 @@ class RoutingTable:
             entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
         if not entry.shares:
             return [], None
-        size = batch.size if len(entry.shares) == 1 and entry.lasts >= self._every else entry.left
+        size = batch.size if len(entry.shares) == 1 and entry.lasts >= self._longest else entry.left
         size = min(size, batch.size)
         entry.left -= size
         pieces = []
@@ -86,10 +90,13 @@ class RoutingTable:
             shares = [(candidates[0].destination, 1.0)]
         elif candidates:
             shares = self._checked(signature, candidates)
+        if shares:
+            self._decided(signature, shares)
         if len(candidates) < 2:
-            lasts = self._every
+            lasts = self._longest
         else:
-            lasts = min(self._every, _FIRST if before is None else 4 * before.lasts)
+            lasts = self._lasting(signature, None if before is None else before.lasts)
+            lasts = min(lasts, self._policy.hold or lasts)
         return _Entry(shares, lasts, lasts, {} if before is None else before.owed)
 
     def _checked(self, signature: Signature, candidates: list[Candidate]) -> list[tuple[Destination, float]]:

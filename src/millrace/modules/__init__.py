@@ -1,7 +1,8 @@
 """What the eddy routes tuples through."""
 
+from millrace.modules.called import CalledSelection
 from millrace.modules.destination import Destination
-from millrace.modules.selection import Selection
+from millrace.modules.selection import CompiledSelection, Selection, divide
 from millrace.modules.stem import Probe, SteM
 
-__all__ = ["Destination", "Probe", "Selection", "SteM"]
+__all__ = ["CalledSelection", "CompiledSelection", "Destination", "Probe", "Selection", "SteM", "divide"]

@@ -11,9 +11,11 @@ class Destination:
     """A module and what it is asked to do.
 
     Attributes:
-        action: ``"build"`` or ``"probe"`` a SteM, or ``"select"`` by a residual predicate.
-        target: The relation's number, or the residual predicate's.
+        action: ``"build"`` or ``"probe"`` a SteM; ``"select"`` by a residual predicate; ``"profile"``:
+            evaluate every predicate that is ready on every tuple, and keep the outcomes together;
+            ``"settle"``: give a predicate that raised its last word on tuples that nothing else rejects.
+        target: The relation's number, or the residual predicate's; 0 for a profile.
     """
 
-    action: Literal["build", "probe", "select"]
+    action: Literal["build", "probe", "select", "profile", "settle"]
     target: int

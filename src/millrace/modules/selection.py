@@ -2,42 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.clock import Clock
 from millrace.expressions import Predicate, columns_of, evaluate, show
+from millrace.predicates import RAISED, REJECTED
 from millrace.tuples import TupleBatch
 
+Array = np.ndarray[Any, np.dtype[Any]]
 
-class Selection:
-    """Passes tuples for which the predicate is true; unknown counts as false.
+Verdict = tuple[Array, Array | None]
+"""Truth of each tuple (``int8``, as in :class:`millrace.predicates.Outcome`), and what was raised
+for each: an object array of failures, or None when nothing was."""
 
-    Args:
+
+class Selection(Protocol):
+    """Tells which tuples pass.
+
+    Attributes:
         number: Place among the block's residual predicates: the done bit it sets.
-        predicate: Over columns of the relations named in ``aliases``.
-        aliases: The block's relations, by number.
+        name: For reports, such as ``Selection(a.x < b.y)``.
+        label: Its place in the order of modules that a tuple visited.
+        evaluated: Rows that a user's function was called for so far.
+        worked: Seconds spent in the predicate itself so far. What the eddy does around it costs the same
+            for one tuple as for a thousand, and says nothing about the predicate.
     """
 
-    def __init__(self, number: int, predicate: Predicate, aliases: Sequence[str]) -> None:
+    number: int
+    name: str
+    label: str
+    evaluated: int
+    worked: float
+
+    def judge(self, batch: TupleBatch) -> Verdict:
+        """Return the truth for every tuple of the batch."""
+
+    def remember(self, built: TupleBatch) -> None:
+        """Take note of singletons that met the predicate before they were built into their SteM."""
+
+    def settle(self, batch: TupleBatch) -> Array:
+        """Return the positions of the tuples that pass although the predicate raised for them at first.
+
+        Raises:
+            ExecutionError: It raises again, and its exceptions are to fail the query.
+        """
+
+    def close(self) -> None:
+        """Let go of what the predicate holds."""
+
+
+class CompiledSelection:
+    """A predicate that Millrace evaluates itself; unknown counts as false, and nothing is raised.
+
+    Args:
+        number: Place among the block's residual predicates.
+        predicate: Over columns of the relations named in ``aliases``.
+        aliases: The block's relations, by number.
+        clock: What its time is measured by.
+    """
+
+    evaluated = 0
+
+    def __init__(self, number: int, predicate: Predicate, aliases: Sequence[str], clock: Clock) -> None:
         self.number = number
+        self.worked = 0.0
+        self._clock = clock
         self.name = f"Selection({show(predicate)})"
+        self.label = f"σ{number + 1}"
         self._predicate = predicate
         self._columns = [(ref, aliases.index(ref.relation)) for ref in set(columns_of(predicate))]
 
-    def select(self, batch: TupleBatch) -> TupleBatch:
-        """Return the passing tuples, marked as done with this predicate."""
+    def judge(self, batch: TupleBatch) -> Verdict:
+        """Return the truth for every tuple."""
         values = {
             ref: batch.stores[relation].gather(ref.column, batch.rows[relation])
             for ref, relation in self._columns
         }
+        began = self._clock.now()
         truth = evaluate(self._predicate, values)
+        self.worked += self._clock.now() - began
         if isinstance(truth, pa.Scalar):  # a predicate of constants only
-            passing = np.arange(batch.size if truth.as_py() else 0)
-        else:
-            passing = np.flatnonzero(pc.fill_null(truth, False).to_numpy(zero_copy_only=False))
-        signature = replace(batch.signature, done=batch.signature.done | 1 << self.number)
-        return batch.take(passing, signature=signature, path=(*batch.path, f"σ{self.number + 1}"))
+            return np.full(batch.size, bool(truth.as_py()), np.int8), None
+        return pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8), None
+
+    def remember(self, built: TupleBatch) -> None:
+        """Nothing: asking again costs next to nothing."""
+
+    def settle(self, batch: TupleBatch) -> Array:
+        """Return every position: there is nothing to settle."""
+        return np.arange(batch.size)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tuple[list[TupleBatch], Array]:
+    """Return what is left of a batch after some predicates, and what each tuple passed.
+
+    Args:
+        batch: The tuples that met the predicates.
+        verdicts: By the predicates' numbers; at least one.
+        label: Joins the tuples' path.
+
+    Returns:
+        The batches that go on, one for each set of predicates that raised; at least one, maybe
+        empty. And a bit set per tuple of ``batch``, shape ``(n,)``, of the predicates that did not
+        reject it.
+    """
+    passed = np.zeros(batch.size, np.uint64)
+    raised = np.zeros(batch.size, np.uint64)
+    met = 0
+    for number, (truth, failures) in verdicts.items():
+        met |= 1 << number
+        passed |= (truth != REJECTED).astype(np.uint64) << np.uint64(number)
+        if failures is not None:
+            raised |= (truth == RAISED).astype(np.uint64) << np.uint64(number)
+    signature = replace(batch.signature, done=batch.signature.done | met)
+    path = (*batch.path, label)
+    alive = np.flatnonzero(passed == met)
+    if not raised[alive].any():
+        if len(alive) == batch.size:
+            return [replace(batch, signature=signature, path=path)], passed
+        return [batch.take(alive, signature=signature, path=path)], passed
+    pieces: list[TupleBatch] = []
+    for bits in np.unique(raised[alive]).tolist():
+        positions = alive[raised[alive] == bits]
+        kept = {i: f[positions] for i, f in batch.failures.items()}
+        for number, (_, failures) in verdicts.items():
+            if bits >> number & 1 and failures is not None:
+                kept[number] = failures[positions]
+        pieces.append(
+            batch.take(
+                positions,
+                signature=replace(signature, raised=batch.signature.raised | bits),
+                path=path,
+                origin=batch.origin if not pieces else 0,
+                failures=kept,
+            )
+        )
+    return pieces, passed

@@ -137,6 +137,7 @@ class SteM:
         if self._spec.distinct:
             fresh = self._fresh(chunk, coded)
             chunk, coded = chunk.take(pa.array(fresh)), [c[fresh] for c in coded]
+            batch = batch.take(fresh)
         first = self.rows
         self.store.append(chunk, coded)
         for classes, index in self._indexes.items():
@@ -157,6 +158,7 @@ class SteM:
             stamps,
             path=batch.path,
             origin=len(numbers),
+            failures=batch.failures,
         )
 
     def start(self, batch: TupleBatch) -> Probe:
@@ -190,14 +192,21 @@ class SteM:
         signature = replace(batch.signature, span=batch.signature.span | 1 << self.number, prior=None)
         if in_order and len(left) == batch.size:
             # Exactly one match for each tuple: what the batch has stays as it is.
-            rows, stamps = dict(batch.rows), batch.stamps
+            rows, stamps, failures = dict(batch.rows), batch.stamps, batch.failures
         else:
             rows = {relation: numbers[left] for relation, numbers in batch.rows.items()}
             stamps = None if batch.stamps is None else batch.stamps[left]
+            failures = {i: f[left] for i, f in batch.failures.items()}
         rows[self.number] = right
         stores = {**batch.stores, self.number: self.store}
         return TupleBatch(
-            signature, rows, stores, stamps, path=(*batch.path, self._spec.alias), origin=origin
+            signature,
+            rows,
+            stores,
+            stamps,
+            path=(*batch.path, self._spec.alias),
+            origin=origin,
+            failures=failures,
         )
 
     def expected_matches(self, span: int) -> float:

@@ -121,6 +121,8 @@ class RelationStore:
         """Return the column's values at these row numbers, in their order."""
         place = self.schema.get_field_index(column)
         self._merge()
+        if len(self._chunks) == 1 and _is_run(rows):
+            return self._chunks[0].column(place).slice(int(rows[0]), len(rows))
         if len(self._chunks) == 1:
             return self._chunks[0].column(place).take(pa.array(rows))
         if not self._chunks:
@@ -141,6 +143,8 @@ class RelationStore:
     def _merge(self) -> None:
         """Merge the newest chunks until sizes fall geometrically: few chunks, O(n log n) copying."""
         chunks, starts = self._chunks, self._starts
+        if len(chunks) < 2:
+            return
         keep = len(chunks)
         size, total = 0, 0
         while keep and (
@@ -160,3 +164,10 @@ class RelationStore:
                 chunks.append(batch)
                 starts.append(first)
                 first += batch.num_rows
+
+
+def _is_run(rows: Array) -> bool:
+    """Whether the row numbers count up one by one, so that a slice will do."""
+    if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
+        return False
+    return bool((rows[1:] - rows[:-1] == 1).all())

@@ -1,0 +1,31 @@
+"""What an eddy learned, for the eddies of later tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from millrace.statistics import Statistics
+
+
+class Lessons(Protocol):
+    """A place where one text is kept for all eddies of a run on this machine."""
+
+    def read(self) -> str | None:
+        """Return the text, or None when there is none yet."""
+
+    def write(self, text: str) -> None:
+        """Replace the text."""
+
+
+def recall(lessons: Lessons | None, statistics: Statistics) -> None:
+    """Begin with what was learned before; a text that cannot be read is no lesson."""
+    text = None if lessons is None else lessons.read()
+    if text is not None:
+        statistics.learn(json.loads(text))
+
+
+def share(lessons: Lessons | None, statistics: Statistics) -> None:
+    """Leave what was learned to others."""
+    if lessons is not None:
+        lessons.write(json.dumps(statistics.lessons(), separators=(",", ":")))
