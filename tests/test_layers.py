@@ -17,11 +17,13 @@ MAX_LINES = 400
 
 # From the bottom up. Modules on one line may import each other and everything further up this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "figures"),
-    ("expressions", "options", "report"),
+    ("errors", "figures", "clock", "applied"),
+    ("limits",),
+    ("predicates",),
+    ("expressions", "options", "run_report"),
     ("spec",),
     ("kernels",),
-    ("graph", "clock"),
+    ("graph",),
     ("tuples", "relations", "sources"),
     ("statistics",),
     ("modules",),

@@ -1,4 +1,4 @@
-"""Millrace: joins on Spark through eddies.
+"""Millrace: joins and expensive predicates on Spark through eddies.
 
 >>> import millrace
 >>> millrace.sql("SELECT …", tables={"orders": "orders.parquet"}).show()  # doctest: +SKIP
@@ -9,10 +9,11 @@ Spark's Python workers starts without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from millrace.applied import watch
 from millrace.errors import MillraceError
 from millrace.options import Options
 
@@ -20,9 +21,133 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millrace.front.prepared import Query
+    from millrace.predicates.spec import Kind
+    from millrace.run_report import RunReport
+
+watch()  # before anybody applies a function to columns
 
 __version__ = "0.1.0"
-__all__ = ["MillraceError", "Options", "__version__", "join", "query", "sql"]
+__all__ = [
+    "MillraceError",
+    "Options",
+    "__version__",
+    "explain",
+    "join",
+    "predicate",
+    "query",
+    "report",
+    "sql",
+    "where",
+]
+
+
+def where(
+    df: DataFrame,
+    *predicates: object,
+    policy: str | None = None,
+    options: Options | dict[str, Any] | None = None,
+) -> DataFrame:
+    """Return the rows of a DataFrame that pass every predicate, cheapest way found while it runs.
+
+    The rows are those of Spark's ``where`` with the conditions joined by AND, in their order within
+    a partition. The order in which predicates are called is found and changed during the run; the
+    order as written is where it begins.
+
+    >>> millrace.where(df, is_spam("text"), in_stock("id", "day"), "price > 3")  # doctest: +SKIP
+
+    Args:
+        df: Any DataFrame, streaming ones too.
+        predicates: Each a function made by :func:`predicate` or by PySpark's ``udf``, ``pandas_udf``
+            or ``arrow_udf`` that is applied to columns (or a tuple of the function and its columns),
+            or a condition that Spark evaluates: a Column or SQL text. Functions in a larger
+            expression, such as ``a("x") | b("x")``, stay with Spark.
+        policy: Routing policy; overrides that of the options.
+        options: Settings of the run.
+
+    Raises:
+        MillraceError: A predicate, column, option or policy cannot be used.
+    """
+    from millrace.spark.filter import where as run
+
+    return run(df, *predicates, policy=policy, options=options)
+
+
+def predicate(
+    function: Callable[..., Any] | None = None,
+    *,
+    kind: Kind = "row",
+    name: str | None = None,
+    deterministic: bool = True,
+    on_error: Literal["fail", "null"] = "fail",
+    batch: int | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    max_in_flight: int | None = None,
+    per_second: float | None = None,
+    dedupe: bool = False,
+) -> Any:
+    """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
+
+    >>> @millrace.predicate(kind="async", max_in_flight=16, timeout=5.0)  # doctest: +SKIP
+    ... async def is_spam(text): ...
+
+    Args:
+        function: Returns truth: True, False or None.
+        kind: ``"row"``: called with one value per argument; ``"pandas"``: with a Series per argument,
+            returns a Series; ``"arrow"``: the same with Arrow arrays; ``"async"``: a coroutine
+            function called with one value per argument, or with lists where ``batch`` is given.
+        name: What plans, reports and errors call it, and its name in SQL; the function's own by default.
+        deterministic: False where it may differ between two calls; it then keeps its place.
+        on_error: What becomes of a row for which it raises and which nothing else rejects:
+            ``"fail"`` fails the query, ``"null"`` drops the row.
+        batch: Rows per call, at most.
+        retries: How often a call that raised is repeated, with growing random waits.
+        timeout: Seconds for a call, ``async`` only.
+        max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
+        per_second: Calls a second in the whole job; ``async`` only.
+        dedupe: Ask once per job for equal arguments; ``async`` only.
+
+    Raises:
+        MillraceError: A setting is out of range or does not go with the kind or the function.
+    """
+    from millrace.spark.predicates import predicate as make
+
+    return make(
+        function,
+        kind=kind,
+        name=name,
+        deterministic=deterministic,
+        on_error=on_error,
+        batch=batch,
+        retries=retries,
+        timeout=timeout,
+        max_in_flight=max_in_flight,
+        per_second=per_second,
+        dedupe=dedupe,
+    )
+
+
+def explain(df: DataFrame) -> str:
+    """Return, as text, what Millrace does for a DataFrame that it returned, and what Spark does.
+
+    Raises:
+        MillraceError: It is not the very DataFrame that one of Millrace's functions returned.
+    """
+    from millrace.spark.handles import handle_of
+
+    return handle_of(df).explain()
+
+
+def report(df: DataFrame) -> RunReport:
+    """Return the figures of the latest run of a DataFrame that Millrace returned.
+
+    Raises:
+        MillraceError: It is not the very DataFrame that one of Millrace's functions returned, it has
+            not run yet, or the option ``report`` is off.
+    """
+    from millrace.spark.handles import handle_of
+
+    return handle_of(df).report()
 
 
 def sql(
@@ -30,6 +155,7 @@ def sql(
     spark: SparkSession | None = None,
     tables: Mapping[str, str | Path | DataFrame] | None = None,
     options: Options | dict[str, Any] | None = None,
+    predicates: Mapping[str, object] | Iterable[object] | None = None,
 ) -> DataFrame:
     """Return the answer of a query as a DataFrame, its inner joins executed by eddies.
 
@@ -39,14 +165,19 @@ def sql(
         tables: Names that the query uses, each a path of Parquet data (a file, a folder, a glob)
             or a DataFrame. Other names are looked up in the session's catalog and views.
         options: Settings of the run.
+        predicates: Python predicates that the query calls by name: ``{name: predicate}``, or several
+            that have names of their own, as :func:`where` takes them. Conditions that are a call of
+            one are run by eddies, within joins and alone; the names become temporary functions of
+            the session, so that the query may call them anywhere else too.
 
     Raises:
-        MillraceError: A table, file, column or option cannot be used, or the query is no SELECT.
+        MillraceError: A table, file, column, predicate or option cannot be used, or the query is no
+            SELECT.
         pyspark.errors.AnalysisException: Spark refuses the query.
     """
     from millrace.front.frontend import sql as run
 
-    return run(query, spark, tables, options)
+    return run(query, spark, tables, options, predicates)
 
 
 def query(
@@ -54,6 +185,7 @@ def query(
     spark: SparkSession | None = None,
     tables: Mapping[str, str | Path | DataFrame] | None = None,
     options: Options | dict[str, Any] | None = None,
+    predicates: Mapping[str, object] | Iterable[object] | None = None,
 ) -> Query:
     """Return the query with its ``df``, ``explain()`` and, after a run, ``report()``.
 
@@ -61,7 +193,7 @@ def query(
     """
     from millrace.front.frontend import query as make
 
-    return make(query, spark, tables, options)
+    return make(query, spark, tables, options, predicates)
 
 
 def join(
@@ -71,6 +203,7 @@ def join(
     select: Iterable[str] = ("*",),
     spark: SparkSession | None = None,
     options: Options | dict[str, Any] | None = None,
+    predicates: Mapping[str, object] | Iterable[object] | None = None,
 ) -> DataFrame:
     """Return the inner join of several relations, without writing the query.
 
@@ -83,10 +216,11 @@ def join(
         select: Result columns in SQL; all columns by default.
         spark: The session; by default the active one, or a new one.
         options: Settings of the run.
+        predicates: As for :func:`sql`, to call in ``where`` and ``on``.
 
     Raises:
         MillraceError: As :func:`sql`.
     """
     from millrace.front.frontend import join as run
 
-    return run(relations, on, where, select, spark, options)
+    return run(relations, on, where, select, spark, options, predicates)

@@ -21,6 +21,10 @@ from typing import Any, Literal as Choice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.predicates import PlainValues, PredicateSpec, Values
+
+_PLAIN = PlainValues()
+
 Comparison = Choice["=", "<=>", "<>", "<", "<=", ">", ">="]
 
 
@@ -95,6 +99,19 @@ class Truth:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A user's predicate called with these arguments.
+
+    It may raise and take long, so only a selection module evaluates it, and it stands alone: it is
+    never an operand of AND, OR or NOT. ``values`` turns the argument columns into what the function gets.
+    """
+
+    spec: PredicateSpec
+    arguments: tuple[Operand, ...]
+    values: Values = _PLAIN
+
+
+@dataclass(frozen=True)
 class Not:
     argument: Predicate
 
@@ -109,7 +126,7 @@ class Or:
     arguments: tuple[Predicate, ...]
 
 
-Predicate = Compare | InList | Like | IsNull | Truth | Not | And | Or
+Predicate = Compare | InList | Like | IsNull | Truth | Call | Not | And | Or
 
 
 def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
@@ -124,6 +141,9 @@ def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
             yield from columns_of(right)
         case InList(operand, _, _) | Like(operand, _) | IsNull(operand) | Truth(operand):
             yield from columns_of(operand)
+        case Call():
+            for each in node.arguments:
+                yield from columns_of(each)
         case Not(argument):
             yield from columns_of(argument)
         case And(arguments) | Or(arguments):
@@ -222,6 +242,8 @@ def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array
             return pc.is_null(columns[arg.ref])
         case Truth(arg):
             return columns[arg.ref]
+        case Call():
+            raise TypeError(f"{show(node)} is for a selection module to call")
         case Not(arg):
             return pc.invert(build(arg))
         case And(args):
@@ -260,6 +282,8 @@ def show(node: Predicate | Operand) -> str:
             return f"{show(arg)} IS NULL"
         case Truth(arg):
             return show(arg)
+        case Call():
+            return f"{node.spec.name}({', '.join(map(show, node.arguments))})"
         case Not(arg):
             return f"NOT ({show(arg)})"
         case And(args):

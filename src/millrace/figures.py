@@ -12,11 +12,13 @@ class ModuleFigures:
 
     Attributes:
         name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
-        action: ``"scan"``, ``"build"``, ``"probe"``, ``"select"`` or ``"output"``.
+        action: ``"scan"``, ``"build"``, ``"probe"``, ``"select"``, ``"profile"``, ``"settle"`` or
+            ``"output"``.
         tuples_in: Tuples sent to the module.
         tuples_out: Tuples it returned.
         calls: Batches sent to it.
-        seconds: Wall time spent in it.
+        seconds: Wall time spent in it. What a profile spends counts at each of its predicates too.
+        evaluated: Rows that a user's predicate was called for, repeated calls included.
     """
 
     name: str
@@ -25,6 +27,7 @@ class ModuleFigures:
     tuples_out: int
     calls: int
     seconds: float
+    evaluated: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class CellFigures:
         blocks_exchanged: Number of such blocks.
         bytes_exchanged: Their size in bytes.
         peak_bytes: Peak resident memory of the Python process, in bytes.
+        changes: ``(after, order)``: the order that most tuples were sent along from the moment when
+            so many tuples had come; for runs with users' predicates.
     """
 
     cell: int
@@ -57,6 +62,7 @@ class CellFigures:
     blocks_exchanged: int = 0
     bytes_exchanged: int = 0
     peak_bytes: int = 0
+    changes: tuple[tuple[int, str], ...] = ()
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""
@@ -68,4 +74,5 @@ class CellFigures:
         raw = json.loads(text)
         raw["modules"] = tuple(ModuleFigures(**m) for m in raw["modules"])
         raw["orders"] = tuple((order, count) for order, count in raw["orders"])
+        raw["changes"] = tuple((after, order) for after, order in raw["changes"])
         return cls(**raw)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from millrace.errors import OptionError, near
 
-PolicyName = Literal["greedy", "rank", "fixed", "random"]
-POLICY_NAMES: tuple[str, ...] = ("greedy", "rank", "fixed", "random")
+PolicyName = Literal[
+    "greedy", "rank", "fixed", "random", "naive", "lottery", "windowed_lottery", "a_greedy", "bounded"
+]
+POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
 
@@ -17,40 +19,54 @@ class Options:
     """How Millrace runs a query. None of these changes an answer.
 
     Attributes:
-        policy: Routing policy, one of ``POLICY_NAMES``.
+        policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
+            predicates alone, ``"greedy"`` for joins, ``"rank"`` where both come together.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
         reoptimize_every: Tuples after which routing decisions are made anew.
         online: Interleave all sources, so that results come early, instead of building the
             smaller relations first and streaming the largest.
         order: For ``policy="fixed"``: aliases in the order in which to join them.
         seed: Seed of every random choice.
+        regret: For ``policy="bounded"``: the share of what the order as written would cost that looking
+            for a better order may cost, above 0 and at most 1.
         placement: ``"in_place"``, ``"hypercube"`` or ``"auto"`` (by size).
         cells: Number of eddies to run in parallel; None takes Spark's default parallelism.
         replicate_bytes: At most this much of the smaller relations, in memory, is read by every
             cell in an in-place run.
         block_bytes: Target size of an exchanged block.
         report: Collect the figures that ``Query.report()`` shows.
+        mask_values: Leave the values of rows out of the errors of predicates.
+        limits_host: Address under which executors reach the process that plans the query, where the
+            tasks of a job agree on the limits of ``async`` predicates; None finds it out.
     """
 
-    policy: str = "greedy"
+    policy: str | None = None
     batch_size: int = 65_536
     reoptimize_every: int = 131_072
     online: bool = False
     order: tuple[str, ...] = ()
     seed: int = 0
+    regret: float = 0.01
     placement: str = "auto"
     cells: int | None = None
     replicate_bytes: int = 512 * 1024 * 1024
     block_bytes: int = 4 * 1024 * 1024
     report: bool = True
+    mask_values: bool = False
+    limits_host: str | None = None
 
     def __post_init__(self) -> None:
-        self._one_of("policy", POLICY_NAMES)
+        if self.policy is not None:
+            self._one_of("policy", POLICY_NAMES)
         self._one_of("placement", PLACEMENTS)
         self._within("batch_size", 1, 1_000_000)
         self._within("reoptimize_every", 1, 1_000_000_000)
         self._within("replicate_bytes", 0, 1 << 50)
         self._within("block_bytes", 1024, 1 << 30)
+        if type(self.regret) not in (int, float) or not 0 < self.regret <= 1:
+            raise OptionError(
+                f"option regret is {self.regret!r}: expected a share above 0 and at most 1, such as 0.01"
+            )
         if self.cells is not None:
             self._within("cells", 1, 100_000)
         if self.policy == "fixed" and not isinstance(self.order, tuple):

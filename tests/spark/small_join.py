@@ -1,4 +1,4 @@
-"""Runs a small join through execute() on a session of the given kind; prints what came of it."""
+"""Runs small joins and filters on a session of the given kind; prints what came of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 QUERIES = (
     "select count(*) from big join small on big.k = small.k",
@@ -22,7 +23,6 @@ QUERIES = (
 
 def main(kind: str, folder: str) -> None:
     import pyspark
-    from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
@@ -79,8 +79,56 @@ def main(kind: str, folder: str) -> None:
         spark.read.parquet(paths["small"]).createOrReplaceTempView("small")
         figures = query.report().totals.output_tuples
         outcome[text] = [rows == sorted(map(tuple, spark.sql(text).collect())), figures > 0]
+    outcome["where"] = check_where(spark)
+    outcome["stream"] = check_stream(spark, folder)
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
+
+
+def check_where(spark: SparkSession) -> list[bool]:
+    """Predicates of PySpark and of Millrace on one DataFrame: rows, their order, figures."""
+    from pyspark.sql import functions as sf
+
+    import millrace
+
+    @sf.udf("boolean")
+    def even(x):
+        return x % 2 == 0
+
+    @millrace.predicate(kind="pandas")
+    def fifth(x):
+        return x % 5 == 0
+
+    frame = millrace.where(spark.range(0, 20_000, 1, 4), even("id"), fifth(sf.col("id")), "id < 15000")
+    rows = [row.id for row in frame.collect()]
+    report = millrace.report(frame)
+    return [
+        rows == list(range(0, 15_000, 10)),
+        report.totals.output_tuples == len(rows),
+        "kind pandas" in millrace.explain(frame),
+    ]
+
+
+def check_stream(spark: SparkSession, folder: str) -> list[bool]:
+    """The same on a stream."""
+    import millrace
+
+    @millrace.predicate
+    def odd(x):
+        return x % 2 == 1
+
+    spark.read.parquet(f"{folder}/big.parquet").write.parquet(f"{folder}/in")
+    stream = spark.readStream.schema("k long, big long").parquet(f"{folder}/in")
+    query = (
+        millrace.where(stream, odd("big"))
+        .writeStream.format("parquet")
+        .option("path", f"{folder}/out")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [spark.read.parquet(f"{folder}/out").count() == 1000]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from millrace.block import Block, FrameInput, ParquetInput
 from millrace.errors import MillraceError
-from millrace.expressions import ColumnRef, columns_of, relations_of
+from millrace.expressions import Call, ColumnRef, columns_of, relations_of
 from millrace.front.coercion import Field, comparison_type, field_of
 from millrace.front.components import split
 from millrace.front.conjuncts import Conjunct, Sorted, pushable, sort_conjuncts, volatile
@@ -25,6 +25,7 @@ from millrace.front.predicates import Translator, conjuncts, constant_operands, 
 from millrace.front.relations import Member, estimate, input_of, member_of
 from millrace.front.rewrite import Rewriting
 from millrace.spark.execute import execute
+from millrace.spark.values import spark_values
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 
@@ -61,20 +62,23 @@ class _Clause:
         return None
 
 
-def take_blocks(context: Context, select: exp.Select) -> None:
-    """Take what can be taken of a SELECT's FROM; note the reason where nothing can."""
+def take_blocks(context: Context, select: exp.Select) -> list[exp.Expr] | None:
+    """Take what can be taken of a SELECT's FROM; note the reason where nothing can.
+
+    Returns:
+        The conditions that are in its WHERE now, None when it is as it was.
+    """
     scope = context.resolver.scope_of(select)
     try:
         chain = read_chain(context.statement, scope)
         if chain is None:
-            return
+            return None
         clause = _Clause(context, chain)
         rewriting = _take(clause)
     except Leave as leave:
         context.reasons.append(f"{_where(context, select)}: {leave}")
-        return
-    if rewriting is not None:
-        rewriting.commit()
+        return None
+    return None if rewriting is None else rewriting.commit()
 
 
 def _where(context: Context, select: exp.Select) -> str:
@@ -96,6 +100,7 @@ def _take(clause: _Clause) -> Rewriting | None:
     sorted_ = sort_conjuncts(found, translator, context.text_of)
     _add_using(clause, sorted_)
     groups = _groups(clause, sorted_)
+    sorted_.place_calls(groups)
     if not groups:
         context.reasons.append(
             f"{_where(context, clause.scope.select)}: its relations are linked by conditions that "
@@ -179,7 +184,9 @@ def _conjuncts(clause: _Clause) -> list[Conjunct]:
                 nodes += conjuncts(on)
     if chain.whole and chain.where is not None:
         nodes += conjuncts(chain.where)
-    context.constants.prepare(c for node in nodes for c in constant_operands(node))
+    operands = [c for node in nodes for c in (*constant_operands(node), *context.calls.arguments(node))]
+    context.constants.prepare(operands)
+    values = spark_values(context.spark)
     translator = Translator(clause.lookup, context.constants, context.ansi)
     result = []
     for node in nodes:
@@ -191,6 +198,8 @@ def _conjuncts(clause: _Clause) -> list[Conjunct]:
             raise Leave("a condition in a form that Millrace does not read")
         reads, foreign = _reads(clause, node)
         predicate = translator.predicate(node)
+        if predicate is None:
+            predicate = context.calls.in_block(node, clause.lookup, context.constants, values)
         result.append(Conjunct(node, text, reads, foreign, predicate, pushable(node)))
     return result
 
@@ -243,7 +252,8 @@ def _groups(clause: _Clause, found: Sorted) -> list[list[str]]:
     others = {n: f"#{n}" for n, link in enumerate(chain.links) if not _is_member(clause, n)}
     within = [{e.left.relation, e.right.relation} for e, _ in found.equalities]
     within += [set(relations_of(p)) for p, _ in found.residuals]
-    above = [{*c.reads, *(others[n] for n in c.foreign if n in others)} for c in found.above]
+    linking = [*found.above, *found.calls]
+    above = [{*c.reads, *(others[n] for n in c.foreign if n in others)} for c in linking]
     for number, link in enumerate(chain.links):
         if number in others and link.join is not None and link.join.args.get("on") is not None:
             reads, foreign = _reads(clause, link.join.args["on"])
@@ -262,6 +272,7 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
     members = [clause.members[alias] for alias in group]
     equalities = [e for e, _ in found.equalities if e.left.relation in group]
     residuals = [p for p, _ in found.residuals if relations_of(p) & set(group)]
+    calls = [p for p in residuals if isinstance(p, Call)]
     semijoins = list(_semijoins(clause, group, found)) if clause.chain.whole else []
     for semijoin in semijoins:
         found.above.remove(semijoin.conjunct)
@@ -294,7 +305,8 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
     join = JoinSpec(
         tuple(specs),
         tuple(dict.fromkeys(equalities)),
-        tuple(dict.fromkeys(residuals)),
+        # A user's function need not be hashable, so calls are not compared.
+        (*dict.fromkeys(p for p in residuals if not isinstance(p, Call)), *calls),
         output,
         counting,
     )
@@ -304,7 +316,8 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
     except MillraceError as error:
         raise Leave(str(error)) from None
     rewriting.place(piece, run.frame, counting=counting)
-    above = tuple(context.shown(context.statement.span(c.node)) for c in found.above)
+    native = [c for c in found.above if context.calls.of(c.node) is None]
+    above = tuple(context.shown(context.statement.span(c.node)) for c in native)
     rewriting.taken.append(Taken(block, run, above, tuple(scans)))
 
 

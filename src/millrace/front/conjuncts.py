@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millrace.expressions import Column, Compare, Predicate, relations_of
+from millrace.expressions import Call, Column, Compare, Predicate, relations_of
 from millrace.front.predicates import Branches, Translator, conjuncts, disjuncts, unwrap
 from millrace.spec import Equality
 
@@ -57,6 +57,9 @@ _VOLATILE_NAMES = frozenset(
     }
 )
 
+VOLATILE = "volatile"
+"""Marks, in a function call's ``meta``, a predicate of the caller that is not deterministic."""
+
 
 def volatile(node: exp.Expr) -> bool:
     """Tell whether an expression or query may give another value on another call."""
@@ -65,7 +68,7 @@ def volatile(node: exp.Expr) -> bool:
             return True
         if isinstance(part, exp.Func):
             name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
-            if name.lower() in _VOLATILE_NAMES:
+            if name.lower() in _VOLATILE_NAMES or part.meta.get(VOLATILE):
                 return True
     return False
 
@@ -121,7 +124,8 @@ class Sorted:
         texts: Per alias, the same and more as SQL, for a scan by Spark.
         spark_only: Aliases with a filter that only Spark evaluates: Spark has to scan these.
         equalities: Edges of the query graph.
-        residuals: Other predicates over several relations, with the conjunct each comes from.
+        residuals: Other predicates over several relations, and calls, with the conjunct of each.
+        calls: Calls of the caller's predicates that a block could evaluate.
         above: Conjuncts that stay in WHERE.
         used: Conjuncts that a block evaluates.
     """
@@ -131,6 +135,7 @@ class Sorted:
     spark_only: set[str] = field(default_factory=set)
     equalities: list[tuple[Equality, Conjunct | None]] = field(default_factory=list)
     residuals: list[tuple[Predicate, Conjunct]] = field(default_factory=list)
+    calls: list[Conjunct] = field(default_factory=list)
     above: list[Conjunct] = field(default_factory=list)
     used: list[Conjunct] = field(default_factory=list)
 
@@ -141,6 +146,22 @@ class Sorted:
         else:
             self.filters.setdefault(alias, []).append(predicate)
         self.texts.setdefault(alias, []).append(f"({text})")
+
+    def place_calls(self, groups: Iterable[Iterable[str]]) -> None:
+        """Give each call to the block that has all it reads; the others stay in WHERE.
+
+        A call over several relations stays behind a condition that only Spark evaluates: Spark
+        calls it for fewer rows then, and it may raise for the others.
+        """
+        blocks = [set(group) for group in groups]
+        waits = any(len(c.reads) > 1 for c in self.above)
+        for conjunct in self.calls:
+            fits = conjunct.reads and not conjunct.foreign and any(conjunct.reads <= b for b in blocks)
+            if not fits or (waits and len(conjunct.reads) > 1) or conjunct.predicate is None:
+                self.above.append(conjunct)
+                continue
+            self.residuals.append((conjunct.predicate, conjunct))
+            self.used.append(conjunct)
 
 
 def as_equality(predicate: Predicate) -> Equality | None:
@@ -165,6 +186,9 @@ def sort_conjuncts(
     """Decide for every conjunct whether a scan, the block or Spark above the block evaluates it."""
     result = Sorted()
     for conjunct in found:
+        if isinstance(conjunct.predicate, Call):
+            result.calls.append(conjunct)
+            continue
         alias = conjunct.single
         if alias is not None and (conjunct.predicate is not None or conjunct.pushable):
             result.filter(alias, conjunct.predicate, conjunct.text)

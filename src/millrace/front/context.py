@@ -20,7 +20,10 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from millrace.front.calls import Calls
+    from millrace.front.functions import Functions
     from millrace.spark.execute import BlockRun
+    from millrace.spark.where import Mask
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,30 @@ class Taken:
     scans: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Filter:
+    """Predicates that an eddy runs inside Spark's own filter.
+
+    Attributes:
+        name: Names it in reports.
+        calls: The conditions it stands for, as written; none for a function that Spark calls anywhere.
+        mask: Its function, its plan and, after a run, its figures.
+    """
+
+    name: str
+    calls: tuple[str, ...]
+    mask: Mask
+
+
 @dataclass
 class Context:
     """One query on its way through the front.
 
     Attributes:
+        calls: The calls of the caller's predicates.
+        functions: Makes functions of the session.
         taken: The blocks so far, inner ones first.
+        filters: The filters so far, inner ones first.
         reasons: Why something stayed with Spark.
     """
 
@@ -57,8 +78,11 @@ class Context:
     catalog: Catalog
     resolver: Resolver
     constants: Constants
+    calls: Calls
+    functions: Functions
     ansi: bool = True
     taken: list[Taken] = field(default_factory=list)
+    filters: list[Filter] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     _found: dict[int, Found | None] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
 """``millrace.sql``: a query in, a DataFrame out, its inner joins run by eddies.
 
 The query goes through small steps: parse, bind its tables, let Spark analyse it as written, take
-blocks from inner to outer SELECTs, let Spark analyse the rewritten text, compare both results'
+blocks and filters from inner to outer SELECTs, let Spark analyse the rewritten text, compare both results'
 types. Spark's analysis of the query as written comes first, so that a wrong query raises exactly
 what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not fit.
 """
@@ -23,14 +23,18 @@ from sqlglot import exp
 
 from millrace.errors import QueryError
 from millrace.front.blocks import take_blocks
+from millrace.front.calls import Calls
 from millrace.front.constants import Constants
-from millrace.front.context import Context
+from millrace.front.context import Context, Filter
+from millrace.front.filters import take_filter
+from millrace.front.functions import Functions, Predicates, by_name
 from millrace.front.names import Resolver, build_scopes
 from millrace.front.parse import Statement, parse
 from millrace.front.prepared import Query
 from millrace.front.tables import Catalog, Table
 from millrace.front.texts import EditedText, Frames, escape, plain_quote, quote
 from millrace.options import Options
+from millrace.spark.handles import remember
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +49,7 @@ def sql(
     spark: SparkSession | None = None,
     tables: Tables | None = None,
     options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
 ) -> DataFrame:
     """Return the answer of a query as a DataFrame: the rows that ``spark.sql`` returns.
 
@@ -54,14 +59,20 @@ def sql(
         tables: Names to use in the query, each for a path to Parquet files (a file, a folder, a
             glob) or a DataFrame. Other names are looked up in the session's catalog.
         options: Settings of the run.
+        predicates: Functions that the query may call by name, as ``{name: predicate}`` or as several
+            predicates with names of their own. A predicate is what ``@millrace.predicate`` or PySpark's
+            ``udf``, ``pandas_udf`` or ``arrow_udf`` returns, the latter three with type boolean.
 
     Raises:
-        QueryError: The text is not a query.
-        InputError: A path in ``tables`` cannot be read.
+        QueryError: The text is not a query, or a predicate's name cannot stand in one.
+        InputError: A path in ``tables`` cannot be read, or the session has a function of a predicate's
+            name.
         OptionError: An option is unknown or out of range.
+        PredicateError: Something in ``predicates`` is none, or is called with arguments it does not take.
         pyspark.errors.AnalysisException: Spark refuses the query.
     """
-    return prepare(query, spark, tables, options).df
+    prepared = prepare(query, spark, tables, options, predicates)
+    return remember(prepared.df, prepared)
 
 
 def prepare(
@@ -69,11 +80,29 @@ def prepare(
     spark: SparkSession | None = None,
     tables: Tables | None = None,
     options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
 ) -> Query:
     """Return a query with its DataFrame, its explanation and its report; see :func:`sql`."""
     settings = Options.of(options)
-    statement = parse(query)
+    named = by_name(predicates)
+    statement = parse(query, named)
+    calls = Calls(statement, named)
     session = spark or SparkSession.getActiveSession() or _new_session()
+    functions = Functions(session, settings, named)
+    try:
+        return _prepare(session, tables, settings, statement, calls, functions)
+    finally:
+        functions.close()
+
+
+def _prepare(
+    session: SparkSession,
+    tables: Tables | None,
+    settings: Options,
+    statement: Statement,
+    calls: Calls,
+    functions: Functions,
+) -> Query:
     frames = Frames(session)
     catalog = Catalog(frames, tables)
     if statement.root is None:
@@ -84,8 +113,9 @@ def prepare(
     except RecursionError:
         return _left(frames, catalog, statement, "the query is nested too deeply")
     original = _Original(frames, catalog, text.original())
+    joins = any(len(scope.sources) > 1 for scope in scopes.values())
     reason = _session_bars(session, statement.text)
-    if reason is None and not any(len(scope.sources) > 1 for scope in scopes.values()):
+    if reason is None and not joins and not calls.found:
         reason = "no FROM clause joins two relations"
     if reason is not None:
         return _spark_only(original.frame, statement, [reason])
@@ -104,12 +134,21 @@ def prepare(
         catalog,
         resolver,
         Constants(frames, text_of),
+        calls,
+        functions,
         str(session.conf.get("spark.sql.ansi.enabled", "true")).lower() == "true",
     )
     for select in selects:
-        take_blocks(context, select)
-    if not context.taken:
-        return _spark_only(original.frame, statement, context.reasons)
+        placed = take_blocks(context, select)
+        take_filter(context, select, placed)
+    context.reasons += calls.reasons()
+    if not joins and not context.filters:
+        context.reasons.append("no FROM clause joins two relations")
+    called = {node.name.lower() for node in calls.left()}
+    anywhere = [Filter(name, (), mask) for name, mask in functions.masks.items() if name in called]
+    if not context.taken and not context.filters:
+        return _spark_only(original.frame, statement, context.reasons, anywhere)
+    context.filters += anywhere
     return _checked(context, original, schema)
 
 
@@ -129,6 +168,7 @@ def join(
     select: Iterable[str] = ("*",),
     spark: SparkSession | None = None,
     options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
 ) -> DataFrame:
     """Join relations by conditions, without writing the query.
 
@@ -139,6 +179,7 @@ def join(
         select: Result columns or expressions; everything by default.
         spark: As for :func:`sql`.
         options: As for :func:`sql`.
+        predicates: As for :func:`sql`.
 
     Raises:
         QueryError: There is no relation, or an argument is one string instead of several.
@@ -154,7 +195,7 @@ def join(
     conditions = [f"({condition})" for condition in (*on, *where)]
     if conditions:
         text += f" WHERE {' AND '.join(conditions)}"
-    return sql(text, spark, relations, options)
+    return sql(text, spark, relations, options, predicates)
 
 
 def _bind(node: exp.Table, catalog: Catalog, statement: Statement, text: EditedText) -> Callable[[], Table]:
@@ -205,8 +246,10 @@ def _left(frames: Frames, catalog: Catalog, statement: Statement, why: str) -> Q
     return _spark_only(frames.sql(text), statement, [why])
 
 
-def _spark_only(frame: DataFrame, statement: Statement, reasons: list[str]) -> Query:
-    return Query(frame, (), reasons, statement.text, lambda: _plan(frame))
+def _spark_only(
+    frame: DataFrame, statement: Statement, reasons: list[str], filters: Iterable[Filter] = ()
+) -> Query:
+    return Query(frame, (), reasons, statement.text, lambda: _plan(frame), tuple(filters))
 
 
 class _Original:
@@ -250,7 +293,14 @@ def _checked(context: Context, original: _Original, schema: t.StructType) -> Que
     if seen.names != schema.names:
         frame = frame.toDF(*schema.names)
     text = template.replace("{{", "{").replace("}}", "}")
-    return Query(frame, tuple(context.taken), context.reasons, text, lambda: _plan(frame))
+    return Query(
+        frame,
+        tuple(context.taken),
+        context.reasons,
+        text,
+        lambda: _plan(frame),
+        tuple(context.filters),
+    )
 
 
 def _type(field: t.StructField) -> str:

@@ -8,7 +8,7 @@ were parsed from, and rewriting is cutting and joining pieces of the original te
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ _SPANNED = (
     "_parse_equality",
     "_parse_disjunction",
     "_parse_expression",
+    "_parse_lambda",
     "_parse_table",
     "_parse_join",
     "_parse_from",
@@ -71,6 +72,22 @@ for _name in _SPANNED:
     setattr(_SpanParser, _name, _noting(_name))
 
 
+def _parser(functions: Collection[str]) -> type[_SpanParser]:
+    """Return the parser for which these lower-case names are functions like any others.
+
+    sqlglot reads many names of other systems' functions as syntax of their own.
+    """
+    own = {name.upper() for name in functions}
+    known = ("FUNCTIONS", "FUNCTION_PARSERS", "NO_PAREN_FUNCTION_PARSERS")
+    if not any(own & getattr(_SpanParser, table).keys() for table in known):
+        return _SpanParser
+    tables = {
+        table: {name: read for name, read in getattr(_SpanParser, table).items() if name not in own}
+        for table in known
+    }
+    return type("_NamedParser", (_SpanParser,), tables)
+
+
 @dataclass(frozen=True)
 class Statement:
     """A parsed query.
@@ -95,8 +112,12 @@ class Statement:
         return id(node) in self._spans
 
 
-def parse(text: str) -> Statement:
+def parse(text: str, functions: Collection[str] = ()) -> Statement:
     """Parse a query.
+
+    Args:
+        text: The query.
+        functions: Lower-case names of the caller's functions.
 
     Raises:
         QueryError: The text is not one SELECT (set operations and WITH are fine).
@@ -109,7 +130,7 @@ def parse(text: str) -> Statement:
         tokens = dialect.tokenize(text)
         if any(token.token_type is TokenType.PIPE_GT for token in tokens):
             return Statement(text, None, "pipe syntax (|>) is left to Spark")
-        parser = _SpanParser(dialect=dialect)
+        parser = _parser(functions)(dialect=dialect)
         parser.spans = {}
         trees = [tree for tree in parser.parse(tokens, text) if tree is not None]
     except (SqlglotError, RecursionError) as error:

@@ -65,21 +65,20 @@ def unwrap(node: exp.Expr) -> exp.Expr:
 
 
 def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the terms of an AND, at any depth of parentheses."""
-    inner = unwrap(node)
-    if isinstance(inner, exp.And):
-        yield from conjuncts(inner.this)
-        yield from conjuncts(inner.expression)
-    else:
-        yield node
+    """Return the terms of an AND, at any depth of parentheses."""
+    return _terms(node, exp.And)
 
 
 def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the terms of an OR, at any depth of parentheses."""
+    """Return the terms of an OR, at any depth of parentheses."""
+    return _terms(node, exp.Or)
+
+
+def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
     inner = unwrap(node)
-    if isinstance(inner, exp.Or):
-        yield from disjuncts(inner.this)
-        yield from disjuncts(inner.expression)
+    if isinstance(inner, kind):
+        yield from _terms(inner.this, kind)
+        yield from _terms(inner.expression, kind)
     else:
         yield node
 

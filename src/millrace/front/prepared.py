@@ -1,4 +1,4 @@
-"""What a query became: its DataFrame, what the eddies run of it, and what Spark does."""
+"""What a query became: its DataFrame, what eddies run of it, and what Spark does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millrace.block import Block, FrameInput
-from millrace.front.context import Taken
-from millrace.report import RunReport
+from millrace.errors import ExecutionError
+from millrace.figures import CellFigures
+from millrace.front.context import Filter, Taken
+from millrace.run_report import RunReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +24,8 @@ class Query:
         df: Its result: the rows, names and types that ``spark.sql`` gives.
         taken: The blocks that eddies run, inner ones first, with their plans.
         reasons: Why something stayed with Spark, one sentence each.
-        rewritten: The text that Spark runs above the blocks; the query itself when none is taken.
+        rewritten: The text that Spark runs above the blocks; the query itself when nothing is taken.
+        filters: The predicates that eddies run inside Spark's filters, inner ones first.
     """
 
     df: DataFrame
@@ -30,6 +33,7 @@ class Query:
     reasons: list[str]
     rewritten: str
     _spark_plan: Callable[[], str] = field(repr=False, default=str)
+    filters: tuple[Filter, ...] = ()
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -37,12 +41,16 @@ class Query:
         return tuple(one.block for one in self.taken)
 
     def explain(self) -> str:
-        """Return, as text, every block, what stays with Spark and why, and Spark's own plan."""
+        """Return, as text, every block and filter, what stays with Spark and why, and Spark's own plan."""
         lines: list[str] = []
         for one in self.taken:
             lines += _explain(one)
+        for filter_ in self.filters:
+            first, *rest = filter_.mask.plan.split("\n")
+            lines += [f"{filter_.name}: {first}", *rest]
+            lines += [f"  stands for {' AND '.join(filter_.calls)}"] if filter_.calls else []
         if not self.taken:
-            lines.append("no block: Spark runs the whole query")
+            lines.append(f"no block: Spark runs the {'rest of the' if self.filters else 'whole'} query")
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]
@@ -52,10 +60,23 @@ class Query:
     def report(self) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
 
+        A filter that no row reached has none.
+
         Raises:
             ExecutionError: ``df`` has not run yet, or the option ``report`` is off.
         """
-        return RunReport({one.block.name: one.run.figures(self.df) for one in self.taken})
+        found: dict[str, list[CellFigures]] = {}
+        for one in self.taken:
+            found[one.block.name] = one.run.figures(self.df)
+        nothing: ExecutionError | None = None
+        for filter_ in self.filters:
+            try:
+                found[filter_.name] = filter_.mask.reports.figures(self.df)
+            except ExecutionError as error:
+                nothing = error
+        if nothing is not None and not found:
+            raise nothing
+        return RunReport(found)
 
 
 def _explain(one: Taken) -> list[str]:

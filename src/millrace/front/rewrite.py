@@ -125,14 +125,18 @@ class Rewriting:
         piece.source = self._context.frames.place(frame, "b")
         piece.counting = counting
 
-    def commit(self) -> None:
-        """Put the edits into the query's text."""
+    def commit(self) -> list[exp.Expr] | None:
+        """Put the edits into the query's text; return what they leave in WHERE, if they change it."""
         self._from()
         for piece in self._pieces:
             self._columns(piece)
         self._stars()
         self._context.text.edits += self._edits
         self._context.taken += self.taken
+        for conjunct in self._found.used:
+            if conjunct in self._found.calls:
+                self._context.calls.take(conjunct.node)
+        return [c.node for c in self._found.above] if self._chain.whole else None
 
     # What is read above the block
 

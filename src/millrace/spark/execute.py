@@ -12,12 +12,14 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 from millrace.block import Block, FrameInput, ParquetInput
 from millrace.errors import InputError
-from millrace.expressions import show
+from millrace.expressions import Call, show
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
 from millrace.spark.exchange import BLOCK_SCHEMA, Cut
+from millrace.spark.lessons import FileLessons
+from millrace.spark.limits import Limits
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reports import Reports
@@ -95,6 +97,7 @@ class _Assembly:
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
         exchanged = [n for n, mode in enumerate(placement.modes) if mode is Mode.EXCHANGED]
         last = self._last(exchanged)
+        called = [p for p in self._join.residuals if isinstance(p, Call)]
         task = EddyTask(
             join=self._join,
             options=self._options,
@@ -106,6 +109,8 @@ class _Assembly:
             },
             frame=stream if Mode.FRAME in placement.modes else None,
             exchanged=bool(exchanged),
+            limits=Limits.of(self._spark, sink.run, [p.spec for p in called], self._options),
+            lessons=FileLessons(sink.run) if called else None,
             last=last,
             sink=sink,
         )

@@ -98,9 +98,15 @@ class Sink:
 
 
 class Reports:
-    """The driver's side: makes the sink, and reads what the tasks reported."""
+    """The driver's side: makes the sink, and reads what the tasks reported.
 
-    def __init__(self, spark: SparkSession, *, wanted: bool) -> None:
+    Args:
+        spark: The session.
+        wanted: Whether anybody wants the figures.
+        carried: Whether rows of the result can carry them, which is the only way on Spark Connect.
+    """
+
+    def __init__(self, spark: SparkSession, *, wanted: bool, carried: bool = True) -> None:
         self._observation: Observation | None = None
         self._name = f"millrace-{uuid.uuid4().hex}"
         accumulator = None
@@ -114,7 +120,8 @@ class Reports:
             accumulator = _ACCUMULATORS[identity]
         self._accumulator = accumulator
         self._wanted = wanted
-        self.sink = Sink(self._name, accumulator, wanted and connect)
+        self._lost = connect and not carried
+        self.sink = Sink(self._name, accumulator, wanted and connect and carried)
 
     def attach(self, mapped: DataFrame) -> DataFrame:
         """Return the result's DataFrame from the one that the eddies' tasks yield."""
@@ -123,6 +130,13 @@ class Reports:
         self._observation = Observation(self._name)
         observed = mapped.observe(self._observation, sf.collect_list(REPORT).alias("reports"))
         return observed.where(sf.col(REPORT).isNull()).drop(REPORT)
+
+    def attach_mask(self, masked: DataFrame, column: str) -> DataFrame:
+        """Return the rows that a filter's struct column keeps, its figures observed on the way."""
+        self._observation = Observation(self._name)
+        texts = sf.collect_list(sf.col(column)["report"]).alias("reports")
+        observed = masked.observe(self._observation, texts)
+        return observed.where(sf.col(column)["keep"]).drop(column)
 
     def figures(self, executed: DataFrame | None = None) -> list[CellFigures]:
         """Return the figures of the latest run; never waits.
@@ -136,6 +150,11 @@ class Reports:
         """
         if not self._wanted:
             raise ExecutionError("there are no figures: the option report is off; run with report=True")
+        if self._lost:
+            raise ExecutionError(
+                "there are no figures: those of filters in SQL text and on streams do not come back through "
+                "Spark Connect; use millrace.where on a DataFrame, or classic Spark"
+            )
         texts = self._reported(executed)
         if not texts:
             raise ExecutionError(

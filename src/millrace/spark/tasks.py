@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millrace.eddy import Eddy
-from millrace.eddy.eddy import peak_memory
+from millrace.eddy import Eddy, peak_memory
 from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
+from millrace.spark.lessons import FileLessons
+from millrace.spark.limits import Limits
 from millrace.spark.reports import Sink
 from millrace.spark.types import normalise
 from millrace.spec import JoinSpec
@@ -59,6 +60,8 @@ class EddyTask:
         frame: Alias of the relation whose tuples are the task's input, or None.
         exchanged: Whether the task's input is blocks; otherwise, without ``frame``, it is one row
             that holds the cell's number.
+        limits: How the tasks agree on the limits of users' predicates.
+        lessons: What tasks on this machine have learned, None where there are no users' predicates.
         last: With sorted blocks, the number of the relation whose blocks come last.
         sink: Where the figures go.
     """
@@ -69,6 +72,8 @@ class EddyTask:
     scans: dict[str, Scan]
     frame: str | None
     exchanged: bool
+    limits: Limits
+    lessons: FileLessons | None
     last: int | None
     sink: Sink
 
@@ -94,7 +99,14 @@ class EddyTask:
                 sources[relation.alias] = reader.source(number)
             else:
                 sources[relation.alias] = _normalised(batches, relation.schema)
-        eddy = Eddy(self.join, sources, self.options, stream=self.stream)
+        eddy = Eddy(
+            self.join,
+            sources,
+            self.options,
+            stream=self.stream,
+            callers=self.limits.caller,
+            lessons=self.lessons,
+        )
         for result in eddy.run():
             yield self.sink.data(result)
         if reader is not None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from millrace.figures import CellFigures, ModuleFigures
-from millrace.report import RunReport, size, total
+from millrace.run_report import RunReport, size, total
 
 PROBE = ModuleFigures("SteM(o)", "probe", 10, 30, 2, 0.5)
 MAP = CellFigures(-1, 1.0, rows_exchanged=100, blocks_exchanged=2, bytes_exchanged=1000, peak_bytes=5)

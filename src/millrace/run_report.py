@@ -103,6 +103,7 @@ class RunReport:
                     so_far.tuples_out + one.tuples_out,
                     so_far.calls + one.calls,
                     so_far.seconds + one.seconds,
+                    so_far.evaluated + one.evaluated,
                 )
         return [(block, figures) for (block, _, _), figures in merged.items()]
 
@@ -124,12 +125,13 @@ class RunReport:
         if orders := self.orders():
             lines.append("orders")
             lines += [f"  {o.block}: {o.order}: {o.tuples:,} tuples, {o.share:.0%}" for o in orders]
+        for name, cell in self.cells():
+            if len(cell.changes) > 1:
+                told = "; ".join(f"{order} after {after:,}" for after, order in cell.changes)
+                lines.append(f"  {name}, cell {cell.cell}, over time: {told}")
         if modules := self.modules():
             lines.append("modules")
-            lines += [
-                f"  {block}: {m.name} {m.action}: {m.tuples_in:,} in, {m.tuples_out:,} out, {m.seconds:.3f} s"
-                for block, m in modules
-            ]
+            lines += [f"  {block}: {describe_module(m)}" for block, m in modules]
         lines.append("cells")
         lines += [f"  {block}: {describe_cell(cell)}" for block, cell in self.cells()]
         return "\n".join(lines)
@@ -176,6 +178,14 @@ def describe(sums: Totals) -> list[tuple[str, str]]:
         ),
         ("peak memory of a worker", size(sums.peak_bytes)),
     ]
+
+
+def describe_module(one: ModuleFigures) -> str:
+    """Return one module's figures as one line of text."""
+    text = f"{one.name} {one.action}: {one.tuples_in:,} in, {one.tuples_out:,} out, {one.seconds:.3f} s"
+    if one.evaluated:
+        text += f", called for {one.evaluated:,} rows, {1e6 * one.seconds / one.evaluated:,.1f} µs each"
+    return text
 
 
 def describe_cell(cell: CellFigures) -> str:

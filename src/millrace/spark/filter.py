@@ -1,0 +1,177 @@
+"""``millrace.where``: filters that order themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+
+from millrace.applied import noted
+from millrace.errors import InputError, PredicateError, near
+from millrace.options import Options
+from millrace.run_report import RunReport
+from millrace.spark.handles import remember
+from millrace.spark.predicates import Applied, Predicate, check_sendable
+from millrace.spark.where import Mask, Slot, mask
+
+_MASK = "__millrace_mask"
+
+
+def where(
+    df: DataFrame,
+    *predicates: object,
+    policy: str | None = None,
+    options: Options | dict[str, Any] | None = None,
+) -> DataFrame:
+    """Return the rows that pass all predicates; see :func:`millrace.where`."""
+    if not hasattr(df, "sparkSession"):
+        raise InputError(f"where filters a DataFrame of Spark, got a {type(df).__name__}")
+    settings = Options.of(options)
+    if policy is not None:
+        settings = replace(settings, policy=policy)
+    return Filter(df, _conditions(predicates), settings).frame()
+
+
+Condition = Applied | Column | str
+
+
+def _conditions(given: Sequence[object]) -> list[Condition]:
+    """Return predicates applied to columns, and what Spark evaluates itself."""
+    found: list[Condition] = []
+    for place, each in enumerate(given, 1):
+        call = noted(each)
+        if isinstance(each, Applied | str):
+            found.append(each)
+        elif call is not None:
+            arguments = tuple(call.arguments)
+            found.append(Applied.of(Predicate.of(call.function).spec, arguments, call.named))
+        elif isinstance(each, Column):
+            found.append(each)
+        elif isinstance(each, tuple) and each:
+            found.append(Predicate.of(each[0])(*each[1:]))
+        elif isinstance(each, Predicate) or callable(each):
+            name = each.name if isinstance(each, Predicate) else getattr(each, "__name__", "predicate")
+            raise PredicateError(
+                f"predicate {place}, {name!r}, is applied to no column: write {name}('column')"
+            )
+        else:
+            raise PredicateError(
+                f"predicate {place} is {each!r}: expected a predicate or udf applied to columns, a "
+                "Column, or a condition in SQL"
+            )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """A filter over one DataFrame.
+
+    Attributes:
+        df: What is filtered.
+        conditions: In the order as written.
+        options: Settings of the run.
+    """
+
+    df: DataFrame
+    conditions: Sequence[Condition]
+    options: Options
+
+    def frame(self) -> DataFrame:
+        """Return the filtered DataFrame; nothing runs yet.
+
+        What Spark evaluates itself comes first, save what is written behind a predicate that is not
+        deterministic: that one meets the rows that it would have met.
+
+        Raises:
+            InputError: A column is unknown.
+            PredicateError: A predicate cannot be sent to the tasks.
+        """
+        applied = [c for c in self.conditions if isinstance(c, Applied)]
+        pinned = next((i for i, c in enumerate(self.conditions) if _is_pinned(c)), len(self.conditions))
+        native = [(i, c) for i, c in enumerate(self.conditions) if not isinstance(c, Applied)]
+        filtered = self.df
+        for _, condition in (each for each in native if each[0] < pinned):
+            filtered = self._analysed(filtered, condition)
+        made: Mask | None = None
+        if applied:
+            made, columns = self._mask(applied)
+            filtered = self._masked(filtered, made, columns)
+        for _, condition in (each for each in native if each[0] > pinned):
+            filtered = self._analysed(filtered, condition)
+        if filtered is self.df:
+            filtered = self.df.select("*")
+        return remember(filtered, Filtered(made, tuple(str(c) for _, c in native)))
+
+    def _mask(self, applied: Sequence[Applied]) -> tuple[Mask, list[Column]]:
+        """Return the predicates as one function, and the columns to call it with."""
+        slots = []
+        columns: list[Column] = []
+        labels: list[str] = []
+        places: dict[str, int] = {}
+        for each in applied:
+            check_sendable(each.spec)
+            reads = []
+            for argument, column, label in zip(each.arguments, each.columns(), each.labels, strict=True):
+                if isinstance(argument, str):
+                    self._check_column(argument)
+                    if argument in places:
+                        reads.append(places[argument])
+                        continue
+                    places[argument] = len(columns)
+                reads.append(len(columns))
+                columns.append(column)
+                labels.append(label)
+            slots.append(Slot(each.spec, tuple(reads)))
+        # A stream on Spark Connect has nothing that could bring figures back.
+        reporting = not self.df.isStreaming
+        return mask(self.df.sparkSession, slots, self.options, labels, reporting=reporting), columns
+
+    def _check_column(self, name: str) -> None:
+        """Refuse a plain name that is no column's; paths into structs and quoted names are for Spark."""
+        known = [column.lower() for column in self.df.columns]
+        if name.lower() not in known and not any(c in name for c in ".`[(*"):
+            raise InputError(f"there is no column {name!r} to filter by: {near(name, self.df.columns)}")
+
+    def _masked(self, frame: DataFrame, made: Mask, columns: Sequence[Column]) -> DataFrame:
+        column = made.function(*columns)
+        if made.reports.sink.hidden:
+            return made.reports.attach_mask(frame.withColumn(_MASK, column), _MASK)
+        return self._analysed(frame, column)
+
+    def _analysed(self, frame: DataFrame, condition: Column | str) -> DataFrame:
+        try:
+            filtered = frame.where(condition)
+            _ = filtered.schema  # on Spark Connect this is when it is analysed
+        except AnalysisException as error:
+            raise InputError(f"Spark refuses the filter: {error}") from error
+        return filtered
+
+
+@dataclass(frozen=True, eq=False)
+class Filtered:
+    """What is known of a filtered DataFrame.
+
+    Attributes:
+        mask: The eddy over its predicates, None where all conditions are Spark's.
+        native: What Spark evaluates, as text.
+    """
+
+    mask: Mask | None
+    native: tuple[str, ...]
+
+    def explain(self) -> str:
+        """Return what the eddies do and what Spark does, as text."""
+        lines = ["no predicate of Python" if self.mask is None else self.mask.plan]
+        lines += [f"  Spark evaluates {text}" for text in self.native]
+        return "\n".join(lines)
+
+    def report(self) -> RunReport:
+        """Return the figures of the latest run."""
+        return RunReport({} if self.mask is None else {"filter": self.mask.reports.figures()})
+
+
+def _is_pinned(condition: Condition) -> bool:
+    return isinstance(condition, Applied) and not condition.spec.deterministic

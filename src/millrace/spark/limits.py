@@ -1,0 +1,71 @@
+"""How the tasks of a job find the coordinator of its limits."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from millrace.errors import OptionError
+from millrace.expressions import Call
+from millrace.options import Options
+from millrace.predicates import Caller, PredicateSpec
+from millrace.predicates.callers import caller_of
+
+if TYPE_CHECKING:
+    from millrace.limits import Address
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The coordinator as tasks see it; travels to them.
+
+    Attributes:
+        run: Identifies the run.
+        address: Of the coordinator; None when no predicate needs one.
+    """
+
+    run: str
+    address: Address | None = None
+
+    @classmethod
+    def of(cls, spark: SparkSession, run: str, specs: Sequence[PredicateSpec], options: Options) -> Limits:
+        """Start the coordinator in this process if some predicate's limits hold for the whole job."""
+        if not any(spec.limited for spec in specs):
+            return cls(run)
+        from millrace.limits import Coordinator  # loads asyncio, which tasks without limits do not need
+
+        return cls(run, Coordinator.shared(host_of(spark, options)))
+
+    def caller(self, number: int, call: Call) -> Caller:
+        """Return what calls a predicate in this task, under the limits of the job that the task is of."""
+        context = TaskContext.get()
+        stage = 0 if context is None else context.stageId()
+        address = self.address if call.spec.limited else None
+        return caller_of(call.spec, call.values, address, f"{self.run}/{stage}/{number}")
+
+
+def host_of(spark: SparkSession, options: Options) -> str:
+    """Return the address under which executors reach this process.
+
+    On classic Spark that is the driver's, which they reach anyway; on Spark Connect this machine's
+    own on the way to Spark's.
+    """
+    if options.limits_host is not None:
+        return options.limits_host
+    driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((driver, 9))  # sends nothing: it only chooses the way
+            own = str(probe.getsockname()[0])
+    except OSError as error:
+        raise OptionError(
+            f"cannot find out how executors reach this process (Spark's driver is at {driver!r}: {error}): "
+            "set the option limits_host"
+        ) from None
+    return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own

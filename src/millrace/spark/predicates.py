@@ -1,0 +1,216 @@
+"""The predicates that users hold: Python functions that know how they are called, and their calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import Column, functions as sf
+from pyspark.sql.types import BooleanType, DataType
+from pyspark.util import PythonEvalType
+
+from millrace.errors import PredicateError
+from millrace.predicates import PredicateSpec
+from millrace.predicates.spec import Kind
+
+_KINDS: dict[int, Kind] = {
+    PythonEvalType.SQL_BATCHED_UDF: "row",
+    PythonEvalType.SQL_ARROW_BATCHED_UDF: "row",
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: "pandas",
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: "pandas_iter",
+    PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: "arrow_iter",
+}
+
+Argument = Column | str
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A predicate that can be applied to columns.
+
+    Attributes:
+        spec: The function, and how it is to be called.
+    """
+
+    spec: PredicateSpec
+
+    def __call__(self, *arguments: Argument, **named: Argument) -> Applied:
+        """Return the predicate applied to columns, given as Columns or by name.
+
+        Raises:
+            PredicateError: The function takes other arguments.
+        """
+        return Applied.of(self.spec, arguments, named)
+
+    @property
+    def name(self) -> str:
+        """What reports and errors call it, and its name in SQL unless another is given there."""
+        return self.spec.name
+
+    @classmethod
+    def of(cls, given: object, name: str | None = None) -> Predicate:
+        """Return a predicate made of one, or of PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
+
+        Args:
+            given: The function object as PySpark or :func:`millrace.predicate` returned it.
+            name: A name for it; its own by default.
+
+        Raises:
+            PredicateError: It is something else, or does not return booleans.
+        """
+        if isinstance(given, Predicate):
+            return given if name in (None, given.name) else cls(_renamed(given.spec, str(name)))
+        if not hasattr(given, "evalType") or not hasattr(given, "func"):
+            hint = " (apply @millrace.predicate to it)" if callable(given) else ""
+            raise PredicateError(
+                f"{given!r} is no predicate{hint}: expected what @millrace.predicate, udf, pandas_udf or "
+                "arrow_udf returns"
+            )
+        label = str(name or getattr(given, "__name__", None) or getattr(given.func, "__name__", "predicate"))
+        kind = _KINDS.get(given.evalType)
+        if kind is None:
+            raise PredicateError(
+                f"{label!r} is not a function of single rows (evaluation type {given.evalType}): expected a "
+                "scalar udf, pandas_udf or arrow_udf"
+            )
+        returns: DataType | str = given.returnType  # type: ignore[attr-defined]
+        if not isinstance(returns, BooleanType) and returns not in ("boolean", "bool"):
+            shown = returns if isinstance(returns, str) else returns.simpleString()
+            raise PredicateError(
+                f"{label!r} returns {shown}, expected boolean: declare it with returnType='boolean', or "
+                "compare its result in Spark"
+            )
+        return cls(PredicateSpec(label, given.func, kind, bool(getattr(given, "deterministic", True))))
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A predicate with the columns it reads.
+
+    Attributes:
+        spec: The predicate.
+        arguments: Columns, or names of columns.
+        labels: What to call the arguments in messages.
+    """
+
+    spec: PredicateSpec
+    arguments: tuple[Argument, ...]
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, spec: PredicateSpec, arguments: tuple[Argument, ...], named: dict[str, Argument]) -> Applied:
+        """Check the arguments against the function's signature.
+
+        Raises:
+            PredicateError: There are too many, too few or unknown ones, or one is no column.
+        """
+        for argument in (*arguments, *named.values()):
+            if not isinstance(argument, str | Column):
+                raise PredicateError(
+                    f"predicate {spec.name!r} is applied to {argument!r}: expected columns or their names "
+                    "(for a constant, use pyspark.sql.functions.lit)"
+                )
+        if not arguments and not named:
+            raise PredicateError(
+                f"predicate {spec.name!r} is applied to no column: it could only be constant"
+            )
+        check_arity(spec, len(arguments), tuple(named))
+        if named:
+            spec = _with_names(spec, len(arguments), tuple(named))
+        every = (*arguments, *named.values())
+        names = (*_parameters(spec, len(arguments)), *named)
+        labels = tuple(
+            given if isinstance(given, str) else name for given, name in zip(every, names, strict=True)
+        )
+        return cls(spec, every, labels)
+
+    def columns(self) -> list[Column]:
+        """Return the arguments as columns."""
+        return [sf.col(each) if isinstance(each, str) else each for each in self.arguments]
+
+
+def check_arity(spec: PredicateSpec, positional: int, named: tuple[str, ...] = ()) -> None:
+    """Check that the function can be called with so many arguments.
+
+    Raises:
+        PredicateError: It cannot.
+    """
+    if spec.kind in ("pandas_iter", "arrow_iter"):
+        return  # one iterator, whatever the number of columns
+    try:
+        signature = inspect.signature(spec.function)
+    except (TypeError, ValueError):
+        return  # a builtin that does not tell
+    try:
+        signature.bind(*[None] * positional, **dict.fromkeys(named))
+    except TypeError as error:
+        given = f"{positional + len(named)} argument{'s' * (positional + len(named) != 1)}"
+        raise PredicateError(
+            f"predicate {spec.name!r} takes {spec.name}{signature}, got {given}: {error}"
+        ) from None
+
+
+def check_sendable(spec: PredicateSpec) -> None:
+    """Check that a predicate can travel to the tasks.
+
+    Raises:
+        PredicateError: It refers to something that does not pickle.
+    """
+    try:
+        cloudpickle.dumps(spec.function)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise PredicateError(
+            f"predicate {spec.name!r} cannot be sent to Spark's tasks: {error}. It refers to something that "
+            "does not pickle (a connection, a lock, a session): make that inside the function"
+        ) from error
+
+
+def predicate(function: Callable[..., Any] | None = None, *, name: str | None = None, **settings: Any) -> Any:
+    """Make a predicate of a function; see :func:`millrace.predicate`.
+
+    Args:
+        function: The function; None returns a decorator.
+        name: The predicate's, the function's own by default.
+        settings: Further fields of :class:`millrace.predicates.PredicateSpec`.
+    """
+
+    def make(given: Callable[..., Any]) -> Predicate:
+        label = str(name or getattr(given, "__name__", type(given).__name__))
+        return Predicate(PredicateSpec(label, given, **settings))
+
+    return make if function is None else make(function)
+
+
+def _parameters(spec: PredicateSpec, count: int) -> list[str]:
+    """Return names for positional arguments, from the function's signature where it has them."""
+    if spec.kind in ("pandas_iter", "arrow_iter"):
+        return [f"argument {i + 1}" for i in range(count)]
+    try:
+        names = list(inspect.signature(spec.function).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return [names[i] if i < len(names) else f"argument {i + 1}" for i in range(count)]
+
+
+def _renamed(spec: PredicateSpec, name: str) -> PredicateSpec:
+    return replace(spec, name=name)
+
+
+def _with_names(spec: PredicateSpec, positional: int, named: tuple[str, ...]) -> PredicateSpec:
+    """Return the predicate with a function that takes the named arguments after the positional ones."""
+    function = spec.function
+    if spec.kind == "async":
+
+        async def awaited(*values: Any) -> Any:
+            return await function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
+
+        return replace(spec, function=awaited)
+
+    def called(*values: Any) -> Any:
+        return function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
+
+    return replace(spec, function=called)

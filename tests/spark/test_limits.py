@@ -1,0 +1,81 @@
+"""Limits of coroutine predicates hold for a whole Spark job, seen by the service that is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import millrace
+from tests.limits.service import Service
+
+ROWS, PARTITIONS = 240, 8
+
+
+@pytest.fixture
+def numbers(spark):
+    """Numbers in eight partitions, each number of 120 twice."""
+    return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "cast(id % 120 as int) as x")
+
+
+def asking(url, **options):
+    """A predicate that asks the service; made here so that it travels to the tasks by value."""
+
+    @millrace.predicate(kind="async", timeout=20.0, **options)
+    async def ask(x):
+        import aiohttp
+
+        async with aiohttp.ClientSession() as session, session.get(url, params={"x": x}) as response:
+            response.raise_for_status()
+            return await response.json()
+
+    return ask
+
+
+def kept(frame):
+    return [row.id for row in frame.collect()]
+
+
+def test_the_cap_holds_over_all_tasks(numbers):
+    """Eight partitions with a cap of eight have never more than eight calls under way, and lose no row."""
+    with Service(lambda x, _: "yes" if x % 3 else "no") as service:
+        ask = asking(service.url, max_in_flight=8)
+        assert kept(millrace.where(numbers, ask("x"))) == [i for i in range(ROWS) if i % 120 % 3]
+    assert service.most <= 8
+    assert service.asked == Counter(dict.fromkeys(range(120), 2))
+
+
+def test_the_rate_holds_over_all_tasks(numbers):
+    """The tasks together start no more calls than the rate allows for the time that they take."""
+    with Service(lambda *_: "yes") as service:
+        ask = asking(service.url, per_second=200)
+        assert kept(millrace.where(numbers, ask("x"))) == list(range(ROWS))
+    assert len(service.starts) == ROWS
+    assert max(service.starts) - min(service.starts) >= (ROWS - 1) / 200 * 0.95
+
+
+def test_equal_arguments_are_asked_once_a_job(numbers):
+    """Each distinct argument is asked once over all tasks; the next job asks again."""
+    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
+        ask = asking(service.url, dedupe=True, max_in_flight=8)
+        for times in (1, 2):
+            assert kept(millrace.where(numbers, ask("x"))) == [i for i in range(ROWS) if i % 2]
+            assert service.asked == Counter(dict.fromkeys(range(120), times))
+
+
+def test_a_service_that_fails_at_times_loses_no_row(numbers):
+    """Bad answers are asked again, within the cap."""
+    with Service(lambda x, nth: ("429", "500")[x % 2] if nth == 1 and x % 5 == 0 else "yes") as service:
+        ask = asking(service.url, dedupe=True, max_in_flight=8, retries=2)
+        assert kept(millrace.where(numbers, ask("x"))) == list(range(ROWS))
+    assert service.asked == Counter({x: 2 if x % 5 == 0 else 1 for x in range(120)})
+    assert service.most <= 8
+
+
+def test_a_service_that_does_not_recover_fails_the_query(numbers):
+    """The error names the predicate and the reason, and the query ends."""
+    with Service(lambda x, _: "500" if x == 7 else "yes") as service:
+        ask = asking(service.url, dedupe=True, max_in_flight=8, retries=1)
+        with pytest.raises(Exception, match=r"(?s)'ask'.*ClientResponseError.*500"):
+            millrace.where(numbers, ask("x")).collect()
+    assert service.most <= 8

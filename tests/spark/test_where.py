@@ -1,0 +1,374 @@
+"""``millrace.where``: the rows of Spark's ``where``, in their order, with fewer calls."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterator
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import functions as sf
+
+import millrace
+from millrace.errors import ExecutionError, InputError, OptionError, PredicateError
+from millrace.options import POLICY_NAMES
+
+# One of every type that Spark hands to Python, with nulls in each column.
+TYPED = """
+    SELECT id, n, s, d, f, day, at, local, raw, flag, list, lists, map, record, records, span, times
+    FROM (
+        SELECT id, if(id % 7 = 0, null, cast(id AS int)) n, if(id % 5 = 0, null, concat('é', id)) s,
+            if(id % 3 = 0, null, cast(id / 3 AS decimal(20, 4))) d, if(id % 4 = 0, null, id / 7) f,
+            if(id % 6 = 0, null, date_add(DATE'1969-12-30', cast(id AS int))) day,
+            if(id % 8 = 0, null, timestamp_micros(id * 86400123457 - 7)) at,
+            if(id % 9 = 0, null, cast(timestamp_micros(id * 3600000001) AS timestamp_ntz)) local,
+            if(id % 5 = 1, null, cast(cast(id AS string) AS binary)) raw,
+            if(id % 3 = 1, null, id % 2 = 0) flag,
+            if(id % 7 = 1, null, array(id, null)) list, if(id % 7 = 2, null, array(array(id), null)) lists,
+            if(id % 7 = 3, null, map('k', id, 'n', null)) map,
+            if(id % 7 = 4, null, named_struct('a', id, 'b', named_struct('c', timestamp_micros(id)))) record,
+            if(id % 7 = 5, null, array(named_struct('a', id))) records,
+            if(id % 7 = 6, null, make_dt_interval(0, 0, 0, id)) span,
+            if(id % 7 = 0, null, array(timestamp_micros(id))) times
+        FROM range(40)
+    )
+"""
+COLUMNS = "id n s d f day at local raw flag list lists map record records span times".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def typed(spark):
+    return spark.sql(TYPED)
+
+
+@pytest.mark.parametrize("policy", [None, *POLICY_NAMES])
+def test_rows_and_order_are_those_of_sparks_where(spark, policy):
+    """Whatever the policy and the kind of function; null counts as false."""
+
+    @sf.udf("boolean")
+    def even(x):
+        return x % 2 == 0 if x % 7 else None
+
+    @sf.udf("boolean", useArrow=True)
+    def low(x):
+        return x < 900
+
+    @sf.pandas_udf("boolean")
+    def third(x: pd.Series) -> pd.Series:
+        return x % 3 == 0
+
+    @sf.pandas_udf("boolean")
+    def fourth(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for batch in batches:
+            yield batch % 4 == 0
+
+    @sf.arrow_udf("boolean")
+    def sum_above(x: pa.Array, y: pa.Array) -> pa.Array:
+        import pyarrow.compute as pc
+
+        return pc.greater(pc.add(x, y), 100)
+
+    df = spark.range(0, 1000, 1, 3).withColumn("y", sf.col("id") + 1)
+    conditions = [even("id"), low("id"), third(sf.col("id")), fourth("id"), sum_above("id", "y"), "y < 800"]
+    frame = millrace.where(df, *conditions, policy=policy)
+    plain = df
+    for condition in conditions:
+        plain = plain.where(condition)
+    assert frame.collect() == plain.collect()
+    assert frame.columns == df.columns
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
+def test_functions_get_the_values_that_spark_gives_them(spark, typed, zone):
+    """Types, nulls and contents of every argument are the same as in a function that Spark calls."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        seen = spark.sparkContext.accumulator(0)
+
+        def shown(*values):
+            return repr([(type(v).__name__, v) for v in values])
+
+        columns = [sf.col(name) for name in COLUMNS]
+        keyed = typed.withColumn("told", sf.udf(shown)(*columns))
+
+        def same(told, *values):
+            seen.add(1)
+            return told == shown(*values)
+
+        frame = millrace.where(keyed, millrace.predicate(same)("told", *COLUMNS))
+        assert frame.count() == 40
+        assert seen.value == 40
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
+def test_pandas_functions_get_the_series_that_spark_gives_them(spark, typed, zone):
+    """Dtypes and contents are those of ``pandas_udf``: Series, and a DataFrame for a struct."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+
+        def shown(values):
+            if isinstance(values, pd.DataFrame):
+                return f"{values.dtypes.to_dict()} {values.to_dict('records')}"
+            return f"{values.dtype} {[(type(v).__name__, v) for v in values]}"
+
+        @sf.pandas_udf("string")
+        def by_spark(*values: pd.Series) -> pd.Series:
+            return pd.Series(["\n".join(map(shown, values))] * len(values[0]))
+
+        def same(told, *values):
+            wanted = told[0].split("\n")
+            differing = [(a, shown(b)) for a, b in zip(wanted, values, strict=True) if a != shown(b)]
+            assert not differing
+            return told.notna()
+
+        keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
+        frame = millrace.where(keyed, millrace.predicate(same, kind="pandas")("told", *COLUMNS))
+        assert frame.count() == 40
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_arrow_functions_get_the_arrays_that_spark_gives_them(spark, typed):
+    """Arrow types, time zones and values are those of ``arrow_udf``, in filters and within joins."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    try:
+
+        def shown(*values):
+            return [" ".join(f"{v.type} {v[i]}" for v in values) for i in range(len(values[0]))]
+
+        @sf.arrow_udf("string")
+        def by_spark(*values: pa.Array) -> pa.Array:
+            return pa.array(shown(*values))
+
+        def same(told, *values):
+            assert told.to_pylist() == shown(*values)
+            return told.is_valid()
+
+        checked = millrace.predicate(same, kind="arrow")
+        keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
+        assert millrace.where(keyed, checked("told", *COLUMNS)).count() == 40
+        # Within a join nested types do not say whether null is possible inside, and intervals do not pass.
+        plain = ["id", "n", "s", "d", "f", "day", "at", "local", "raw", "flag"]
+        keyed = typed.select(*plain, by_spark(*plain).alias("told")).localCheckpoint()
+        arguments = ", ".join(f"a.{name}" for name in ("told", *plain))
+        text = f"SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE same({arguments})"
+        query = millrace.query(text, spark, {"a": keyed, "b": spark.range(40)}, predicates={"same": checked})
+        assert query.df.first()[0] == 40
+        assert len(query.blocks) == 1
+        assert len(query.blocks[0].join.residuals) == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_a_dear_predicate_behind_a_selective_one_is_asked_for_few_rows(spark):
+    """Written the wrong way round, the dear one is still called for little more than it has to."""
+    calls = spark.sparkContext.accumulator(0)
+
+    @sf.udf("boolean")
+    def dear(x):
+        import time
+
+        calls.add(1)
+        end = time.perf_counter() + 100e-6
+        while time.perf_counter() < end:
+            pass
+        return x % 10 != 3
+
+    @millrace.predicate
+    def selective(x):
+        return x % 100 == 0
+
+    frame = millrace.where(spark.range(0, 20_000, 1, 2), dear("id"), selective("id"))
+    assert frame.count() == 200
+    assert calls.value < 2_000
+    report = millrace.report(frame)
+    evaluated = {m.name: m.evaluated for _, m in report.modules() if m.action == "select"}
+    assert evaluated["Predicate(dear(id))"] == calls.value
+    assert "selective → dear" in str(report)
+
+
+def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
+    """With the predicate's name, the row's values and the original traceback; or it counts as null."""
+
+    def picky(x, s):
+        if x % 10 == 7:
+            raise ValueError(f"not {x}")
+        return True
+
+    fails = millrace.predicate(picky)
+    df = spark.range(100).selectExpr("id", "cast(id AS string) s")
+    others = sf.udf(lambda x: x % 10 != 7, "boolean")
+    assert millrace.where(df, fails("id", "s"), others("id")).count() == 90
+    with pytest.raises(PythonException) as caught:
+        millrace.where(df, fails("id", s="s")).count()
+    message = str(caught.value)
+    for part in ("predicate 'picky' raised ValueError: not ", "s='", "id=", "in picky", "Traceback"):
+        assert part in message
+    with pytest.raises(PythonException) as caught:
+        millrace.where(df, fails("id", "s"), options={"mask_values": True}).count()
+    assert "id=***" in str(caught.value)
+    lenient = millrace.predicate(picky, on_error="null")
+    assert millrace.where(df, lenient("id", "s")).count() == 90
+
+
+def test_a_predicate_that_is_not_deterministic_keeps_its_place(spark):
+    """Also among conditions that Spark evaluates."""
+    calls = spark.sparkContext.accumulator(0)
+
+    def count(x):
+        calls.add(1)
+        return True
+
+    pinned = sf.udf(count, "boolean").asNondeterministic()
+    even = sf.udf(lambda x: x % 2 == 0, "boolean")
+    frame = millrace.where(spark.range(100), "id < 80", even("id"), pinned("id"), "id < 10", even("id"))
+    assert frame.count() == 5
+    assert calls.value == 40
+
+
+def test_later_tasks_begin_with_what_earlier_ones_learned(spark):
+    """The task that starts first has only the order as written; alone, each of the eight would start so."""
+
+    @millrace.predicate
+    def dear(x):
+        import time
+
+        end = time.perf_counter() + 50e-6
+        while time.perf_counter() < end:
+            pass
+        return True
+
+    selective = millrace.predicate(lambda x: x % 100 == 0, name="selective")
+    frame = millrace.where(spark.range(0, 8_000, 1, 8), dear("id"), selective("id"))
+    assert frame.count() == 80
+    started = {figures.cell: figures.changes[0][1] for _, figures in millrace.report(frame).cells()}
+    assert len(started) == 8
+    assert "dear → selective" in started.values()
+    assert sum(order == "selective → dear" for order in started.values()) >= 3
+
+
+def test_conditions_that_spark_evaluates_come_first(spark):
+    """A native condition spares calls, wherever it is written."""
+    calls = spark.sparkContext.accumulator(0)
+
+    def count(x):
+        calls.add(1)
+        return x % 2 == 0
+
+    frame = millrace.where(spark.range(1000), millrace.predicate(count)("id"), sf.col("id") < 10)
+    assert [row.id for row in frame.collect()] == [0, 2, 4, 6, 8]
+    assert calls.value == 10
+    assert "Spark evaluates" in millrace.explain(frame)
+
+
+def test_no_predicate_and_native_ones_alone_are_fine(spark):
+    """Nothing to do for an eddy is no error."""
+    df = spark.range(10)
+    assert millrace.where(df).count() == 10
+    assert millrace.where(df, "id > 4", sf.col("id") < 8).count() == 3
+    assert "no predicate" in millrace.explain(millrace.where(df, "id > 4"))
+
+
+def _lock():
+    lock = threading.Lock()
+
+    def locked(x):
+        with lock:
+            return True
+
+    return locked
+
+
+async def _coroutine(x):
+    return True
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "parts"),
+    [
+        (lambda p: p(lambda x: True, name="one")("id", "id"), PredicateError, ["'one'", "2 arguments"]),
+        (lambda p: p(lambda x: True, name="one")("id", z="id"), PredicateError, ["'one'", "'z'"]),
+        (lambda p: p(lambda x: True)("idd"), InputError, ["'idd'", "'id'"]),
+        (lambda p: p(lambda x: True)(3), PredicateError, ["3", "columns"]),
+        (lambda p: p(lambda x: True, name="one"), PredicateError, ["one('column')"]),
+        (lambda p: sf.udf(lambda x: 1, "int")("id"), PredicateError, ["int", "boolean"]),
+        (lambda p: p(_lock())("id"), PredicateError, ["'locked'", "does not pickle"]),
+        (lambda p: p(_coroutine), PredicateError, ["'_coroutine'", "kind='async'"]),
+        (lambda p: p(lambda x: True, kind="async"), PredicateError, ["async def"]),
+        (lambda p: p(_coroutine, kind="async", max_in_flight=0), OptionError, ["max_in_flight", "0"]),
+        (lambda p: p(_coroutine, kind="async", per_second=0), OptionError, ["per_second", "0"]),
+        (lambda p: p(_coroutine, kind="async", per_second=-1.0), OptionError, ["per_second"]),
+        (lambda p: p(_coroutine, kind="async", timeout=0), OptionError, ["timeout"]),
+        (lambda p: p(lambda x: True, max_in_flight=3), OptionError, ["max_in_flight", "kind='async'"]),
+        (lambda p: p(lambda x: True, kind="rows"), OptionError, ["'rows'", "'row'"]),
+        (lambda p: p(lambda x: True, retries=-1), OptionError, ["retries"]),
+        (lambda p: p(lambda x: True, kind="pandas", batch=0), OptionError, ["batch"]),
+        (lambda p: p(lambda x: True, batch=5), OptionError, ["batch"]),
+        (lambda p: p(lambda x: True, on_error="skip"), OptionError, ["on_error"]),
+        (lambda p: 3, PredicateError, ["3"]),
+        (lambda p: p("text"), PredicateError, ["str", "function"]),
+        (lambda p: "no_such_column > 3", InputError, ["no_such_column"]),
+    ],
+)
+def test_bad_input_is_told_before_anything_runs(spark, make, kind, parts):
+    """Each message says what was wrong and what would work."""
+    with pytest.raises(kind) as caught:
+        millrace.where(spark.range(3), make(millrace.predicate))
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_what_is_no_dataframe_or_not_ours_is_refused(spark):
+    """Clear errors for the first argument, a policy's name, and for reports of other DataFrames."""
+    with pytest.raises(InputError, match="DataFrame"):
+        millrace.where([1, 2], "x > 3")
+    with pytest.raises(OptionError, match="lottery"):
+        millrace.where(spark.range(3), "id > 1", policy="lotery")
+    with pytest.raises(InputError, match="the very one"):
+        millrace.report(spark.range(3))
+    frame = millrace.where(spark.range(3), millrace.predicate(lambda x: True)("id"))
+    with pytest.raises(ExecutionError, match="no figures yet"):
+        millrace.report(frame)
+
+
+def test_wrong_results_fail_the_query_with_the_predicates_name(spark):
+    """What a function returns is known only when it runs."""
+    with pytest.raises(PythonException, match="'one' returned 1 "):
+        millrace.where(spark.range(3), millrace.predicate(lambda x: 1, name="one")("id")).collect()
+
+
+def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
+    """The function works on streaming DataFrames, batch after batch."""
+    spark.range(0, 100, 1, 2).write.parquet(f"{tmp_path}/in")
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
+    kept = millrace.where(stream, millrace.predicate(lambda x: x % 2 == 0)("id"), sf.col("id") > 9)
+    query = (
+        kept.writeStream.format("parquet")
+        .option("path", f"{tmp_path}/out")
+        .option("checkpointLocation", f"{tmp_path}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect())
+    assert rows == list(range(10, 100, 2))
+    assert millrace.report(kept).totals.output_tuples > 0
+
+
+def test_dates_are_python_dates(spark):
+    """A spot check by hand of what the comparison with Spark holds for all types."""
+    df = spark.sql("SELECT DATE'2026-01-02' d, TIMESTAMP'2026-01-02 03:04:05' t")
+
+    def exactly(d, t):
+        # Spark's timestamps come as naive local times.
+        return (d, t) == (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5))  # noqa: DTZ001
+
+    assert millrace.where(df, millrace.predicate(exactly)("d", "t")).count() == 1
