@@ -15,7 +15,7 @@ from rich.text import Text
 import millrace
 from millrace.benchmarks import tpch_data
 from millrace.benchmarks.compare import difference
-from millrace.report import OrderShare
+from millrace.run_report import OrderShare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -55,7 +55,7 @@ def test_help_names_every_command(command):
         (["--option", "batch_size=0"], "option batch_size is 0: expected a whole number from 1 to"),
         (["--option", "batch_size=many"], "option batch_size is 'many': expected a whole number"),
         (["--option", "online=maybe"], "option online is 'maybe': expected true or false"),
-        (["--policy", "gredy"], "option policy is 'gredy': did you mean 'greedy'?"),
+        (["--policy", "gredy"], "option policy is 'gredy': did you mean 'a_greedy' or 'greedy'?"),
         (["--conf", "spark.driver.memory"], "--conf 'spark.driver.memory': expected NAME=VALUE"),
     ],
 )
@@ -138,6 +138,8 @@ def test_an_old_java_is_refused(monkeypatch, tmp_path):
         (["kernel", "--against", "duckdb,sqlite"], "against has 'sqlite': there is 'duckdb', 'polars'."),
         (["tpch", "--against", "duckdb"], "this benchmark compares with 'spark'"),
         (["tpch", "--queries", "99"], "expected numbers from 1 to 22"),
+        (["predicates", "--against", "duckdb"], "this benchmark compares with 'spark'"),
+        (["predicates", "--cases", "a,z"], "cases has 'z'"),
         (["kernel", "--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
     ],
 )

@@ -19,7 +19,7 @@ from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.tpch_data import QUERIES, query_text
 from millrace.errors import ExecutionError, OptionError
-from millrace.report import Totals
+from millrace.run_report import Totals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

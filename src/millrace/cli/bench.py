@@ -26,11 +26,12 @@ Master = Annotated[str, typer.Option(help="Spark master.")]
 
 _QUICK_SCALE = 0.1
 _QUICK_QUERIES = (3, 5, 10)
+_QUICK_CASES = ("a", "c", "f")
 _QUICK_ROWS = 2_000_000
 
 
 class _Session:
-    """What the three commands share: consoles, errors, the JSON file and the check."""
+    """What the commands share: consoles, errors, the JSON file and the check."""
 
     def __init__(self, json: Path | None, check: bool, debug: bool) -> None:
         self.json, self.check, self.debug = json, check, debug
@@ -58,6 +59,11 @@ class _Session:
             raise typer.Exit(1)
 
 
+def _check_rival(against: str) -> None:
+    if against != "spark":
+        raise InputError(f"--against {against!r}: this benchmark compares with 'spark'")
+
+
 @app.command("tpch")
 def tpch_command(
     scale: Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")] = 1.0,
@@ -79,8 +85,7 @@ def tpch_command(
 
     frame = _Session(json, check, debug)
     with frame.errors():
-        if against != "spark":
-            raise InputError(f"--against {against!r}: this benchmark compares with 'spark'")
+        _check_rival(against)
         numbers = _QUICK_QUERIES if quick and queries is None else tpch.parse_queries(queries)
         scale = min(scale, _QUICK_SCALE) if quick else scale
         tables = tpch_data.ensure(scale, data)
@@ -131,3 +136,34 @@ def exchange_command(
         frame.finish(
             rounds * len(exchange.SIDES), lambda ticker: exchange.bench(spark, count, rounds, ticker)
         )
+
+
+@app.command("predicates")
+def predicates_command(
+    against: Annotated[str, typer.Option(help="The other engine: spark.")] = "spark",
+    cases: Annotated[str | None, typer.Option(metavar="a,c,f", help="Only these.")] = None,
+    scale: Annotated[
+        float,
+        typer.Option(min=0.001, max=1000, help="At 1, two seconds or more of Spark a case on two cores."),
+    ] = 1.0,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Filters by expensive predicates: every policy, Spark's where, and the best order there is."""
+    from millrace.benchmarks import predicate_cases, predicates
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        _check_rival(against)
+        names = _QUICK_CASES if quick and cases is None else predicate_cases.parse_cases(cases)
+        scale = min(scale, _QUICK_SCALE) if quick else scale
+        with session("millrace bench predicates", master, debug=debug) as spark:
+            frame.finish(
+                predicates.runs(names, rounds, quick=quick),
+                lambda ticker: predicates.bench(spark, names, scale, rounds, ticker, quick=quick),
+            )

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from millrace.report import RunReport, describe, describe_cell, size
+from millrace.run_report import RunReport, describe, describe_cell, size
 
 _NUMBERS = (int, float)
 
