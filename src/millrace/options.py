@@ -11,6 +11,9 @@ PolicyName = Literal[
     "greedy", "rank", "fixed", "random", "naive", "lottery", "windowed_lottery", "a_greedy", "bounded"
 ]
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
+ARCHITECTURES: tuple[str, ...] = ("static", "joins", "stems", "stairs")
+MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff", "staged")
+ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
 
@@ -19,6 +22,16 @@ class Options:
     """How Millrace runs a query. None of these changes an answer.
 
     Attributes:
+        architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary joins inside
+            an eddy), ``"stairs"`` (the same with state that can be moved), or ``"static"`` (binary joins in a fixed
+            plan, without an eddy).
+        migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``; None takes
+            what measures best.
+        memory_budget: Bytes that join state may take in one task; what does not fit is spilled to files. None
+            for no limit.
+        algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
+            ``ALGORITHMS``.
+        spill_folder: Where to put the files; None for the system's folder of temporary files.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
             predicates alone, ``"greedy"`` for joins, ``"rank"`` where both come together.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
@@ -40,6 +53,11 @@ class Options:
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
     """
 
+    architecture: str = "stems"
+    migration: str | None = None
+    memory_budget: int | None = None
+    algorithm: str = "hybrid"
+    spill_folder: str | None = None
     policy: str | None = None
     batch_size: int = 65_536
     reoptimize_every: int = 131_072
@@ -58,7 +76,13 @@ class Options:
     def __post_init__(self) -> None:
         if self.policy is not None:
             self._one_of("policy", POLICY_NAMES)
+        self._one_of("architecture", ARCHITECTURES)
+        if self.migration is not None:
+            self._one_of("migration", MIGRATIONS)
+        self._one_of("algorithm", ALGORITHMS)
         self._one_of("placement", PLACEMENTS)
+        if self.memory_budget is not None:
+            self._within("memory_budget", 1, 1 << 60)
         self._within("batch_size", 1, 1_000_000)
         self._within("reoptimize_every", 1, 1_000_000_000)
         self._within("replicate_bytes", 0, 1 << 50)

@@ -31,6 +31,7 @@ class Signature:
         built: Whether a singleton has been built into its SteM (or never will be).
         prior: The relation whose SteM bounced the tuple back because matches may still come, and
             the only one it may probe until then (ProbeCompletion); None otherwise.
+        preferred: Whether the user wants results of these tuples first.
     """
 
     span: int
@@ -38,6 +39,7 @@ class Signature:
     raised: int = 0
     built: bool = True
     prior: int | None = None
+    preferred: bool = False
 
 
 @dataclass(frozen=True, eq=False)

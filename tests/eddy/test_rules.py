@@ -17,7 +17,7 @@ import pytest
 
 import millrace.eddy.eddy as router
 from millrace.eddy import Eddy, Schedule, routing
-from millrace.modules import SteM, stem
+from millrace.modules import SteM, matching
 from millrace.options import Options
 from millrace.relations import codes, keys
 from millrace.tuples import TupleBatch
@@ -119,7 +119,7 @@ def round_shares_down(patch: Patch) -> None:
 def weak_hashes(patch: Patch) -> None:
     """Make hashes of one bit, so that a handful of keys collides."""
     patch.setattr(keys, "hash_bytes", lambda offsets, data: (np.diff(offsets) + data[offsets[1:] - 1]) % 2)
-    patch.setattr(stem, "combine", lambda left, right: (left ^ right) & 1)
+    patch.setattr(matching, "combine", lambda left, right: (left ^ right) & 1)
 
 
 def sets(seed: int) -> Case:

@@ -11,11 +11,12 @@ class Destination:
     """A module and what it is asked to do.
 
     Attributes:
-        action: ``"build"`` or ``"probe"`` a SteM; ``"select"`` by a residual predicate; ``"profile"``:
+        action: ``"build"`` or ``"probe"`` a SteM; ``"join"``: insert into a STAIR and probe its dual;
+            ``"select"`` by a residual predicate; ``"profile"``:
             evaluate every predicate that is ready on every tuple, and keep the outcomes together;
             ``"settle"``: give a predicate that raised its last word on tuples that nothing else rejects.
-        target: The relation's number, or the residual predicate's; 0 for a profile.
+        target: The relation's number, the spanning tree's edge, or the residual predicate's; 0 for a profile.
     """
 
-    action: Literal["build", "probe", "select", "profile", "settle"]
+    action: Literal["build", "probe", "join", "select", "profile", "settle"]
     target: int

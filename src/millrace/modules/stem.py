@@ -19,17 +19,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.errors import InputError
 from millrace.graph import QueryGraph
-from millrace.kernels import Multimap, Walk, combine
-from millrace.relations import KeyLayout, RelationStore
+from millrace.kernels import Multimap, Walk
+from millrace.modules.matching import Classes, Matching, combined
+from millrace.relations import RelationStore
 from millrace.spec import RelationSpec
 from millrace.tuples import Signature, TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Classes = tuple[int, ...]
 _ANY = Signature(0)
 _SAMPLE = 1024
 
@@ -96,8 +95,8 @@ class SteM:
         self.number = number
         self.name = f"SteM({spec.alias})"
         self.complete = False
-        self._layouts = [KeyLayout.of(graph, r) for r in range(graph.relations)]
-        self.layout = self._layouts[number]
+        self._matching = Matching(graph)
+        self.layout = self._matching.layouts[number]
         self.store = RelationStore(spec.schema, self.layout.keys)
         self._spec = spec
         self._graph = graph
@@ -169,7 +168,9 @@ class SteM:
             high = np.searchsorted(self._stamps[: self.rows], batch.stamps).astype(np.int32)
         walk: Walk | Product
         if classes:
-            walk = self._index(classes).probe(self._probe_codes(batch, classes), batch.seen, high)
+            walk = self._index(classes).probe(
+                self._matching.codes((batch.stores, batch.rows), classes), batch.seen, high
+            )
         else:
             walk = Product(batch.size, batch.seen, self.rows, high)
         return Probe(batch, classes, walk, self.rows)
@@ -186,7 +187,7 @@ class SteM:
             index = self._index(probe.classes)
             left, right = index.matches(walk, limit)
             in_order = in_order and index.unique
-            if not self._decides(probe.classes):
+            if not self._matching.decides(self.number, probe.classes):
                 keep = self._verified(batch, probe.classes, left, right)
                 left, right = left[keep], right[keep]
         signature = replace(batch.signature, span=batch.signature.span | 1 << self.number, prior=None)
@@ -228,7 +229,7 @@ class SteM:
             return max(1, index.distinct)
         sample = np.linspace(0, self.rows - 1, min(self.rows, _SAMPLE)).astype(np.int64)
         coded = [self.store.codes(self.layout.of_class[c])[sample] for c in classes]
-        distinct = len(np.unique(_combined(coded)))
+        distinct = len(np.unique(combined(coded)))
         # Hardly a repetition in the sample says nothing of the whole: take the keys as unique.
         return self.rows if distinct > 0.9 * len(sample) else distinct
 
@@ -242,36 +243,11 @@ class SteM:
         return index
 
     def _index_codes(self, classes: Classes, coded: list[Array]) -> Array:
-        return _combined([coded[self.layout.of_class[c]] for c in classes])
-
-    def _probe_codes(self, batch: TupleBatch, classes: Classes) -> Array:
-        return _combined([batch.codes(*self._partner(batch, c)) for c in classes])
-
-    def _partner(self, batch: TupleBatch, attribute: int) -> tuple[int, int]:
-        """Return the relation in the batch, and its key, that share the attribute class."""
-        for relation in batch.rows:
-            key = self._layouts[relation].of_class.get(attribute)
-            if key is not None:
-                return relation, key
-        raise AssertionError("a bound class has a member in the probing tuple")
-
-    def _decides(self, classes: Classes) -> bool:
-        """Whether equal index codes alone prove a match."""
-        return len(classes) == 1 and self.layout.keys[self.layout.of_class[classes[0]]].exact
+        return combined([coded[self.layout.of_class[c]] for c in classes])
 
     def _verified(self, batch: TupleBatch, classes: Classes, left: Array, right: Array) -> Array:
-        keep = np.ones(len(left), np.bool_)
-        for attribute in classes:
-            mine = self.layout.of_class[attribute]
-            relation, theirs = self._partner(batch, attribute)
-            key = self.layout.keys[mine]
-            keep &= self.store.codes(mine)[right] == batch.codes(relation, theirs)[left]
-            if not key.exact:
-                other = self._layouts[relation].keys[theirs]
-                a = pc.cast(self.store.gather(key.name, right), key.type)
-                b = pc.cast(batch.stores[relation].gather(other.name, batch.rows[relation][left]), key.type)
-                keep &= pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False)
-        return keep
+        mine = {self.number: self.store}, {self.number: right}
+        return self._matching.verified((batch.stores, batch.rows), mine, classes, left, None)
 
     def _fresh(self, chunk: pa.RecordBatch, coded: list[Array]) -> Array:
         """Return positions of the chunk's rows that are neither held already nor repeated in it."""
@@ -297,10 +273,3 @@ class SteM:
             left, right = index.matches(walk, max(1024, len(codes)))
             known[left[self._verified(candidates, everything, left, right)]] = True
         return first[~known]
-
-
-def _combined(coded: list[Array]) -> Array:
-    result = coded[0]
-    for codes in coded[1:]:
-        result = combine(result, codes)
-    return result

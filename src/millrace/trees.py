@@ -1,0 +1,156 @@
+"""Spanning trees of the query graph: which pairs of relations binary joins are made on.
+
+Join operators and STAIRs work along the edges of one spanning tree. Avnur & Hellerstein 2000, section
+3, leave the choice to a pre-optimizer; conjuncts that close a cycle are verified on the tuples that
+joins along the tree return. A tree may be exchanged for another while the query runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from millrace.graph import QueryGraph
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A join of two relations.
+
+    Attributes:
+        ends: The two relations' numbers.
+        classes: Attribute classes that both have a column in; none for a cross product.
+    """
+
+    ends: tuple[int, int]
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class JoinTree:
+    """A spanning tree.
+
+    Attributes:
+        relations: How many there are.
+        edges: One fewer.
+    """
+
+    relations: int
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[int, int], ...]:
+        """Per edge, the spans that it separates: that of its first end and that of its second."""
+        return tuple(
+            (self._reached(edge.ends[0], without=i), self._reached(edge.ends[1], without=i))
+            for i, edge in enumerate(self.edges)
+        )
+
+    def _reached(self, start: int, without: int) -> int:
+        span, grown = 0, 1 << start
+        while span != grown:
+            span = grown
+            for i, edge in enumerate(self.edges):
+                a, b = edge.ends
+                if i != without and (span >> a & 1 or span >> b & 1):
+                    grown |= 1 << a | 1 << b
+        return span
+
+    def border(self, span: int) -> tuple[int, ...]:
+        """Return the edges that lead out of a span."""
+        return self._borders.get(span) or self._borders.setdefault(
+            span,
+            tuple(
+                i
+                for i, edge in enumerate(self.edges)
+                if (span >> edge.ends[0] & 1) != (span >> edge.ends[1] & 1)
+            ),
+        )
+
+    @cached_property
+    def _borders(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    def near(self, edge: int, span: int) -> int:
+        """Return the edge's end inside a connected span that the edge leads out of."""
+        a, b = self.edges[edge].ends
+        return a if span >> a & 1 else b
+
+    def far(self, edge: int, span: int) -> int:
+        """Return the edge's end outside the span."""
+        a, b = self.edges[edge].ends
+        return b if span >> a & 1 else a
+
+    def beyond(self, edge: int, span: int) -> int:
+        """Return the span of everything on the other side of the edge."""
+        first, second = self._sides[edge]
+        return second if span & first else first
+
+    def connected(self, span: int) -> bool:
+        """Whether the tree holds a span together."""
+        inside = sum(1 for e in self.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1)
+        return inside == span.bit_count() - 1
+
+
+def edges_of(graph: QueryGraph) -> tuple[Edge, ...]:
+    """Return every pair of relations with what joins them, cross products included."""
+    return tuple(Edge((a, b), graph.bound(1 << a, b)) for a, b in combinations(range(graph.relations), 2))
+
+
+def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:
+    """Yield spanning trees that use no more cross products than needed, at most ``most`` of them."""
+    if graph.relations == 1:
+        yield JoinTree(1, ())
+        return
+    everything = edges_of(graph)
+    joined = [e for e in everything if e.classes]
+    products = len(spanning_tree(graph, [1] * graph.relations).edges) - _rank(graph.relations, joined)
+    candidates = list(everything if products else joined)
+    found = 0
+    for chosen in combinations(candidates, graph.relations - 1):
+        if sum(1 for e in chosen if not e.classes) > products:
+            continue
+        if _rank(graph.relations, chosen) == graph.relations - 1:
+            yield JoinTree(graph.relations, chosen)
+            found += 1
+            if found == most:
+                return
+
+
+def spanning_tree(graph: QueryGraph, sizes: Sequence[int]) -> JoinTree:
+    """Choose a tree without knowing selectivities (the pre-optimizer).
+
+    Equality edges come first, those on several attributes before those on one, small relations before
+    large ones. Cross products only link what nothing else does, through the smallest relations.
+
+    Args:
+        graph: The query graph.
+        sizes: Rows of each relation, as far as known.
+    """
+
+    def price(edge: Edge) -> tuple[bool, int, int, tuple[int, int]]:
+        a, b = edge.ends
+        return not edge.classes, -len(edge.classes), sizes[a] * sizes[b], edge.ends
+
+    chosen: list[Edge] = []
+    group = list(range(graph.relations))
+    for edge in sorted(edges_of(graph), key=price):
+        a, b = (group[end] for end in edge.ends)
+        if a != b:
+            chosen.append(edge)
+            group = [a if g == b else g for g in group]
+    return JoinTree(graph.relations, tuple(chosen))
+
+
+def _rank(relations: int, edges: Sequence[Edge]) -> int:
+    """Return how many of the edges a forest of them has."""
+    group = list(range(relations))
+    rank = 0
+    for edge in edges:
+        a, b = (group[end] for end in edge.ends)
+        if a != b:
+            rank += 1
+            group = [a if g == b else g for g in group]
+    return rank
