@@ -31,6 +31,29 @@ class ModuleFigures:
 
 
 @dataclass(frozen=True)
+class StateFigures:
+    """What one SteM or STAIR holds at the end of a run, and what went through it.
+
+    Attributes:
+        name: For example ``SteM(orders)`` or ``STAIR(orders.o_orderkey)``.
+        tuples: Tuples held.
+        nbytes: Their memory in bytes, indexes included; base tuples count in their SteM alone.
+        inserted: Tuples inserted over the whole run, moved ones included.
+        demoted: Tuples replaced by sub-tuples.
+        promoted: Tuples replaced by super-tuples.
+        evicted: Tuples dropped because their window has passed.
+    """
+
+    name: str
+    tuples: int
+    nbytes: int
+    inserted: int = 0
+    demoted: int = 0
+    promoted: int = 0
+    evicted: int = 0
+
+
+@dataclass(frozen=True)
 class CellFigures:
     """What one cell (one eddy in one task) or one map task of the exchange did.
 
@@ -49,6 +72,10 @@ class CellFigures:
         peak_bytes: Peak resident memory of the Python process, in bytes.
         changes: ``(after, order)``: the order that most tuples were sent along from the moment when
             so many tuples had come; for runs with users' predicates.
+        state: What SteMs and STAIRs held at the end.
+        peak_state: Most tuples that all of them together held at a point of stasis.
+        migrated_tuples: Stored tuples that were moved: demoted or promoted.
+        recomputed_tuples: Tuples made while state was moved.
     """
 
     cell: int
@@ -63,6 +90,10 @@ class CellFigures:
     bytes_exchanged: int = 0
     peak_bytes: int = 0
     changes: tuple[tuple[int, str], ...] = ()
+    state: tuple[StateFigures, ...] = ()
+    peak_state: int = 0
+    migrated_tuples: int = 0
+    recomputed_tuples: int = 0
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""
@@ -74,5 +105,6 @@ class CellFigures:
         raw = json.loads(text)
         raw["modules"] = tuple(ModuleFigures(**m) for m in raw["modules"])
         raw["orders"] = tuple((order, count) for order, count in raw["orders"])
+        raw["state"] = tuple(StateFigures(**s) for s in raw["state"])
         raw["changes"] = tuple((after, order) for after, order in raw["changes"])
         return cls(**raw)

@@ -44,7 +44,7 @@ def forget_last_match(patch: Patch) -> None:
 def forget_prior(patch: Patch) -> None:
     """ProbeCompletion: a bounced tuple may go to another SteM."""
     legal = router.destinations
-    patch.setattr(router, "destinations", lambda s, g, u: legal(replace(s, prior=None), g, u))
+    patch.setattr(router, "destinations", lambda s, g, j: legal(replace(s, prior=None), g, j))
 
 
 def never_hold(patch: Patch) -> None:

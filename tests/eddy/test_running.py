@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pyarrow as pa
@@ -232,5 +232,5 @@ def test_an_index_is_made_when_a_probe_first_needs_it() -> None:
     _, eddy = run(
         chain(3), Options(policy="fixed", order=("a", "b", "c")), schedule=Schedule(0, False, (1, 2, 0))
     )
-    stems: list[SteM] = eddy._stems
+    stems: Sequence[SteM] = eddy._state.stems
     assert [len(stem._indexes) for stem in stems] == [0, 1, 1]

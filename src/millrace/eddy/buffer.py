@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from millrace.modules import Probe, SteM
+from millrace.modules import Destination, SteM
 from millrace.tuples import TupleBatch
 
-Work = TupleBatch | tuple[int, Probe]
-"""A batch to route, or a probe to go on with at the SteM of that relation number."""
+Work = TupleBatch | tuple[Destination, Any]
+"""A batch to route, or a probe to go on with at that destination."""
 
 
 class Buffer:
@@ -31,9 +32,9 @@ class Buffer:
             if batch.size:
                 (self._flying if batch.signature.built else self._new).append(batch)
 
-    def resume(self, relation: int, probe: Probe) -> None:
+    def resume(self, destination: Destination, probe: Any) -> None:
         """Add a probe whose output did not fit into one batch."""
-        self._flying.append((relation, probe))
+        self._flying.append((destination, probe))
 
     def hold(self, batch: TupleBatch, relation: int, seen: int) -> None:
         """Keep a tuple batch that a SteM bounced until that SteM has grown beyond ``seen`` rows."""

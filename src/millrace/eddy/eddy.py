@@ -24,11 +24,13 @@ from millrace.eddy.pace import Pace
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
 from millrace.eddy.schedule import Schedule
+from millrace.eddy.state import JoinState
+from millrace.eddy.stems import SteMs
 from millrace.errors import InputError
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
-from millrace.modules import CalledSelection, CompiledSelection, Destination, Probe, Selection, SteM, divide
+from millrace.modules import CalledSelection, CompiledSelection, Destination, Selection, divide
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Policy, default_policy
 from millrace.predicates import Caller
@@ -90,7 +92,7 @@ class Eddy:
                 f"relation {spec.aliases[unbuilt]!r} has set semantics and must be built, for duplicates "
                 "are dropped in its SteM; stream another relation"
             )
-        self._stems = [SteM(i, r, self._graph) for i, r in enumerate(spec.relations)]
+        self._state: JoinState = SteMs(spec, self._graph, self._schedule)
         self._clock = clock or WallClock()
         callers = callers or _local_caller
         self._selections: list[Selection] = [
@@ -111,10 +113,9 @@ class Eddy:
             self._candidates,
             Pace(options.reoptimize_every, (lambda: self._books.busy) if called else None).lasting,
             options.reoptimize_every,
-            self._books.decided,
+            self._decided,
         )
         self._buffer = Buffer()
-        self._stamp = 0
         self._seconds = 0.0
 
     def run(self) -> Iterator[Any]:
@@ -136,6 +137,7 @@ class Eddy:
                 yield from self._output.rest()
                 if self._is_empty():
                     break
+                self._state.rest()
             yield from self._output.finish()
             share(self._lessons, self._books.statistics)
         finally:
@@ -146,7 +148,7 @@ class Eddy:
     def _advance(self, work: Work) -> None:
         """Route a batch, or go on with a probe, and buffer what comes back."""
         if not isinstance(work, TupleBatch):
-            self._probe(*work)
+            self._match(*work)
             return
         pieces, rest = self._table.route(work)
         if rest is not None:
@@ -158,8 +160,8 @@ class Eddy:
     def _send(self, destination: Destination, batch: TupleBatch) -> None:
         if destination.action == "build":
             self._build(destination.target, batch)
-        elif destination.action == "probe":
-            self._probe(destination.target, self._stems[destination.target].start(batch))
+        elif destination.action in ("probe", "join"):
+            self._join(destination, batch)
         elif destination.action == "settle":
             self._settle(destination, batch)
         else:
@@ -170,7 +172,7 @@ class Eddy:
         began = self._clock.now()
         met = [destination]
         if destination.action == "profile":
-            legal = destinations(batch.signature, self._graph, self._schedule.unbuilt)
+            legal = destinations(batch.signature, self._graph, self._state.joins)
             met = [each for each in legal if each.action == "select"]
         verdicts = {}
         for each in met:
@@ -197,27 +199,29 @@ class Eddy:
 
     def _build(self, relation: int, batch: TupleBatch) -> None:
         began = self._clock.now()
-        stamp = self._stamp if self._schedule.unbuilt is None else None
-        self._stamp += batch.size
-        bounced = self._stems[relation].build(batch, stamp)
+        bounced = self._state.build(relation, batch)
         self._book(batch.signature, Destination("build", relation), batch.size, bounced.size, began)
         for selection in self._selections:
             if bounced.signature.done >> selection.number & 1:
                 selection.remember(bounced)
         self._buffer.push([bounced])
-        self._buffer.release(relation, self._stems[relation])
+        self._state.grown(relation, self._buffer)
 
-    def _probe(self, relation: int, probe: Probe) -> None:
+    def _join(self, destination: Destination, batch: TupleBatch) -> None:
         began = self._clock.now()
-        stem = self._stems[relation]
-        tuples_in = probe.batch.size if probe.walk.is_new else 0
-        matches = stem.probe(probe, self._limit)
-        self._book(probe.batch.signature, Destination("probe", relation), tuples_in, matches.size, began)
-        if not probe.walk.is_done:
-            self._buffer.resume(relation, probe)
-        elif not stem.complete and self._schedule.unbuilt is not None:
-            # Only a tuple of the unbuilt relation gets here: what is still to come must meet it.
-            self._buffer.hold(probe.batch, relation, probe.end)
+        probe = self._state.start(destination, batch)
+        self._match(destination, probe, began)
+
+    def _match(self, destination: Destination, probe: Any, began: float | None = None) -> None:
+        """Take the next matches of a probe, and go on with it later if there are more."""
+        began = self._clock.now() if began is None else began
+        tuples_in = probe.batch.size if probe.is_new else 0
+        matches = self._state.matches(destination, probe, self._limit)
+        self._book(probe.batch.signature, destination, tuples_in, matches.size, began)
+        if probe.is_done:
+            self._state.leave(destination, probe, self._buffer)
+        else:
+            self._buffer.resume(destination, probe)
         if not is_result(matches.signature, self._graph):
             self._books.intermediate += matches.size
         self._return(matches)
@@ -250,10 +254,10 @@ class Eddy:
     def _admit(self, arrivals: list[tuple[int, pa.RecordBatch | None]]) -> None:
         """Make singletons of the base tuples that arrived, or note that a source has ended."""
         for relation, batch in arrivals:
-            stem = self._stems[relation]
+            stem = self._state.stems[relation]
             if batch is None:
                 stem.complete = True
-                self._buffer.release(relation, stem)
+                self._state.grown(relation, self._buffer)
                 continue
             batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
             built = relation == self._schedule.unbuilt
@@ -273,27 +277,34 @@ class Eddy:
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
         return any(
-            stem.complete and not stem.rows for stem in self._stems if stem.number != self._schedule.unbuilt
+            stem.complete and not stem.rows
+            for stem in self._state.stems
+            if stem.number != self._schedule.unbuilt
         )
 
     def _candidates(self, signature: Signature) -> list[Candidate]:
-        legal = destinations(signature, self._graph, self._schedule.unbuilt)
+        legal = destinations(signature, self._graph, self._state.joins)
         found = []
         for destination in legal:
             account = self._books.statistics.get((signature, destination))
-            overall, profile = None, None
-            if destination.action in ("select", "profile", "settle"):
-                name, guess = self._books.label(destination), _SELECTION_GUESS
+            if destination.action in ("probe", "join"):
+                known = self._state.outlook(signature, destination, alone=len(legal) == 1)
+                found.append(Candidate(destination, known.name, account, known.guess))
+                continue
+            overall, profile, guess = None, None, _SELECTION_GUESS
+            if destination.action == "build":
+                guess = 1.0
+            else:
                 if destination.action == "select":
                     overall = self._books.statistics.get(destination)
                 profile = self._books.statistics.profile(signature.span)
-            elif len(legal) > 1:
-                name = self._spec.aliases[destination.target]
-                guess = self._stems[destination.target].expected_matches(signature.span)
-            else:
-                name, guess = self._spec.aliases[destination.target], 1.0
+            name = self._books.label(destination)
             found.append(Candidate(destination, name, account, guess, overall, profile))
         return found
+
+    def _decided(self, signature: Signature, shares: list[tuple[Destination, float]]) -> None:
+        self._books.decided(signature, shares)
+        self._state.decided(signature, shares)
 
     def _book(
         self, signature: Signature, destination: Destination, tuples_in: int, tuples_out: int, began: float

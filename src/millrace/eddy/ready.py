@@ -15,9 +15,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millrace.graph import QueryGraph
 from millrace.modules import Destination
 from millrace.tuples import Signature
+
+Joins = Callable[[Signature], tuple[Destination, ...]]
 
 
 def is_result(signature: Signature, graph: QueryGraph) -> bool:
@@ -31,28 +35,45 @@ def is_complete(signature: Signature, graph: QueryGraph) -> bool:
     return signature.built and signature.span == graph.everything and met
 
 
-def destinations(signature: Signature, graph: QueryGraph, unbuilt: int | None) -> tuple[Destination, ...]:
+def destinations(signature: Signature, graph: QueryGraph, joins: Joins) -> tuple[Destination, ...]:
     """Return every legal destination; none means that the tuples leave the dataflow.
 
     Args:
         signature: Of the tuples to route; not a result.
         graph: The block's query graph.
-        unbuilt: The relation without a SteM, or None when every relation is built.
+        joins: Returns the joins that are legal for a signature.
     """
     span = signature.span
     if not signature.built:
-        return (Destination("build", span.bit_length() - 1), *_selections(signature, graph))
+        return (Destination("build", span.bit_length() - 1), *selections(signature, graph))
+    if signature.prior is not None:
+        return joins(signature)
+    if is_complete(signature, graph):
+        return (Destination("settle", (signature.raised & -signature.raised).bit_length() - 1),)
+    if span == graph.everything:
+        return selections(signature, graph)
+    legal = joins(signature)
+    return selections(signature, graph) + legal if legal else ()
+
+
+def probes(signature: Signature, graph: QueryGraph, unbuilt: int | None) -> tuple[Destination, ...]:
+    """Return the SteMs that tuples of a signature may probe; none: others will find these tuples.
+
+    Args:
+        signature: Of tuples that are built and do not span the query.
+        graph: The block's query graph.
+        unbuilt: The relation without a SteM, or None when every relation is built.
+    """
+    span = signature.span
     if signature.prior is not None:
         return (Destination("probe", signature.prior),)
     if unbuilt is not None and not span >> unbuilt & 1:
         return ()
-    if is_complete(signature, graph):
-        return (Destination("settle", (signature.raised & -signature.raised).bit_length() - 1),)
     reachable = graph.neighbours(span) or tuple(r for r in range(graph.relations) if not span >> r & 1)
-    return _selections(signature, graph) + tuple(Destination("probe", r) for r in reachable)
+    return tuple(Destination("probe", r) for r in reachable)
 
 
-def _selections(signature: Signature, graph: QueryGraph) -> tuple[Destination, ...]:
+def selections(signature: Signature, graph: QueryGraph) -> tuple[Destination, ...]:
     """Return the predicates that are ready, one by one and, where there are several, together."""
     ready = tuple(
         Destination("select", i)

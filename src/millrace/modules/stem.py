@@ -81,6 +81,16 @@ class Probe:
     walk: Walk | Product
     end: int
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no match has been asked for yet."""
+        return self.walk.is_new
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every match has been returned."""
+        return self.walk.is_done
+
 
 class SteM:
     """The state module of one relation.

@@ -1,0 +1,69 @@
+"""What the router asks of join state, whichever architecture keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millrace.eddy.buffer import Buffer
+from millrace.figures import StateFigures
+from millrace.modules import Destination, SteM
+from millrace.tuples import Signature, TupleBatch
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of a join before tuples of some signature were sent there.
+
+    Attributes:
+        name: The relation it leads to.
+        guess: Expected matches per tuple.
+        cumulative: Expected tuples per tuple after joining with everything behind it, where that is known.
+    """
+
+    name: str
+    guess: float
+    cumulative: float | None = None
+
+
+class JoinState(Protocol):
+    """Where tuples wait for those that they join with: SteMs alone, or binary joins made of STAIRs.
+
+    Attributes:
+        stems: One for each relation: the base tuples, and for the SteMs architecture the indexes too.
+        grouped: Whether all that arrives in a round may be built before any of it probes.
+    """
+
+    stems: Sequence[SteM]
+    grouped: bool
+
+    def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
+        """Take base tuples, and return those that go on."""
+
+    def joins(self, signature: Signature) -> tuple[Destination, ...]:
+        """Return the joins that are legal for tuples of a signature."""
+
+    def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
+        """Return what is known of a join; ``alone``: it is the only legal destination."""
+
+    def start(self, destination: Destination, batch: TupleBatch) -> Any:
+        """Begin to join a batch; a probe with ``batch``, ``is_new`` and ``is_done``."""
+
+    def matches(self, destination: Destination, probe: Any, limit: int) -> TupleBatch:
+        """Return the next concatenated matches of a probe, at most ``limit``."""
+
+    def leave(self, destination: Destination, probe: Any, buffer: Buffer) -> None:
+        """A probe is done: keep its tuples where more matches may come."""
+
+    def grown(self, relation: int, buffer: Buffer) -> None:
+        """A relation has got tuples, or has ended: let go of tuples that wait for it."""
+
+    def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
+        """The policy has decided."""
+
+    def rest(self) -> None:
+        """No tuple is in flight (a point of stasis): state may be moved now."""
+
+    def figures(self) -> Iterable[StateFigures]:
+        """Return what is held where."""
