@@ -38,6 +38,10 @@ class RoutingError(MillraceError, RuntimeError):
     """A routing policy broke its contract, for example by naming an illegal destination."""
 
 
+class StateError(MillraceError, ValueError):
+    """Join state cannot be moved as asked: a precondition of demotion or promotion does not hold."""
+
+
 class ExecutionError(MillraceError, RuntimeError):
     """A run failed inside a task for a reason that the message explains."""
 

@@ -13,12 +13,13 @@ class ModuleFigures:
     Attributes:
         name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
         action: ``"scan"``, ``"build"``, ``"probe"``, ``"select"``, ``"profile"``, ``"settle"`` or
-            ``"output"``.
+            ``"output"``; under a memory budget also ``"write"``, ``"read"`` and ``"join"``.
         tuples_in: Tuples sent to the module.
         tuples_out: Tuples it returned.
         calls: Batches sent to it.
         seconds: Wall time spent in it. What a profile spends counts at each of its predicates too.
         evaluated: Rows that a user's predicate was called for, repeated calls included.
+        bytes: For ``"write"`` and ``"read"``, tuples that were spilled: their size in the files.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ModuleFigures:
     calls: int
     seconds: float
     evaluated: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class CellFigures:
         peak_state: Most tuples that all of them together held at a point of stasis.
         migrated_tuples: Stored tuples that were moved: demoted or promoted.
         recomputed_tuples: Tuples made while state was moved.
+        spilled_bytes: Bytes written to files because of a memory budget.
+        returned_bytes: Bytes read back from them.
     """
 
     cell: int
@@ -94,6 +98,8 @@ class CellFigures:
     peak_state: int = 0
     migrated_tuples: int = 0
     recomputed_tuples: int = 0
+    spilled_bytes: int = 0
+    returned_bytes: int = 0
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""

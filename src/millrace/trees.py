@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import combinations
 
 from millrace.graph import QueryGraph
+from millrace.spec import JoinSpec
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,19 @@ class Edge:
     """A join of two relations.
 
     Attributes:
+        number: Its place among all pairs of relations, the same in every tree.
         ends: The two relations' numbers.
         classes: Attribute classes that both have a column in; none for a cross product.
     """
 
+    number: int
     ends: tuple[int, int]
     classes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class JoinTree:
-    """A spanning tree.
+    """A spanning tree; its edges go by their numbers.
 
     Attributes:
         relations: How many there are.
@@ -41,31 +44,34 @@ class JoinTree:
     edges: tuple[Edge, ...]
 
     @cached_property
-    def _sides(self) -> tuple[tuple[int, int], ...]:
+    def _sides(self) -> dict[int, tuple[int, int]]:
         """Per edge, the spans that it separates: that of its first end and that of its second."""
-        return tuple(
-            (self._reached(edge.ends[0], without=i), self._reached(edge.ends[1], without=i))
-            for i, edge in enumerate(self.edges)
-        )
+        return {
+            edge.number: (self._reached(edge.ends[0], edge), self._reached(edge.ends[1], edge))
+            for edge in self.edges
+        }
 
-    def _reached(self, start: int, without: int) -> int:
+    def _reached(self, start: int, without: Edge) -> int:
         span, grown = 0, 1 << start
         while span != grown:
             span = grown
-            for i, edge in enumerate(self.edges):
+            for edge in self.edges:
                 a, b = edge.ends
-                if i != without and (span >> a & 1 or span >> b & 1):
+                if edge != without and (span >> a & 1 or span >> b & 1):
                     grown |= 1 << a | 1 << b
         return span
+
+    @cached_property
+    def by_number(self) -> dict[int, Edge]:
+        """The edges by their numbers."""
+        return {edge.number: edge for edge in self.edges}
 
     def border(self, span: int) -> tuple[int, ...]:
         """Return the edges that lead out of a span."""
         return self._borders.get(span) or self._borders.setdefault(
             span,
             tuple(
-                i
-                for i, edge in enumerate(self.edges)
-                if (span >> edge.ends[0] & 1) != (span >> edge.ends[1] & 1)
+                edge.number for edge in self.edges if (span >> edge.ends[0] & 1) != (span >> edge.ends[1] & 1)
             ),
         )
 
@@ -75,12 +81,12 @@ class JoinTree:
 
     def near(self, edge: int, span: int) -> int:
         """Return the edge's end inside a connected span that the edge leads out of."""
-        a, b = self.edges[edge].ends
+        a, b = self.by_number[edge].ends
         return a if span >> a & 1 else b
 
     def far(self, edge: int, span: int) -> int:
         """Return the edge's end outside the span."""
-        a, b = self.edges[edge].ends
+        a, b = self.by_number[edge].ends
         return b if span >> a & 1 else a
 
     def beyond(self, edge: int, span: int) -> int:
@@ -96,7 +102,23 @@ class JoinTree:
 
 def edges_of(graph: QueryGraph) -> tuple[Edge, ...]:
     """Return every pair of relations with what joins them, cross products included."""
-    return tuple(Edge((a, b), graph.bound(1 << a, b)) for a, b in combinations(range(graph.relations), 2))
+    pairs = combinations(range(graph.relations), 2)
+    return tuple(Edge(i, (a, b), graph.bound(1 << a, b)) for i, (a, b) in enumerate(pairs))
+
+
+def edge_names(spec: JoinSpec, graph: QueryGraph) -> tuple[str, ...]:
+    """Return what the joins along all pairs of relations are called, such as ``HashJoin(r.a = s.b)``."""
+    names = []
+    for edge in edges_of(graph):
+        sides = [side_name(spec, graph, edge, end) for end in edge.ends]
+        names.append(f"HashJoin({' = '.join(sides)})" if edge.classes else f"RippleJoin({' × '.join(sides)})")
+    return tuple(names)
+
+
+def side_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, end: int) -> str:
+    """Return the columns that one end of an edge joins on, such as ``r.a``; its alias for a cross product."""
+    alias = spec.aliases[end]
+    return ", ".join(f"{alias}.{graph.classes[c].columns(end)[0]}" for c in edge.classes) or alias
 
 
 def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:

@@ -92,6 +92,10 @@ class TupleBatch:
         failures = {i: f[low:high] for i, f in self.failures.items()}
         return replace(self, rows=rows, stamps=stamps, origin=origin, failures=failures)
 
+    def walked(self, name: str) -> TupleBatch:
+        """Return the batch with one more step on its path."""
+        return replace(self, path=(*self.path, name))
+
     def codes(self, relation: int, key: int) -> Array:
         """Return the codes of that relation's key number ``key``, one for each tuple."""
-        return self.stores[relation].codes(key)[self.rows[relation]]
+        return self.stores[relation].coded(key, self.rows[relation])

@@ -19,6 +19,7 @@ class Books:
 
     Args:
         aliases: The block's relations, by number.
+        joins: What joins along pairs of relations are called, by the edge's number.
         selections: The block's residual predicates.
         window: Tuples that decisions look back on, roughly.
         traced: Keep which order was favoured when.
@@ -31,13 +32,20 @@ class Books:
     """
 
     def __init__(
-        self, aliases: Sequence[str], selections: Sequence[Selection], window: int, *, traced: bool
+        self,
+        aliases: Sequence[str],
+        joins: Sequence[str],
+        selections: Sequence[Selection],
+        window: int,
+        *,
+        traced: bool,
     ) -> None:
         self.statistics = Statistics(window)
         self.busy = 0.0
         self.begun = 0
         self.intermediate = 0
         self._aliases = aliases
+        self._joins = joins
         self._selections = selections
         self._trace = Trace(self.label) if traced else None
         self._orders: Counter[str] = Counter()
@@ -71,6 +79,8 @@ class Books:
             return "profile"
         if destination.action in ("select", "settle"):
             return self._selections[destination.target].label
+        if destination.action == "join":
+            return self._joins[destination.target]
         return self._aliases[destination.target]
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
@@ -121,6 +131,8 @@ class Books:
                 return "Profile", "profile"
             case (Signature(), Destination("settle", target)):
                 return self._selections[target].name, "settle"
+            case (Signature(), Destination("join", target)):
+                return self._joins[target], "join"
             case (Signature(), Destination(action, target)):
                 return f"SteM({self._aliases[target]})", action
             case _:

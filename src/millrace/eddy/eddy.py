@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
+from millrace.eddy.architectures import policy_of, state_of
 from millrace.eddy.books import Books
 from millrace.eddy.buffer import Buffer, Work
 from millrace.eddy.lessons import Lessons, recall, share
@@ -24,19 +25,18 @@ from millrace.eddy.pace import Pace
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
 from millrace.eddy.schedule import Schedule
-from millrace.eddy.state import JoinState
-from millrace.eddy.stems import SteMs
 from millrace.errors import InputError
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
 from millrace.modules import CalledSelection, CompiledSelection, Destination, Selection, divide
 from millrace.options import Options
-from millrace.policies import POLICIES, Candidate, Policy, default_policy
+from millrace.policies import POLICIES, Candidate, Policy
 from millrace.predicates import Caller
 from millrace.predicates.callers import caller_of
 from millrace.relations import RelationStore, keyed
 from millrace.spec import JoinSpec
+from millrace.trees import edge_names
 from millrace.tuples import Signature, TupleBatch
 
 _CALLED_WINDOW = 4096
@@ -92,7 +92,7 @@ class Eddy:
                 f"relation {spec.aliases[unbuilt]!r} has set semantics and must be built, for duplicates "
                 "are dropped in its SteM; stream another relation"
             )
-        self._state: JoinState = SteMs(spec, self._graph, self._schedule)
+        self._state = state_of(spec, self._graph, self._schedule, options)
         self._clock = clock or WallClock()
         callers = callers or _local_caller
         self._selections: list[Selection] = [
@@ -104,12 +104,12 @@ class Eddy:
         self._output: Sink = output or Output(spec, options.batch_size)
         called = any(isinstance(p, Call) for p in spec.residuals)
         window = _CALLED_WINDOW if called else 2 * options.reoptimize_every
-        self._books = Books(spec.aliases, self._selections, window, traced=called)
+        names = edge_names(spec, self._graph)
+        self._books = Books(spec.aliases, names, self._selections, window, traced=called)
         self._lessons = lessons
         recall(lessons, self._books.statistics)
-        name = options.policy or default_policy(joins=len(spec.relations) > 1, predicates=called)
         self._table = RoutingTable(
-            policy or POLICIES[name](options),
+            policy or POLICIES[policy_of(spec, options)](options),
             self._candidates,
             Pace(options.reoptimize_every, (lambda: self._books.busy) if called else None).lasting,
             options.reoptimize_every,
@@ -137,7 +137,8 @@ class Eddy:
                 yield from self._output.rest()
                 if self._is_empty():
                     break
-                self._state.rest()
+                if self._state.rest():
+                    self._table.clear()
             yield from self._output.finish()
             share(self._lessons, self._books.statistics)
         finally:
@@ -249,7 +250,10 @@ class Eddy:
             for relation, batch in arrivals:
                 rows = 0 if batch is None else batch.num_rows
                 self._books.statistics.update(("scan", relation), rows, rows, seconds)
-            yield arrivals
+            if self._state.grouped:
+                yield arrivals
+            else:
+                yield from ([arrival] for arrival in arrivals)
 
     def _admit(self, arrivals: list[tuple[int, pa.RecordBatch | None]]) -> None:
         """Make singletons of the base tuples that arrived, or note that a source has ended."""
@@ -289,7 +293,9 @@ class Eddy:
             account = self._books.statistics.get((signature, destination))
             if destination.action in ("probe", "join"):
                 known = self._state.outlook(signature, destination, alone=len(legal) == 1)
-                found.append(Candidate(destination, known.name, account, known.guess))
+                found.append(
+                    Candidate(destination, known.name, account, known.guess, cumulative=known.cumulative)
+                )
                 continue
             overall, profile, guess = None, None, _SELECTION_GUESS
             if destination.action == "build":
@@ -313,7 +319,15 @@ class Eddy:
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this eddy has done so far."""
-        return self._books.figures(cell, self._seconds, type(self._output).__name__, self._output.counted)
+        figures = self._books.figures(cell, self._seconds, type(self._output).__name__, self._output.counted)
+        held = self._state.figures()
+        return replace(
+            figures,
+            state=held.state,
+            peak_state=held.peak,
+            migrated_tuples=held.migrated,
+            recomputed_tuples=held.recomputed,
+        )
 
 
 def _local_caller(number: int, call: Call) -> Caller:

@@ -83,6 +83,10 @@ class RoutingTable:
                 low = high
         return pieces, batch.cut(size, batch.size) if size < batch.size else None
 
+    def clear(self) -> None:
+        """Forget all decisions: other destinations are legal now."""
+        self._entries.clear()
+
     def _decide(self, signature: Signature, before: _Entry | None) -> _Entry:
         candidates = self._candidates(signature)
         shares: list[tuple[Destination, float]] = []

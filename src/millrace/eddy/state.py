@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,16 @@ class Outlook:
     name: str
     guess: float
     cumulative: float | None = None
+
+
+@dataclass(frozen=True)
+class StateTotals:
+    """What join state held and did over a run, as in :class:`millrace.figures.CellFigures`."""
+
+    state: tuple[StateFigures, ...]
+    peak: int
+    migrated: int = 0
+    recomputed: int = 0
 
 
 class JoinState(Protocol):
@@ -62,8 +72,12 @@ class JoinState(Protocol):
     def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
         """The policy has decided."""
 
-    def rest(self) -> None:
-        """No tuple is in flight (a point of stasis): state may be moved now."""
+    def rest(self) -> bool:
+        """No tuple is in flight (a point of stasis): state may be moved now.
 
-    def figures(self) -> Iterable[StateFigures]:
-        """Return what is held where."""
+        Returns:
+            Whether other joins are legal from now on.
+        """
+
+    def figures(self) -> StateTotals:
+        """Return what is held where, and what was moved."""

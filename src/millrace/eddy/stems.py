@@ -5,13 +5,12 @@ Raman, Deshpande & Hellerstein 2003.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.ready import probes
 from millrace.eddy.schedule import Schedule
-from millrace.eddy.state import Outlook
-from millrace.figures import StateFigures
+from millrace.eddy.state import Outlook, StateTotals
 from millrace.graph import QueryGraph
 from millrace.modules import Destination, Probe, SteM
 from millrace.spec import JoinSpec
@@ -35,6 +34,7 @@ class SteMs:
         self._graph = graph
         self._unbuilt = schedule.unbuilt
         self._stamp = 0
+        self._peak = 0
 
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Insert singletons; they get timestamps where all relations are built."""
@@ -74,11 +74,11 @@ class SteMs:
     def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
         """Nothing: the state of SteMs does not depend on decisions."""
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """Nothing to move."""
+        self._peak = max(self._peak, sum(stem.rows for stem in self.stems))
+        return False
 
-    def figures(self) -> Iterable[StateFigures]:
+    def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM."""
-        for stem in self.stems:
-            if stem.rows:
-                yield StateFigures(stem.name, stem.rows, stem.nbytes, inserted=stem.rows)
+        return StateTotals(tuple(stem.figures() for stem in self.stems if stem.rows), self._peak)

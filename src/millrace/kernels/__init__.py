@@ -2,5 +2,20 @@
 
 from millrace.kernels.hashing import combine, hash_bytes, mix
 from millrace.kernels.multimap import MAX_ROWS, Multimap, Walk
+from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, key_hashes, place, tally
 
-__all__ = ["MAX_ROWS", "Multimap", "Walk", "combine", "hash_bytes", "mix"]
+__all__ = [
+    "BEFORE",
+    "KEY",
+    "MAX_ROWS",
+    "NOW",
+    "SETTLED",
+    "Multimap",
+    "Walk",
+    "combine",
+    "hash_bytes",
+    "key_hashes",
+    "mix",
+    "place",
+    "tally",
+]

@@ -45,6 +45,8 @@ class Candidate:
             the same as ``account``.
         profile: Joint outcomes of the predicates on tuples of this span; predicate ``i`` is the one
             of the destination ``("select", i)``.
+        cumulative: Tuples expected of one tuple when it has been joined with everything reachable through
+            that join; None for what is no join.
     """
 
     destination: Destination
@@ -53,6 +55,7 @@ class Candidate:
     guess: float
     overall: Account | None = None
     profile: Profile | None = None
+    cumulative: float | None = None
 
     @property
     def measured(self) -> Account:

@@ -1,0 +1,213 @@
+"""Join state as STAIRs: binary joins inside an eddy, whose state the eddy may move.
+
+Deshpande & Hellerstein 2004. With migration this is the STAIRs architecture; without it the joins keep
+what earlier decisions put into them (EddyJoins; Avnur & Hellerstein 2000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.eddy.buffer import Buffer
+from millrace.eddy.forecast import Forecast
+from millrace.eddy.schedule import Schedule
+from millrace.eddy.state import Outlook, StateTotals
+from millrace.graph import QueryGraph
+from millrace.migration import Change, MigrationPolicy
+from millrace.modules import Destination, SteM
+from millrace.modules.placement import Misplaced, Places, misplaced, places_of, settle
+from millrace.modules.stair import StairProbe
+from millrace.modules.stairs import Stairs
+from millrace.spec import JoinSpec
+from millrace.trees import JoinTree, spanning_tree, spanning_trees
+from millrace.tuples import Signature, TupleBatch
+
+_SWITCH_GAIN = 2.0
+"""Another spanning tree is taken if it is expected to leave less than half of the work."""
+
+_REPLANT_COST = 3
+"""Tuples' worth of work to put one base tuple into the state of another tree."""
+
+
+class StairState:
+    """The STAIRs of a block, where present routing sends tuples, and when state follows it.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        schedule: Which relation is left unbuilt.
+        window: Tuples that decisions look back on.
+        migration: When state is moved; None for joins that keep it.
+        tree: The spanning tree to begin with; by default the pre-optimizer's.
+    """
+
+    grouped = False
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        schedule: Schedule,
+        window: int,
+        migration: MigrationPolicy | None = None,
+        tree: JoinTree | None = None,
+    ) -> None:
+        self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
+        sizes = [r.rows or 0 for r in spec.relations]
+        self.stairs = Stairs(spec, graph, tree or spanning_tree(graph, sizes), self.stems)
+        self.forecast = Forecast(spec, graph, self.stems, window)
+        self.peak = 0
+        self._spec = spec
+        self._graph = graph
+        self._unbuilt = schedule.unbuilt
+        self._migration = migration
+        self._latest: dict[int, int] = {}
+        self._serial = 0
+        self._places: Places | None = None
+        self._trees: tuple[JoinTree, ...] | None = None
+        self._looked = 0
+        self._patience = window
+
+    # Routing
+
+    def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
+        """Keep base tuples; STAIRs hold pointers to them."""
+        built = self.stems[relation].build(batch, None)
+        self.forecast.add(built)
+        return built
+
+    def joins(self, signature: Signature) -> tuple[Destination, ...]:
+        """Return the joins of the spanning tree that lead out of a tuple's span."""
+        return tuple(Destination("join", edge) for edge in self.stairs.tree.border(signature.span))
+
+    def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
+        """Return the matches that samples lead to expect, at the join and in all."""
+        tree = self.stairs.tree
+        edge, span = destination.target, signature.span
+        near, far = tree.near(edge, span), tree.far(edge, span)
+        name = self._spec.aliases[far]
+        if alone:
+            return Outlook(name, 1.0, 1.0)
+        return Outlook(name, self.forecast.fan(near, far), self.forecast.cumulative(tree, edge, span))
+
+    def start(self, destination: Destination, batch: TupleBatch) -> StairProbe:
+        """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
+        if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
+            self.forecast.add(batch)
+        return self.stairs.route(destination.target, batch)
+
+    def matches(self, destination: Destination, probe: StairProbe, limit: int) -> TupleBatch:
+        """Return the next matches."""
+        join = self.stairs.joins[destination.target]
+        found = join.matches(probe, limit)
+        far = self._spec.aliases[self.stairs.tree.far(destination.target, probe.batch.signature.span)]
+        return found.walked(far)
+
+    def leave(self, destination: Destination, probe: StairProbe, buffer: Buffer) -> None:
+        """Nothing: what is to come will find the tuples in their STAIR."""
+
+    def grown(self, relation: int, buffer: Buffer) -> None:
+        """When a relation has ended, let go of what only it would have looked for."""
+        if self.stems[relation].complete:
+            self.stairs.close()
+
+    def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
+        """Note where most tuples of a span go from now on."""
+        destination, share = max(shares, key=lambda pair: pair[1])
+        if destination.action == "join" and share >= 1 / 2:
+            span = signature.span
+            if self._latest.get(span) != destination.target:
+                self._latest[span] = destination.target
+                self._serial += 1
+                self._places = None
+
+    def edge_of(self, span: int) -> int:
+        """Return the edge that tuples of a span are routed to at present, or would be."""
+        border = self.stairs.tree.border(span)
+        latest = self._latest.get(span)
+        if latest in border:
+            assert latest is not None
+            return latest
+        if len(border) == 1:
+            return border[0]
+        return min(border, key=lambda edge: (self.forecast.cumulative(self.stairs.tree, edge, span), edge))
+
+    # Moving
+
+    def rest(self) -> bool:
+        """Let state follow routing as far as the migration policy allows."""
+        self.peak = max(self.peak, self.stairs.tuples + sum(stem.rows for stem in self.stems))
+        if self._migration is None:
+            return False
+        switched = self._replant()
+        if self._places is None:
+            self._places = places_of(self.stairs.tree, self.edge_of)
+        wrong = list(misplaced(self.stairs, self._places))
+        if not wrong:
+            self.stairs.loose = False
+            return switched
+        most = self._migration.allowance(self._change(wrong))
+        if most:
+            settle(self.stairs, self.edge_of, self._places, most)
+        return switched
+
+    def _change(self, wrong: Sequence[Misplaced]) -> Change:
+        """Weigh what moving would cost against what it would spare."""
+        relations = range(len(self.stems))
+        cost = saving = 0.0
+        tree = self.stairs.tree
+        for one in wrong:
+            if one.place == one.edge:
+                cost += one.tuples
+                continue
+            owner, other = one.owner, tree.far(one.edge, one.signature.span)
+            near, far = tree.near(one.place, one.part), tree.far(one.place, one.part)
+            found = self.forecast.fan(near, far)
+            cost += one.tuples * (2 + found)
+            # Tuples that are to come meet these here, and what comes of that has to go on to the other join.
+            share = one.tuples / max(1, self.forecast.arrived[owner])
+            met = self.forecast.remaining(other) * self.forecast.fan(other, owner) * share
+            share = one.tuples / max(1, self.forecast.arrived[near])
+            instead = self.forecast.remaining(far) * self.forecast.fan(far, near) * share
+            saving += met * (1 - found) - instead
+        return Change(
+            tuples=sum(one.tuples for one in wrong),
+            cost=cost,
+            saving=saving,
+            arrived=sum(self.forecast.arrived),
+            remaining=sum(self.forecast.remaining(r) for r in relations),
+            decision=self._serial,
+        )
+
+    def _replant(self) -> bool:
+        """Take another spanning tree where that leaves much less work; only cyclic queries have one."""
+        arrived = sum(self.forecast.arrived)
+        if arrived - self._looked < self._patience:
+            return False
+        self._looked = arrived
+        if self._trees is None:
+            self._trees = tuple(spanning_trees(self._graph))
+        if len(self._trees) < 2:
+            return False
+        present = self.forecast.work(self.stairs.tree)
+        best = min(self._trees, key=self.forecast.work)
+        least = self.forecast.work(best)
+        if present <= _SWITCH_GAIN * least or present - least <= _REPLANT_COST * arrived:
+            return False
+        self.switch(best)
+        self._patience *= 2
+        return True
+
+    def switch(self, tree: JoinTree) -> None:
+        """Go on with another spanning tree; to be called when no tuple is in flight."""
+        self._latest.clear()
+        self._places = None
+        self._serial += 1
+        self.stairs.tree = tree
+        self.stairs.replant(tree, self.edge_of)
+
+    def figures(self) -> StateTotals:
+        """Return the tuples and bytes of every SteM and STAIR."""
+        bases = [stem.figures() for stem in self.stems if stem.rows]
+        stairs = [stair.figures() for _, stair in self.stairs.stairs()]
+        return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed)
