@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import millrace.eddy.eddy as router
-from millrace.eddy import Eddy, Schedule, routing
+from millrace.eddy import Eddy, Schedule, admission, routing
 from millrace.modules import SteM, matching
 from millrace.options import Options
 from millrace.relations import codes, keys
@@ -98,13 +98,13 @@ def admit_nulls(patch: Patch) -> None:
     def careless(batch: pa.RecordBatch, columns: Any, same: Any) -> Any:
         return batch, [codes(batch.column(key.name), key.type)[0] for key in columns]
 
-    patch.setattr(router, "keyed", careless)
+    patch.setattr(admission, "keyed", careless)
 
 
 def admit_unequal(patch: Patch) -> None:
     """Two columns of one relation in one attribute class must be equal in its every row."""
-    keyed = router.keyed
-    patch.setattr(router, "keyed", lambda batch, columns, *_: keyed(batch, columns))
+    keyed = admission.keyed
+    patch.setattr(admission, "keyed", lambda batch, columns, *_: keyed(batch, columns))
 
 
 def round_shares_down(patch: Patch) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
+from millrace.eddy.admission import singletons
 from millrace.eddy.architectures import policy_of, state_of
 from millrace.eddy.books import Books
 from millrace.eddy.buffer import Buffer, Work
@@ -25,16 +25,15 @@ from millrace.eddy.pace import Pace
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
 from millrace.eddy.schedule import Schedule
+from millrace.eddy.selecting import Selecting, selections_of
 from millrace.errors import InputError
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
-from millrace.modules import CalledSelection, CompiledSelection, Destination, Selection, divide
+from millrace.modules import Destination
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Policy
 from millrace.predicates import Caller
-from millrace.predicates.callers import caller_of
-from millrace.relations import RelationStore, keyed
 from millrace.spec import JoinSpec
 from millrace.trees import edge_names
 from millrace.tuples import Signature, TupleBatch
@@ -94,18 +93,13 @@ class Eddy:
             )
         self._state = state_of(spec, self._graph, self._schedule, options)
         self._clock = clock or WallClock()
-        callers = callers or _local_caller
-        self._selections: list[Selection] = [
-            CalledSelection(i, p, spec.aliases, callers(i, p), self._clock, masked=options.mask_values)
-            if isinstance(p, Call)
-            else CompiledSelection(i, p, spec.aliases, self._clock)
-            for i, p in enumerate(spec.residuals)
-        ]
+        selections = selections_of(spec, self._clock, options, callers)
         self._output: Sink = output or Output(spec, options.batch_size)
         called = any(isinstance(p, Call) for p in spec.residuals)
         window = _CALLED_WINDOW if called else 2 * options.reoptimize_every
         names = edge_names(spec, self._graph)
-        self._books = Books(spec.aliases, names, self._selections, window, traced=called)
+        self._books = Books(spec.aliases, names, selections, window, traced=called)
+        self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._lessons = lessons
         recall(lessons, self._books.statistics)
         self._table = RoutingTable(
@@ -142,8 +136,7 @@ class Eddy:
             yield from self._output.finish()
             share(self._lessons, self._books.statistics)
         finally:
-            for selection in self._selections:
-                selection.close()
+            self._selecting.close()
         self._seconds = self._clock.now() - began
 
     def _advance(self, work: Work) -> None:
@@ -175,17 +168,8 @@ class Eddy:
         if destination.action == "profile":
             legal = destinations(batch.signature, self._graph, self._state.joins)
             met = [each for each in legal if each.action == "select"]
-        verdicts = {}
-        for each in met:
-            selection = self._selections[each.target]
-            before = selection.worked
-            verdicts[each.target] = verdict = selection.judge(batch)
-            kept = int(np.count_nonzero(verdict[0]))
-            self._books.statistics.update(each, batch.size, kept, selection.worked - before)
-        pieces, passed = divide(batch, verdicts, self._books.label(destination))
-        if destination.action == "profile":
-            evaluated = sum(1 << each.target for each in met)
-            self._books.statistics.profile(batch.signature.span).add(evaluated, passed)
+        label = self._books.label(destination)
+        pieces = self._selecting.meet(batch, [each.target for each in met], label)
         self._book(batch.signature, destination, batch.size, sum(p.size for p in pieces), began)
         for piece in pieces:
             self._return(piece)
@@ -193,18 +177,15 @@ class Eddy:
     def _settle(self, destination: Destination, batch: TupleBatch) -> None:
         """Give a predicate that raised its last word."""
         began = self._clock.now()
-        kept = self._selections[destination.target].settle(batch)
-        signature = replace(batch.signature, raised=batch.signature.raised & ~(1 << destination.target))
-        self._book(batch.signature, destination, batch.size, len(kept), began)
-        self._return(batch.take(kept, signature=signature))
+        kept = self._selecting.settle(batch, destination.target)
+        self._book(batch.signature, destination, batch.size, kept.size, began)
+        self._return(kept)
 
     def _build(self, relation: int, batch: TupleBatch) -> None:
         began = self._clock.now()
         bounced = self._state.build(relation, batch)
         self._book(batch.signature, Destination("build", relation), batch.size, bounced.size, began)
-        for selection in self._selections:
-            if bounced.signature.done >> selection.number & 1:
-                selection.remember(bounced)
+        self._selecting.remember(bounced)
         self._buffer.push([bounced])
         self._state.grown(relation, self._buffer)
 
@@ -263,20 +244,13 @@ class Eddy:
                 stem.complete = True
                 self._state.grown(relation, self._buffer)
                 continue
-            batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
-            built = relation == self._schedule.unbuilt
-            store = RelationStore.single(batch, stem.layout.keys, coded)
-            self._output.arrive(batch.num_rows)
-            rows = np.arange(batch.num_rows, dtype=np.int32)
-            alias = self._spec.aliases[relation]
-            singletons = TupleBatch(
-                Signature(1 << relation, built=built),
-                {relation: rows},
-                {relation: store},
-                path=(alias,),
-                origin=len(rows),
-            )
-            self._buffer.push([singletons])
+            self._buffer.push([self._singletons(relation, batch)])
+
+    def _singletons(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
+        built = relation == self._schedule.unbuilt
+        found = singletons(self._state.stems[relation], batch, self._spec.aliases[relation], built=built)
+        self._output.arrive(found.size)
+        return found
 
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
@@ -328,7 +302,3 @@ class Eddy:
             migrated_tuples=held.migrated,
             recomputed_tuples=held.recomputed,
         )
-
-
-def _local_caller(number: int, call: Call) -> Caller:
-    return caller_of(call.spec, call.values, None, str(number))

@@ -1,0 +1,31 @@
+"""Base tuples on their way in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.modules import SteM
+from millrace.relations import RelationStore, keyed
+from millrace.tuples import Signature, TupleBatch
+
+
+def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
+    """Return the base tuples of a batch that can match at all.
+
+    Args:
+        stem: The relation's SteM, which knows its keys.
+        batch: What has arrived.
+        alias: The relation's alias.
+        built: Whether they will not be built.
+    """
+    batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
+    store = RelationStore.single(batch, stem.layout.keys, coded)
+    rows = np.arange(batch.num_rows, dtype=np.int32)
+    return TupleBatch(
+        Signature(1 << stem.number, built=built),
+        {stem.number: rows},
+        {stem.number: store},
+        path=(alias,),
+        origin=len(rows),
+    )

@@ -1,0 +1,98 @@
+"""The block's residual predicates at work: batches in, what is left of them out, and all of it booked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from millrace.clock import Clock
+from millrace.expressions import Call
+from millrace.graph import QueryGraph
+from millrace.modules import CalledSelection, CompiledSelection, Destination, Selection, divide
+from millrace.options import Options
+from millrace.predicates import Caller
+from millrace.predicates.callers import caller_of
+from millrace.spec import JoinSpec
+from millrace.statistics import Statistics
+from millrace.tuples import TupleBatch
+
+
+def selections_of(
+    spec: JoinSpec, clock: Clock, options: Options, callers: Callable[[int, Call], Caller] | None
+) -> list[Selection]:
+    """Return a selection module for each residual predicate.
+
+    Args:
+        spec: The block.
+        clock: What the modules' time is measured by.
+        options: Whether errors show values.
+        callers: Returns what calls a user's predicate, by its number among the residual predicates;
+            by default limits hold within this eddy.
+    """
+    callers = callers or _local_caller
+    return [
+        CalledSelection(i, p, spec.aliases, callers(i, p), clock, masked=options.mask_values)
+        if isinstance(p, Call)
+        else CompiledSelection(i, p, spec.aliases, clock)
+        for i, p in enumerate(spec.residuals)
+    ]
+
+
+class Selecting:
+    """Lets batches meet predicates.
+
+    Args:
+        graph: The block's query graph.
+        selections: Its residual predicates.
+        statistics: Where each predicate's outcomes are booked.
+    """
+
+    def __init__(self, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics) -> None:
+        self._graph = graph
+        self._selections = selections
+        self._statistics = statistics
+
+    def meet(self, batch: TupleBatch, predicates: Sequence[int], label: str) -> list[TupleBatch]:
+        """Return what is left of a batch when its tuples have met some predicates, all of them each.
+
+        Args:
+            batch: The tuples.
+            predicates: Numbers of the predicates; the joint outcomes of several are kept (a profile).
+            label: Joins the tuples' path.
+        """
+        verdicts = {}
+        for number in predicates:
+            selection = self._selections[number]
+            before = selection.worked
+            verdicts[number] = verdict = selection.judge(batch)
+            kept = int(np.count_nonzero(verdict[0]))
+            spent = selection.worked - before
+            self._statistics.update(Destination("select", number), batch.size, kept, spent)
+        pieces, passed = divide(batch, verdicts, label)
+        if len(predicates) > 1:
+            evaluated = sum(1 << number for number in predicates)
+            self._statistics.profile(batch.signature.span).add(evaluated, passed)
+        return pieces
+
+    def settle(self, batch: TupleBatch, predicate: int) -> TupleBatch:
+        """Give a predicate that raised its last word."""
+        kept = self._selections[predicate].settle(batch)
+        signature = replace(batch.signature, raised=batch.signature.raised & ~(1 << predicate))
+        return batch.take(kept, signature=signature)
+
+    def remember(self, built: TupleBatch) -> None:
+        """Let predicates know of base tuples that met them before they were built."""
+        for selection in self._selections:
+            if built.signature.done >> selection.number & 1:
+                selection.remember(built)
+
+    def close(self) -> None:
+        """Let go of what predicates hold."""
+        for selection in self._selections:
+            selection.close()
+
+
+def _local_caller(number: int, call: Call) -> Caller:
+    return caller_of(call.spec, call.values, None, str(number))
