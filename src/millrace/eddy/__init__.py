@@ -2,6 +2,8 @@
 
 from millrace.eddy.books import peak_memory
 from millrace.eddy.eddy import Eddy
+from millrace.eddy.runs import Run, run_of
 from millrace.eddy.schedule import Schedule
+from millrace.eddy.static import StaticPlan
 
-__all__ = ["Eddy", "Schedule", "peak_memory"]
+__all__ = ["Eddy", "Run", "Schedule", "StaticPlan", "peak_memory", "run_of"]

@@ -39,7 +39,8 @@ class Forecast:
                 self._samples.setdefault((end, edge.classes), KeySample(window=window))
         self._of = {r: [k for k in self._samples if k[0] == r] for r in range(graph.relations)}
         self._classes = {edge.ends: edge.classes for edge in edges_of(graph)}
-        self._known: dict[tuple[int, int], float] = {}
+        self._known: dict[tuple[int, int], tuple[int, float]] = {}
+        self._refresh = window // 2
         self.arrived = [0] * graph.relations
 
     def add(self, batch: TupleBatch) -> None:
@@ -48,18 +49,22 @@ class Forecast:
         self.arrived[relation] += batch.size
         for key in self._of[relation]:
             self._samples[key].add(self._matching.codes((batch.stores, batch.rows), key[1]))
-        self._known.clear()
 
     def fan(self, near: int, far: int) -> float:
-        """Return the matches that a tuple like the recent ones of a relation finds in another so far."""
-        known = self._known.get((near, far))
-        if known is None:
+        """Return the matches that a tuple like the recent ones of a relation finds in another so far.
+
+        An estimate holds until as much has arrived as may change it.
+        """
+        arrived = sum(self.arrived)
+        until, known = self._known.get((near, far), (0, 0.0))
+        if arrived >= until:
             classes = self._classes[min(near, far), max(near, far)]
             if classes:
                 known = fanout(self._samples[near, classes], self._samples[far, classes])
             else:
                 known = float(self.arrived[far])
-            self._known[near, far] = known
+            until = arrived + min(self._refresh, arrived // 2)
+            self._known[near, far] = until, known
         return known
 
     def cumulative(self, tree: JoinTree, edge: int, span: int) -> float:

@@ -5,7 +5,11 @@
 * A tuple goes to a relation's SteM only once, and only to relations it does not span
   (BoundedRepetition); as long as some attribute class ties it to another relation, cross
   products wait.
-* ProbeCompletion: a tuple that a SteM bounced back may go to no other SteM.
+* A SteM of a relation without a scan may only be probed by tuples that bind one of its indexes.
+* ProbeCompletion: a tuple that a SteM bounced back may go to no other SteM. If it cannot wait for a scan, it
+  leaves only after it has been sent to an index AM of that relation.
+* Where a relation has both, a tuple may ask an index AM ahead of the scan, each AM once.
+* Tuples that several relations of a self-join share are built before anything rejects them.
 * Where one relation is left unbuilt, its tuples arrive last by definition, so each result is made
   by a tuple of that relation; all others are done once they are built (TimeStamp).
 * A predicate that is not deterministic keeps its place among the predicates. Where several are
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millrace.eddy.paths import Paths
 from millrace.graph import QueryGraph
 from millrace.modules import Destination
 from millrace.tuples import Signature
@@ -45,7 +50,9 @@ def destinations(signature: Signature, graph: QueryGraph, joins: Joins) -> tuple
     """
     span = signature.span
     if not signature.built:
-        return (Destination("build", span.bit_length() - 1), *selections(signature, graph))
+        relation = span.bit_length() - 1
+        shared = len(graph.roles(relation)) > 1
+        return (Destination("build", relation), *(() if shared else selections(signature, graph)))
     if signature.prior is not None:
         return joins(signature)
     if is_complete(signature, graph):
@@ -56,30 +63,66 @@ def destinations(signature: Signature, graph: QueryGraph, joins: Joins) -> tuple
     return selections(signature, graph) + legal if legal else ()
 
 
-def probes(signature: Signature, graph: QueryGraph, unbuilt: int | None) -> tuple[Destination, ...]:
-    """Return the SteMs that tuples of a signature may probe; none: others will find these tuples.
+def probes(
+    signature: Signature, graph: QueryGraph, unbuilt: int | None, paths: Paths
+) -> tuple[Destination, ...]:
+    """Return the SteMs that tuples of a signature may probe, and the indexes that they may ask.
+
+    None: others will find these tuples.
 
     Args:
         signature: Of tuples that are built and do not span the query.
         graph: The block's query graph.
         unbuilt: The relation without a SteM, or None when every relation is built.
+        paths: Where tuples of each relation come from.
     """
     span = signature.span
     if signature.prior is not None:
-        return (Destination("probe", signature.prior),)
+        return _completions(signature, graph, unbuilt, paths)
     if unbuilt is not None and not span >> unbuilt & 1:
         return ()
-    reachable = graph.neighbours(span) or tuple(r for r in range(graph.relations) if not span >> r & 1)
-    return tuple(Destination("probe", r) for r in reachable)
+    rest = [r for r in range(graph.relations) if not span >> r & 1 and paths.is_open(span, r, graph)]
+    tied = graph.neighbours(span)
+    reachable = [r for r in rest if r in tied] or rest
+    ahead = [
+        i
+        for r in reachable
+        if paths.scanned >> r & 1
+        for i in paths.bound(span, r, graph)
+        if not signature.asked >> i & 1
+    ]
+    return (
+        *(Destination("probe", r) for r in reachable),
+        *(Destination("lookup", i) for i in ahead),
+    )
 
 
-def selections(signature: Signature, graph: QueryGraph) -> tuple[Destination, ...]:
-    """Return the predicates that are ready, one by one and, where there are several, together."""
-    ready = tuple(
-        Destination("select", i)
+def _completions(
+    signature: Signature, graph: QueryGraph, unbuilt: int | None, paths: Paths
+) -> tuple[Destination, ...]:
+    """Return what a prior prober may still do: ask one index AM, and probe again if it is not in SteMs."""
+    assert signature.prior is not None
+    mine = paths.bound(signature.span, signature.prior, graph)
+    asked = any(signature.asked >> i & 1 for i in mine)
+    found = () if asked else tuple(Destination("lookup", i) for i in mine)
+    cached = unbuilt is None or not signature.span >> unbuilt & 1
+    if cached or not (asked or paths.scanned >> signature.prior & 1):
+        return found
+    return (Destination("probe", signature.prior), *found)
+
+
+def ready_predicates(signature: Signature, graph: QueryGraph) -> tuple[int, ...]:
+    """Return the predicates that tuples of a signature can meet, and have not met."""
+    return tuple(
+        i
         for i, needed in enumerate(graph.residual_spans)
         if needed & signature.span == needed
         and not signature.done >> i & 1
         and not graph.residuals_before[i] & ~signature.done
     )
+
+
+def selections(signature: Signature, graph: QueryGraph) -> tuple[Destination, ...]:
+    """Return the predicates that are ready, one by one and, where there are several, together."""
+    ready = tuple(Destination("select", i) for i in ready_predicates(signature, graph))
     return (*ready, Destination("profile", 0)) if len(ready) > 1 else ready

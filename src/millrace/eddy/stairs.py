@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from millrace.eddy.appraisal import Appraiser
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.forecast import Forecast
 from millrace.eddy.schedule import Schedule
@@ -15,6 +18,7 @@ from millrace.eddy.state import Outlook, StateTotals
 from millrace.graph import QueryGraph
 from millrace.migration import Change, MigrationPolicy
 from millrace.modules import Destination, SteM
+from millrace.modules.matching import Array, Matching
 from millrace.modules.placement import Misplaced, Places, misplaced, places_of, settle
 from millrace.modules.stair import StairProbe
 from millrace.modules.stairs import Stairs
@@ -24,6 +28,9 @@ from millrace.tuples import Signature, TupleBatch
 
 _SWITCH_GAIN = 2.0
 """Another spanning tree is taken if it is expected to leave less than half of the work."""
+
+_STEADY = 32
+"""What was appraised is looked at again when one out of so many tuples is new."""
 
 _REPLANT_COST = 3
 """Tuples' worth of work to put one base tuple into the state of another tree."""
@@ -65,8 +72,11 @@ class StairState:
         self._serial = 0
         self._places: Places | None = None
         self._trees: tuple[JoinTree, ...] | None = None
+        self._window = window
         self._looked = 0
         self._patience = window
+        self._next_look, self._looked_at = 0, -1
+        self._appraiser = Appraiser(self.stairs, self.stems, Matching(graph), self.forecast)
 
     # Routing
 
@@ -140,42 +150,52 @@ class StairState:
         if self._migration is None:
             return False
         switched = self._replant()
+        self._follow(self._migration)
+        return switched
+
+    def _follow(self, policy: MigrationPolicy) -> None:
+        """Move misplaced tuples, all of them or those that are worth it, as far as the policy allows."""
         if self._places is None:
             self._places = places_of(self.stairs.tree, self.edge_of)
         wrong = list(misplaced(self.stairs, self._places))
         if not wrong:
             self.stairs.loose = False
-            return switched
-        most = self._migration.allowance(self._change(wrong))
-        if most:
+            return
+        if not policy.weighs:
+            everything = sum(one.tuples for one in wrong)
+            most = policy.allowance(self._change(everything, 0.0, 0.0))
             settle(self.stairs, self.edge_of, self._places, most)
-        return switched
+            return
+        arrived = sum(self.forecast.arrived)
+        if arrived < self._next_look and self._looked_at == self._serial:
+            return
+        self._next_look, self._looked_at = arrived + max(self._window // 4, arrived // _STEADY), self._serial
+        # A demotion alone spares nothing; those that a promotion needs come with it.
+        appraised = [a for one in wrong if one.place != one.edge for a in self._appraiser.appraise(one)]
+        worthy = sorted((a for a in appraised if a.saving > a.cost), key=lambda a: a.cost / a.saving)
+        if not worthy:
+            return
+        tuples = sum(len(a.positions) for a in worthy)
+        change = self._change(tuples, sum(a.cost for a in worthy), sum(a.saving for a in worthy))
+        most = policy.allowance(change)
+        chosen: dict[Misplaced, list[Array]] = {}
+        for one in worthy:
+            taken = one.positions[-most:] if most < len(one.positions) else one.positions
+            if len(taken) and most > 0:
+                chosen.setdefault(one.misplaced, []).append(taken)
+            most -= len(taken)
+        for section, positions in chosen.items():
+            self.stairs.promote(
+                section.edge, section.owner, section.signature, section.place, np.concatenate(positions)
+            )
 
-    def _change(self, wrong: Sequence[Misplaced]) -> Change:
-        """Weigh what moving would cost against what it would spare."""
-        relations = range(len(self.stems))
-        cost = saving = 0.0
-        tree = self.stairs.tree
-        for one in wrong:
-            if one.place == one.edge:
-                cost += one.tuples
-                continue
-            owner, other = one.owner, tree.far(one.edge, one.signature.span)
-            near, far = tree.near(one.place, one.part), tree.far(one.place, one.part)
-            found = self.forecast.fan(near, far)
-            cost += one.tuples * (2 + found)
-            # Tuples that are to come meet these here, and what comes of that has to go on to the other join.
-            share = one.tuples / max(1, self.forecast.arrived[owner])
-            met = self.forecast.remaining(other) * self.forecast.fan(other, owner) * share
-            share = one.tuples / max(1, self.forecast.arrived[near])
-            instead = self.forecast.remaining(far) * self.forecast.fan(far, near) * share
-            saving += met * (1 - found) - instead
+    def _change(self, tuples: int, cost: float, saving: float) -> Change:
         return Change(
-            tuples=sum(one.tuples for one in wrong),
+            tuples=tuples,
             cost=cost,
             saving=saving,
             arrived=sum(self.forecast.arrived),
-            remaining=sum(self.forecast.remaining(r) for r in relations),
+            remaining=sum(self.forecast.remaining(r) for r in range(len(self.stems))),
             decision=self._serial,
         )
 

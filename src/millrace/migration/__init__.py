@@ -1,21 +1,37 @@
-"""Migration policies, one algorithm a file."""
+"""Migration policies: when stored tuples are moved to where present routing would have put them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from millrace.migration.backoff import Backoff
 from millrace.migration.base import Change, MigrationPolicy
 from millrace.migration.eager import Eager
+from millrace.migration.never import Never
+from millrace.migration.staged import Staged
 from millrace.options import Options
 
 MIGRATION_POLICIES: dict[str, Callable[[Options], MigrationPolicy]] = {
     "eager": lambda _: Eager(),
+    "never": lambda _: Never(),
+    "backoff": lambda _: Backoff(),
+    "staged": lambda _: Staged(),
 }
+"""How to make each policy from the options, by its name in ``Options.migration``."""
 
 
 def default_migration() -> str:
-    """Return the name of the policy that measures best."""
-    return "eager"
+    """Return the name of the policy to take where the options name none (docs/policies.md)."""
+    return "backoff"
 
 
-__all__ = ["MIGRATION_POLICIES", "Change", "Eager", "MigrationPolicy", "default_migration"]
+__all__ = [
+    "MIGRATION_POLICIES",
+    "Backoff",
+    "Change",
+    "Eager",
+    "MigrationPolicy",
+    "Never",
+    "Staged",
+    "default_migration",
+]

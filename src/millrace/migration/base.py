@@ -1,4 +1,8 @@
-"""When join state is moved after routing has changed: what such a policy sees, and what it answers."""
+"""What every migration policy shares: the change it is asked about, and its answer.
+
+A policy never sees state. It is asked at points of stasis, when all tuples that have arrived are through and
+before more of them do, as long as some stored tuples are not where present routing would have put them.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """Stored tuples that are not where present routing would have put them, at a point of stasis.
+    """At a point of stasis, some stored tuples are not where present routing would have put them.
 
     Attributes:
         tuples: How many.
         cost: Expected insertions and probe results that moving all of them takes.
-        saving: Expected intermediate tuples spared until the sources end; negative if there will be more.
+        saving: Expected intermediate tuples, insertions and matches, that having moved them spares until
+            the sources end; may be negative.
         arrived: Source tuples that have arrived so far.
-        remaining: Expected source tuples still to come, 0.0 if there are none.
-        decision: Serial number of the routing change that asks for the move.
+        remaining: Expected source tuples still to come, an estimate; 0.0 if there are known to be none.
+        decision: Serial number of the change of routing that asks for the move.
     """
 
     tuples: int
@@ -28,7 +33,14 @@ class Change:
 
 
 class MigrationPolicy(ABC):
-    """Says how many misplaced tuples to move."""
+    """Decides when state follows routing. Answers depend on the changes asked about and nothing else.
+
+    Attributes:
+        weighs: Whether cost and saving matter to it. Then it is asked about those tuples alone that
+            are worth moving by themselves; otherwise about all that are misplaced, unappraised.
+    """
+
+    weighs = False
 
     @abstractmethod
     def allowance(self, change: Change) -> int:

@@ -1,7 +1,4 @@
-"""Eager migration: state follows every change of routing at once.
-
-The greedy policy of Deshpande & Hellerstein 2004, section 4.2; it ignores what moving costs.
-"""
+"""State follows routing at once: the greedy migration policy of Deshpande & Hellerstein 2004, section 4.2."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from millrace.migration.base import Change, MigrationPolicy
 
 
 class Eager(MigrationPolicy):
-    """Moves everything."""
+    """Moves everything, whatever it costs: it thrashes where selectivities fluctuate."""
 
     def allowance(self, change: Change) -> int:
-        """Return all tuples."""
+        """Return all of the tuples."""
         return change.tuples

@@ -27,6 +27,8 @@ from millrace.relations import RelationStore
 from millrace.tuples import Signature, TupleBatch
 
 _LEAST = 1024
+_SPREAD = 16
+"""Row numbers spread over no more than so many times their number are sorted by counting."""
 
 
 class Section:
@@ -322,12 +324,12 @@ class STAIR:
             del self.sections[section.signature]
 
     def merge(self, batch: TupleBatch) -> None:
-        """Insert tuples so that Invariant B holds afterwards: whatever agrees is demoted to what it shares.
+        """Insert different tuples and keep Invariant B: those that agree are demoted to what they share.
 
         The part that two agreeing tuples share is a sub-tuple of both, hence Invariant A, if it held, holds
         still (theorem A.3).
         """
-        waiting = [distinct(batch)]
+        waiting = [batch]
         while waiting:
             batch = waiting.pop()
             for section in list(self.sections.values()):
@@ -339,15 +341,17 @@ class STAIR:
                 if not len(mine):
                     continue
                 shared = section.signature.span & batch.signature.span
-                mine, theirs = np.unique(mine), np.unique(theirs)
                 if shared != section.signature.span:
+                    theirs = np.unique(theirs)
                     held = self.take_out(section.signature, theirs)
                     self.demoted += len(theirs)
                     if shared != batch.signature.span:
                         waiting.append(distinct(self.part(held, shared)))
                 if shared != batch.signature.span or shared == section.signature.span:
                     # Shorter ones stand for longer ones, and what is held for what comes.
-                    batch = batch.take(np.setdiff1d(np.arange(batch.size), mine))
+                    left = np.ones(batch.size, np.bool_)
+                    left[mine] = False
+                    batch = batch.take(np.flatnonzero(left))
             self.insert(batch)
 
     def part(self, batch: TupleBatch, span: int) -> TupleBatch:
@@ -373,6 +377,11 @@ def distinct(batch: TupleBatch) -> TupleBatch:
     if batch.size < 2:
         return batch
     numbers = list(batch.rows.values())
+    if len(numbers) == 1 and (spread := int(np.ptp(numbers[0])) + 1) <= _SPREAD * batch.size:
+        first = np.full(spread, -1, np.int64)
+        first[numbers[0] - numbers[0].min()] = np.arange(batch.size)
+        kept = first[first >= 0]
+        return batch if len(kept) == batch.size else batch.take(kept)
     order = np.lexsort(numbers)
     differs = np.zeros(batch.size, np.bool_)
     differs[0] = True

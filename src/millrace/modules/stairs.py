@@ -32,7 +32,7 @@ from millrace.errors import StateError
 from millrace.graph import QueryGraph
 from millrace.modules.joins import BinaryJoin
 from millrace.modules.matching import Array, Matching
-from millrace.modules.stair import STAIR, StairProbe
+from millrace.modules.stair import STAIR, StairProbe, distinct
 from millrace.modules.stem import SteM
 from millrace.spec import JoinSpec
 from millrace.trees import JoinTree, edge_names
@@ -105,8 +105,11 @@ class Stairs:
 
     def route(self, edge: int, batch: TupleBatch, skip: int = 0) -> StairProbe:
         """Insert tuples into a STAIR and begin to probe its dual."""
-        near = self.tree.near(edge, batch.signature.span)
-        return self.joins[edge].route(batch, kept=self.is_open(edge, near), merged=self.loose, skip=skip)
+        span = batch.signature.span
+        kept = self.is_open(edge, self.tree.near(edge, span))
+        # A base tuple that has just come agrees with nothing stored.
+        merged = self.loose and span & (span - 1) != 0
+        return self.joins[edge].route(batch, kept=kept, merged=merged, skip=skip)
 
     # State management
 
@@ -136,7 +139,7 @@ class Stairs:
         batch = stair.take_out(signature, positions)
         self.moved += batch.size
         stair.demoted += batch.size
-        stair.merge(stair.part(batch, span))
+        stair.merge(distinct(stair.part(batch, span)))
 
     def promote(
         self, edge: int, owner: int, signature: Signature, via: int, positions: Array | None = None

@@ -1,0 +1,285 @@
+"""Static plans: binary joins in a fixed order, without an eddy.
+
+What a conventional engine does, with the same join operators and the same state: each node of the plan
+is an iterator over the tuples that an arrival makes there (Deshpande & Hellerstein 2004, section 4, "SHJ").
+Plans may be left-deep or bushy. Every predicate is applied as soon as what it reads is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.clock import Clock, WallClock
+from millrace.eddy.admission import singletons
+from millrace.eddy.books import Books
+from millrace.eddy.output import Output, Sink
+from millrace.eddy.ready import is_complete, is_result, ready_predicates
+from millrace.eddy.schedule import Schedule
+from millrace.eddy.selecting import Selecting, selections_of
+from millrace.errors import OptionError, near
+from millrace.expressions import Call
+from millrace.figures import CellFigures
+from millrace.graph import QueryGraph
+from millrace.modules import Destination, SteM
+from millrace.modules.joins import BinaryJoin
+from millrace.modules.matching import Matching
+from millrace.options import Options, Order
+from millrace.predicates import Caller
+from millrace.spec import JoinSpec
+from millrace.trees import Edge, edge_names, edges_of, spanning_tree
+from millrace.tuples import TupleBatch
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A leaf of a plan: base tuples of a relation."""
+
+    relation: int
+
+    @property
+    def span(self) -> int:
+        """The relation alone."""
+        return 1 << self.relation
+
+
+@dataclass(frozen=True)
+class Join:
+    """An inner node of a plan: the join of what its two inputs make."""
+
+    inputs: tuple[Plan, Plan]
+    edge: Edge
+
+    @property
+    def span(self) -> int:
+        """The relations below it."""
+        return self.inputs[0].span | self.inputs[1].span
+
+
+Plan = Scan | Join
+
+
+class StaticPlan:
+    """Runs one block over the tuples of one task by a plan that does not change.
+
+    Takes the same arguments as :class:`millrace.eddy.Eddy` as far as they make sense here.
+
+    Args:
+        spec: The block.
+        sources: Record batches by alias, each with exactly the schema of its relation.
+        options: ``order`` gives the plan; the default joins small relations first.
+        stream: The relation to read last; the largest by estimate when it is None.
+        schedule: Overrides what ``options.online`` and ``stream`` would choose.
+        clock: What module times are measured by.
+        output: What becomes of result tuples.
+        callers: Returns what calls a user's predicate, by its number among the residual predicates.
+
+    Raises:
+        OptionError: ``options.order`` names what is not in the block, or something twice.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        sources: Mapping[str, Iterable[pa.RecordBatch]],
+        options: Options | None = None,
+        *,
+        stream: str | None = None,
+        schedule: Schedule | None = None,
+        clock: Clock | None = None,
+        output: Sink | None = None,
+        callers: Callable[[int, Call], Caller] | None = None,
+    ) -> None:
+        options = options or Options()
+        self._spec = spec
+        self._sources = {i: sources[alias] for i, alias in enumerate(spec.aliases)}
+        self._limit = options.batch_size
+        self._graph = QueryGraph.of(spec)
+        schedule = schedule or Schedule.of(spec, online=options.online, stream=stream)
+        self._schedule = schedule.for_joins()
+        self._schedule.check(spec)
+        self._clock = clock or WallClock()
+        self.plan = plan_of(spec, self._graph, options.order)
+        self._stems = [SteM(i, r, self._graph) for i, r in enumerate(spec.relations)]
+        stores = {stem.number: stem.store for stem in self._stems}
+        matching = Matching(self._graph)
+        self._joins = {node.span: BinaryJoin(node.edge, spec, matching, stores) for node in _joins(self.plan)}
+        selections = selections_of(spec, self._clock, options, callers)
+        names = edge_names(spec, self._graph)
+        self._books = Books(spec.aliases, names, selections, options.reoptimize_every, traced=False)
+        self._selecting = Selecting(self._graph, selections, self._books.statistics)
+        self._output: Sink = output or Output(spec, options.batch_size)
+        self._peak = 0
+        self._seconds = 0.0
+
+    def run(self) -> Iterator[Any]:
+        """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
+
+        Raises:
+            ExecutionError: A user's predicate raised for a tuple that nothing else rejects.
+        """
+        began = self._clock.now()
+        try:
+            for arrivals in self._schedule.arrivals(self._sources, self._limit):
+                for relation, batch in arrivals:
+                    if batch is None:
+                        self._stems[relation].complete = True
+                        continue
+                    for tuples in self._made(self.plan, self._base(relation, batch)):
+                        yield from self._emit(tuples)
+                yield from self._output.rest()
+                held = sum(s.tuples for join in self._joins.values() for s in join.stairs.values())
+                self._peak = max(self._peak, held + sum(stem.rows for stem in self._stems))
+            yield from self._output.finish()
+        finally:
+            self._selecting.close()
+        self._seconds = self._clock.now() - began
+
+    def _base(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
+        began = self._clock.now()
+        unbuilt = relation == self._schedule.unbuilt
+        tuples = singletons(self._stems[relation], batch, self._spec.aliases[relation], built=unbuilt)
+        self._output.arrive(tuples.size)
+        self._books.route(tuples)
+        if not unbuilt:
+            tuples = self._stems[relation].build(tuples, None)
+        self._book(tuples, Destination("build", relation), tuples.size, tuples.size, began)
+        return tuples
+
+    def _made(self, node: Plan, arrived: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield the tuples that base tuples, which have arrived below a node, make there."""
+        if isinstance(node, Scan):
+            yield from self._selected(arrived)
+            return
+        below = next(each for each in node.inputs if each.span & arrived.signature.span)
+        other = next(each for each in node.inputs if each is not below)
+        awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
+        join = self._joins[node.span]
+        destination = Destination("join", node.edge.number)
+        name = self._books.label(destination)
+        for batch in self._made(below, arrived):
+            self._books.route(batch)
+            began = self._clock.now()
+            probe = join.route(batch, kept=awaited)
+            tuples_in = batch.size
+            while True:
+                found = join.matches(probe, self._limit).walked(name)
+                self._book(batch, destination, tuples_in, found.size, began)
+                if not is_result(found.signature, self._graph):
+                    self._books.intermediate += found.size
+                if found.size:
+                    yield from self._selected(found)
+                if probe.is_done:
+                    break
+                began, tuples_in = self._clock.now(), 0
+
+    def _selected(self, batch: TupleBatch) -> Iterator[TupleBatch]:
+        """Yield what predicates that can be applied leave of a batch."""
+        waiting = [batch]
+        while waiting:
+            batch = waiting.pop()
+            ready = ready_predicates(batch.signature, self._graph)
+            if not batch.size:
+                self._books.end(batch)
+            elif ready:
+                began = self._clock.now()
+                destination = Destination("select", ready[0])
+                pieces = self._selecting.meet(batch, ready[:1], self._books.label(destination))
+                kept = sum(piece.size for piece in pieces)
+                self._book(batch, destination, batch.size, kept, began)
+                waiting += pieces
+            elif is_complete(batch.signature, self._graph) and batch.signature.raised:
+                raised = batch.signature.raised
+                waiting.append(self._selecting.settle(batch, (raised & -raised).bit_length() - 1))
+            else:
+                yield batch
+
+    def _emit(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        began = self._clock.now()
+        self._books.end(batch)
+        yield from self._output.add(batch)
+        self._books.statistics.update("output", batch.size, batch.size, self._clock.now() - began)
+
+    def _book(
+        self, batch: TupleBatch, destination: Destination, tuples_in: int, tuples_out: int, began: float
+    ) -> None:
+        seconds = self._clock.now() - began
+        self._books.visit(batch.signature, destination, tuples_in, tuples_out, seconds)
+
+    def figures(self, cell: int = 0) -> CellFigures:
+        """Return what this plan has done so far."""
+        figures = self._books.figures(cell, self._seconds, type(self._output).__name__, self._output.counted)
+        stairs = [stair.figures() for join in self._joins.values() for stair in join.stairs.values()]
+        bases = [stem.figures() for stem in self._stems if stem.rows]
+        return replace(figures, state=(*bases, *stairs), peak_state=self._peak)
+
+
+def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order) -> Plan:
+    """Return the plan of an order: left-deep for a flat one, bushy where pairs are nested.
+
+    Without an order the smallest relations are joined first, along the pre-optimizer's spanning tree.
+
+    Raises:
+        OptionError: The order does not name every relation once.
+    """
+    if not order:
+        return _default(spec, graph)
+    named = list(_names(order))
+    if sorted(n.lower() for n in named) != sorted(a.lower() for a in spec.aliases):
+        strange = [n for n in named if n.lower() not in {a.lower() for a in spec.aliases}]
+        hint = near(strange[0], spec.aliases) if strange else f"expected each of {list(spec.aliases)} once"
+        raise OptionError(f"option order is {order!r}, which is no plan of this join: {hint}")
+    numbers = {alias.lower(): i for i, alias in enumerate(spec.aliases)}
+    return _nested(graph, order, numbers)
+
+
+def _names(order: Order) -> Iterator[str]:
+    for part in order:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _names(part)
+
+
+def _nested(graph: QueryGraph, order: Order, numbers: Mapping[str, int]) -> Plan:
+    inputs = [
+        Scan(numbers[part.lower()]) if isinstance(part, str) else _nested(graph, part, numbers)
+        for part in order
+    ]
+    plan: Plan = inputs[0]
+    for right in inputs[1:]:
+        plan = _joined(graph, plan, right)
+    return plan
+
+
+def _joined(graph: QueryGraph, left: Plan, right: Plan) -> Join:
+    """Join two plans on the pair of relations that most attributes tie together."""
+    crossing = [e for e in edges_of(graph) if _crosses(e, left.span, right.span)]
+    return Join((left, right), max(crossing, key=lambda e: (len(e.classes), -e.number)))
+
+
+def _crosses(edge: Edge, left: int, right: int) -> bool:
+    a, b = edge.ends
+    return bool((left >> a & 1 and right >> b & 1) or (left >> b & 1 and right >> a & 1))
+
+
+def _default(spec: JoinSpec, graph: QueryGraph) -> Plan:
+    sizes = [r.rows or 0 for r in spec.relations]
+    tree = spanning_tree(graph, sizes)
+    first = min(range(graph.relations), key=lambda r: (sizes[r], r))
+    plan: Plan = Scan(first)
+    while border := tree.border(plan.span):
+        span = plan.span
+        edge = min(border, key=lambda e: (sizes[tree.far(e, span)], e))
+        plan = Join((plan, Scan(tree.far(edge, span))), tree.by_number[edge])
+    return plan
+
+
+def _joins(plan: Plan) -> Iterator[Join]:
+    if isinstance(plan, Join):
+        yield plan
+        for each in plan.inputs:
+            yield from _joins(each)
