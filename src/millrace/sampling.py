@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.kernels import BEFORE, KEY, NOW, SETTLED, key_hashes, mix, place, tally
+from millrace.kernels import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, mix, place, rows_of, tally
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,6 +35,7 @@ _ROWS = 4096
 _FREQUENT = 5
 """A key that is so often in a sample of rows is counted apart."""
 
+_NO_KEYS = np.empty(0, np.int64)
 _ALL = np.uint64(2**64 - 1)
 
 
@@ -77,7 +78,7 @@ class KeySample:
         self._rows = [0, 0, 0]  # in all; in this half of the window; in the half before
         self._nulls = [0, 0, 0]
         self._samples = (_Rows(_ROWS), _Rows(_ROWS // 2), _Rows(_ROWS // 2))
-        self._looked_up: dict[tuple[bool, bool], tuple[Array, ...]] = {}
+        self._frequent: dict[bool, tuple[Array, Array]] = {}
 
     @property
     def rows(self) -> int:
@@ -106,7 +107,7 @@ class KeySample:
             codes: Key codes of the rows that have a key, ``int64``, shape ``(n,)``.
             nulls: Number of further rows, whose key is null and matches nothing.
         """
-        self._looked_up.clear()
+        self._frequent.clear()
         for counts in (self._rows, self._nulls):
             counts[0] += nulls
             counts[1] += nulls
@@ -158,39 +159,35 @@ class KeySample:
             return self.recent_rows - self._nulls[1] - self._nulls[2]
         return self._rows[0] - self._nulls[0]
 
-    def counts(self, threshold: np.uint64, *, recent: bool = False) -> tuple[Array, Array]:
-        """Return the keys whose hash is not above the threshold, ascending, and rows of each."""
-        if (True, recent) not in self._looked_up:
-            entries = self._entries()
-            rows = entries[:, NOW] + entries[:, BEFORE if recent else SETTLED]
-            keys, rows = entries[rows > 0, KEY], rows[rows > 0]
-            order = np.argsort(keys)
-            self._looked_up[True, recent] = keys[order], rows[order], key_hashes(keys[order])
-        keys, rows, hashes = self._looked_up[True, recent]
-        if threshold >= self._threshold:
-            return keys, rows
-        return keys[hashes <= threshold], rows[hashes <= threshold]
-
     def frequent(self, *, recent: bool = False) -> tuple[Array, Array]:
         """Return keys that are frequent among the sampled rows, ascending, and estimated rows of each."""
-        if (False, recent) not in self._looked_up:
-            samples = [s for s in (self._samples[1:] if recent else self._samples[:1]) if len(s.codes)]
-            codes = np.concatenate([np.empty(0, np.int64), *(s.codes for s in samples)])
-            weights = [np.full(len(s.codes), s.seen / len(s.codes)) for s in samples]
-            keys, places, sampled = np.unique(codes, return_inverse=True, return_counts=True)
-            rows = np.bincount(places, np.concatenate([np.empty(0), *weights]), len(keys))
+        if recent not in self._frequent:
+            samples = self._samples[1:] if recent else self._samples[:1]
+            codes = np.sort(np.concatenate([sample.codes for sample in samples]))
+            starts = (
+                np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]])) if len(codes) else codes
+            )
+            sampled = np.diff(np.append(starts, len(codes)))
             often = sampled >= _FREQUENT
-            self._looked_up[False, recent] = keys[often], rows[often]
-        keys, rows = self._looked_up[False, recent]
-        return keys, rows
+            each = sum(sample.seen for sample in samples) / max(1, len(codes))
+            self._frequent[recent] = codes[starts[often]], sampled[often] * each
+        return self._frequent[recent]
 
     def known(self, keys: Array, *, recent: bool = False) -> Array:
         """Return rows of each key: counted ones, else estimated where the key is frequent, else -1."""
-        rows = np.where(key_hashes(keys) <= self._threshold, 0.0, -1.0)
-        for source, counts in (self.frequent(recent=recent), self.counts(_ALL, recent=recent)):
-            _, places, sources = np.intersect1d(keys, source, assume_unique=True, return_indices=True)
-            rows[places] = counts[sources]
+        rows: Array = rows_of(keys, self._table, self._threshold, recent)
+        frequent, estimated = self.frequent(recent=recent)
+        places = np.searchsorted(frequent, keys)
+        unknown = np.flatnonzero((rows < 0) & (places < len(frequent)))
+        unknown = unknown[frequent[places[unknown]] == keys[unknown]]
+        rows[unknown] = estimated[places[unknown]]
         return rows
+
+    def meet(self, held: KeySample, apart: Array, *, recent: bool) -> Array:
+        """Return what :func:`millrace.kernels.meet` sums up over both samples."""
+        threshold = min(self._threshold, held.threshold)
+        sums: Array = meet(self._table, held._table, threshold, recent, apart)
+        return sums
 
     @property
     def threshold(self) -> np.uint64:
@@ -200,9 +197,7 @@ class KeySample:
 
 def support(probing: KeySample, held: KeySample, *, recent: bool = True) -> int:
     """Return on how many keys of the probing relation an estimate of :func:`fanout` rests; 0 is a guess."""
-    if not held.rows:
-        return 0
-    return len(probing.counts(min(probing.threshold, held.threshold), recent=recent)[0])
+    return int(probing.meet(held, _NO_KEYS, recent=recent)[0]) if held.rows else 0
 
 
 def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float:
@@ -221,63 +216,42 @@ def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float
     """
     if not held.rows:
         return 1.0
-    threshold = min(probing.threshold, held.threshold)
-    keys, rows = probing.counts(threshold, recent=recent)
-    other_keys, other_rows = held.counts(threshold)
     tuples = probing.recent_rows if recent else probing.rows
     with_key = probing.keyed_rows(recent=recent)
     if tuples and not with_key:
         return 0.0
-    if not len(keys):
+    rate = min(probing.rate, held.rate)
+    apart, mine, yours = _NO_KEYS, np.empty(0), np.empty(0)
+    if rate < 1:
+        candidates = np.union1d(probing.frequent(recent=recent)[0], held.frequent()[0])
+        mine, yours = probing.known(candidates, recent=recent), held.known(candidates)
+        known = (mine >= 0) & (yours >= 0)
+        apart, mine, yours = candidates[known], mine[known], yours[known]
+    sums = probing.meet(held, apart, recent=recent)
+    if not sums[0] and not len(apart):
         share = with_key / tuples if tuples else 1.0
         return share * held.keyed_rows() / max(1.0, probing.distinct, held.distinct)
-    if threshold == _ALL:
-        return _matches(keys, rows, other_keys, other_rows) / tuples
-    candidates = np.union1d(probing.frequent(recent=recent)[0], held.frequent()[0])
-    mine, yours = probing.known(candidates, recent=recent), held.known(candidates)
-    known = (mine >= 0) & (yours >= 0)
-    apart, mine, yours = candidates[known], mine[known], yours[known]
-    rest, other_rest = ~np.isin(keys, apart), ~np.isin(other_keys, apart)
-    found = float(mine @ yours) + _regression(
-        (keys[rest], rows[rest], max(0.0, with_key - mine.sum())),
-        (other_keys[other_rest], other_rows[other_rest], max(0.0, held.keyed_rows() - yours.sum())),
-        float(threshold) / 2.0**64,
-    )
-    return max(0.0, found) / tuples
+    rest = max(0.0, with_key - mine.sum()), max(0.0, held.keyed_rows() - yours.sum())
+    return max(0.0, float(mine @ yours) + _regression(sums, rest, rate)) / tuples
 
 
-def _matches(keys: Array, rows: Array, other_keys: Array, other_rows: Array) -> float:
-    """Return the number of pairs of rows with equal keys."""
-    _, one, two = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
-    return float(rows[one].astype(float) @ other_rows[two])
-
-
-def _regression(one: tuple[Array, Array, float], two: tuple[Array, Array, float], rate: float) -> float:
+def _regression(sums: Array, rows: tuple[float, float], rate: float) -> float:
     """Return the matches of all keys from those of sampled keys.
 
     Args:
-        one: Sampled keys of a relation, ascending, their rows, and the rows of all its keys.
-        two: The same of the other relation.
+        sums: Over the sampled keys, see :func:`millrace.kernels.meet`.
+        rows: Of all keys, on either side.
         rate: Share of the keys that is in the sample.
 
     Matches of a key are taken to hang on its rows ``x`` in one relation and ``z`` in the other, linearly and
     with a spread that grows with both; sampled keys tell by how much, and the sample's own chance excess or
     lack of rows is taken out by that. With all keys in the sample nothing is left to take out.
     """
-    keys = np.union1d(one[0], two[0])
-    if not len(keys):
-        return 0.0
-    x, z = np.zeros(len(keys)), np.zeros(len(keys))
-    x[np.searchsorted(keys, one[0])] = one[1]
-    z[np.searchsorted(keys, two[0])] = two[1]
-    y = x * z
-    weight = 1 / (x + z)
-    xx, zz, xz = weight * x @ x, weight * z @ z, weight * x @ z
-    size = xx * zz - xz * xz
-    if size > 1e-9 * xx * zz:
-        xy, zy = weight * x @ y, weight * z @ y
-        by_x, by_z = (zz * xy - xz * zy) / size, (xx * zy - xz * xy) / size
+    _, x, z, y, xx, zz, xz, xy, zy = sums
+    if rate >= 1:
+        return float(y)
+    if xx * zz - xz * xz > 1e-9 * xx * zz:
+        slopes = np.linalg.solve([[xx, xz], [xz, zz]], [xy, zy])
     else:  # the same rows on both sides, or none on one: a plain ratio
-        by_x, by_z = y.sum() / max(1.0, x.sum()), np.float64(0.0)
-    lacking = by_x * (one[2] - x.sum() / rate) + by_z * (two[2] - z.sum() / rate)
-    return float(y.sum() / rate + lacking)
+        slopes = np.array([y / max(1.0, x), 0.0])
+    return float(y / rate + slopes @ [rows[0] - x / rate, rows[1] - z / rate])

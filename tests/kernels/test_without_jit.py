@@ -22,7 +22,7 @@ def test_the_kernels_pass_their_tests_as_interpreted_python() -> None:
         "-W",
         "ignore:overflow:RuntimeWarning",
     ]
-    files = [str(here / "test_multimap.py"), str(here / "test_hashing.py")]
+    files = [str(here / f"test_{name}.py") for name in ("multimap", "hashing", "tally")]
     done = subprocess.run(
         command + files,
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 from tests.policies.simulator import simulate
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 SIGNATURE = Signature(1)
 
 
@@ -28,13 +29,14 @@ def candidate(
     name: str | None = None,
     overall: tuple[int, int, float] | None = None,
     profile: Profile | None = None,
+    cumulative: float | None = None,
 ) -> Candidate:
     """Return a candidate; ``measured`` and ``overall`` are (tuples in, tuples out, seconds)."""
     accounts = [Account(1 << 20), Account(1 << 20)]
     for account, seen in zip(accounts, (measured, overall), strict=True):
         if seen is not None:
             account.update(*seen)
-    alone = action in ("build", "probe")
+    alone = action in ("build", "probe", "join")
     return Candidate(
         Destination(action, target),
         name or f"r{target}",
@@ -42,6 +44,7 @@ def candidate(
         guess,
         None if alone else accounts[1],
         None if alone else profile or Profile(),
+        cumulative,
     )
 
 
@@ -56,7 +59,10 @@ def situations(draw: st.DrawFn) -> list[Candidate]:
         return [candidate(0, action="settle")]
     profile = Profile()
     profile.add(63, np.array(draw(outcomes), np.uint64))
-    actions = draw(st.lists(st.sampled_from(["probe", "select"]), min_size=1, max_size=6))
+    join = draw(st.sampled_from(["probe", "join"]))
+    actions = draw(st.lists(st.sampled_from([join, "select"]), min_size=1, max_size=6))
+    if draw(st.integers(0, 9)) == 0:
+        actions = ["build", *(a for a in actions if a == "select")]
     if actions.count("select") > 1:
         actions.append("profile")
     return [
@@ -67,6 +73,7 @@ def situations(draw: st.DrawFn) -> list[Candidate]:
             action,
             overall=draw(measurements),
             profile=profile,
+            cumulative=draw(st.none() | st.floats(0, 1e6)) if action in ("probe", "join") else None,
         )
         for target, action in enumerate(actions)
     ]
@@ -146,6 +153,29 @@ def test_whatever_the_order_the_same_tuples_are_kept(policy: str) -> None:
         one, two = (simulate(drawn, costs, policy, batch) for _ in range(2))
         assert sorted(one.kept) == list(np.flatnonzero(drawn.all(axis=1)))
         assert one.decisions == two.decisions
+
+    law()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_join_by_its_edge_is_like_a_probe(policy: str) -> None:
+    """What a join is called where state is elsewhere than in SteMs makes no difference to any policy."""
+
+    def renamed(c: Candidate, name: Any) -> Candidate:
+        if c.destination.action not in ("probe", "join"):
+            return c
+        return replace(c, destination=Destination(name, c.destination.target))
+
+    @LAWS
+    @given(st.lists(situations(), min_size=1, max_size=5), st.booleans())
+    def law(rounds: list[list[Candidate]], preferred: bool) -> None:
+        probing, joining = (POLICIES[policy](Options(policy=policy)) for _ in range(2))
+        signature = replace(SIGNATURE, preferred=preferred)
+        for candidates in rounds:
+            one = probing.choose(signature, [renamed(c, "probe") for c in candidates])
+            two = joining.choose(signature, [renamed(c, "join") for c in candidates])
+            assert [(d.target, share) for d, share in one] == [(d.target, share) for d, share in two]
+            assert probing.hold == joining.hold
 
     law()
 

@@ -19,6 +19,10 @@ from millrace.trees import JoinTree, edges_of
 from millrace.tuples import TupleBatch
 
 
+_KEYS = 1024
+"""Keys of each relation to sample: fan-outs are known to some percent, and that is enough to compare them."""
+
+
 class Forecast:
     """Fan-outs between the relations of a block.
 
@@ -36,7 +40,7 @@ class Forecast:
         self._samples: dict[tuple[int, Classes], KeySample] = {}
         for edge in edges_of(graph):
             for end in edge.ends if edge.classes else ():
-                self._samples.setdefault((end, edge.classes), KeySample(window=window))
+                self._samples.setdefault((end, edge.classes), KeySample(_KEYS, window))
         self._of = {r: [k for k in self._samples if k[0] == r] for r in range(graph.relations)}
         self._classes = {edge.ends: edge.classes for edge in edges_of(graph)}
         self._known: dict[tuple[int, int], tuple[int, float]] = {}

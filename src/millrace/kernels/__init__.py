@@ -2,7 +2,7 @@
 
 from millrace.kernels.hashing import combine, hash_bytes, mix
 from millrace.kernels.multimap import MAX_ROWS, Multimap, Walk
-from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, key_hashes, place, tally
+from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, place, rows_of, tally
 
 __all__ = [
     "BEFORE",
@@ -15,7 +15,9 @@ __all__ = [
     "combine",
     "hash_bytes",
     "key_hashes",
+    "meet",
     "mix",
     "place",
+    "rows_of",
     "tally",
 ]

@@ -69,3 +69,69 @@ def place(entries, table):  # type: ignore[no-untyped-def]
     """Put entries, rows of another table with different keys, into an empty table."""
     for entry in entries:
         table[_slot(entry[KEY], _hash(entry[KEY]), table)] = entry
+
+
+@njit(cache=True, nogil=True)
+def meet(mine, theirs, threshold, recent, apart):  # type: ignore[no-untyped-def]
+    """Sum up what the keys of two tables that are not above the threshold have in common.
+
+    With ``x`` rows of a key in one table and ``z`` in the other, each sum runs over all keys of both.
+
+    Args:
+        mine: A table.
+        theirs: Another one.
+        threshold: Of both.
+        recent: Whether rows of now and before count in ``mine``, rather than all rows.
+        apart: Keys to leave out, ascending.
+
+    Returns:
+        The number of keys in ``mine``, and the sums of ``x``, ``z``, ``x z``, and, each over ``x + z``,
+        of ``x x``, ``z z``, ``x z``, ``x x z`` and ``z x z``.
+    """
+    sums = np.zeros(9)
+    for side in range(2):
+        for entry in mine if side == 0 else theirs:
+            settled, now = entry[SETTLED], entry[NOW]
+            if not settled and not now:
+                continue
+            hashed = _hash(entry[KEY])
+            if hashed > threshold:
+                continue
+            place = np.searchsorted(apart, entry[KEY])
+            if place < len(apart) and apart[place] == entry[KEY]:
+                continue
+            other = theirs if side == 0 else mine
+            slot = _slot(entry[KEY], hashed, other)
+            own = other[slot]
+            if side == 0:
+                x = np.float64(now + entry[BEFORE] if recent else now + settled)
+                z = np.float64(own[NOW] + own[SETTLED])
+                if x == 0:
+                    continue
+                sums[0] += 1
+            else:
+                x = np.float64(own[NOW] + own[BEFORE] if recent else own[NOW] + own[SETTLED])
+                z = np.float64(now + settled)
+                if x != 0:
+                    continue  # counted already
+            weight = 1 / (x + z)
+            sums[1] += x
+            sums[2] += z
+            sums[3] += x * z
+            sums[4] += weight * x * x
+            sums[5] += weight * z * z
+            sums[6] += weight * x * z
+            sums[7] += weight * x * x * z
+            sums[8] += weight * z * x * z
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def rows_of(keys, table, threshold, recent):  # type: ignore[no-untyped-def]
+    """Return the rows of each key in the table, -1 for a key that is above the threshold."""
+    rows = np.empty(len(keys))
+    for i in range(len(keys)):
+        hashed = _hash(keys[i])
+        entry = table[_slot(keys[i], hashed, table)]
+        rows[i] = entry[NOW] + (entry[BEFORE] if recent else entry[SETTLED]) if hashed <= threshold else -1.0
+    return rows

@@ -17,8 +17,10 @@ from millrace.policies.base import (
 )
 from millrace.policies.bounded import Bounded
 from millrace.policies.chance import Random
+from millrace.policies.cumulative import Cumulative
 from millrace.policies.fixed import Fixed
 from millrace.policies.greedy import Greedy
+from millrace.policies.interactive import Interactive
 from millrace.policies.lottery import Lottery
 from millrace.policies.naive import Naive
 from millrace.policies.rank import Rank
@@ -33,7 +35,9 @@ POLICIES: dict[str, Callable[[Options], Policy]] = {
     "lottery": lambda _: Lottery(),
     "windowed_lottery": lambda _: WindowedLottery(),
     "a_greedy": lambda options: AGreedy(options.seed),
-    "bounded": lambda options: Bounded(options.regret, options.seed),
+    "bounded": lambda options: Bounded(options.regret),
+    "cumulative": lambda _: Cumulative(),
+    "interactive": lambda options: Interactive(options.seed),
 }
 """How to make each policy from the options, by its name in ``Options.policy``."""
 
@@ -58,8 +62,10 @@ __all__ = [
     "AGreedy",
     "Bounded",
     "Candidate",
+    "Cumulative",
     "Fixed",
     "Greedy",
+    "Interactive",
     "LearningPolicy",
     "Lottery",
     "Naive",

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 from millrace.policies.base import Candidate
 from millrace.policies.course import Course, CoursePolicy, Lap, profiling_cost
+from millrace.policies.greedy import Greedy
 from millrace.policies.joint import Joint, Order
+from millrace.policies.rank import Rank
 from millrace.statistics import Profile
 from millrace.tuples import Signature
 
@@ -28,7 +30,14 @@ _MARGIN = 1.2
 
 
 class AGreedy(CoursePolicy):
-    """Keeps the greedy invariant, by profiling a sample of the tuples for a share of the time."""
+    """Keeps the greedy invariant, by profiling a sample of the tuples for a share of the time.
+
+    Args:
+        seed: For what is explored among joins.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(Greedy(seed), Rank(seed))
 
     def course(self, top: Signature, written: Order) -> Course:
         """Return a course that starts from the order as written."""

@@ -45,8 +45,8 @@ class Candidate:
             the same as ``account``.
         profile: Joint outcomes of the predicates on tuples of this span; predicate ``i`` is the one
             of the destination ``("select", i)``.
-        cumulative: Tuples expected of one tuple when it has been joined with everything reachable through
-            that join; None for what is no join.
+        cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
+            through that join, estimated from samples of keys; None for what is no join.
     """
 
     destination: Destination
@@ -113,7 +113,11 @@ class Policy(ABC):
 
 
 class LearningPolicy(Policy):
-    """Sends tuples to the candidate of the least score, a small share to the least known one."""
+    """Sends tuples to the candidate of the least score, a small share to the least known one.
+
+    A join is a candidate like any other, whether it goes by the number of a relation whose SteM is probed
+    (``"probe"``) or by that of an edge of the spanning tree (``"join"``).
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
@@ -125,6 +129,10 @@ class LearningPolicy(Policy):
     def is_known(self, candidate: Candidate) -> bool:
         """Whether enough tuples were sent there to believe what was measured."""
         return candidate.account.tuples_in >= _KNOWN
+
+    def price(self, candidate: Candidate) -> float:
+        """Return what sending a tuple there costs, in the unit that the policy saves: here, a tuple sent."""
+        return 1.0
 
     def explored(self, best: Candidate, tried: Candidate) -> float:
         """Return the share of tuples to send to another candidate than the best one."""
@@ -146,6 +154,16 @@ class LearningPolicy(Policy):
         others = [c for c in candidates if c is not best and c.selectivity <= bearable]
         if not others:
             return ((best.destination, 1.0),)
+        return self.exploring(signature, best, others)
+
+    def exploring(self, signature: Signature, best: Candidate, others: Sequence[Candidate]) -> Shares:
+        """Return the shares of the best candidate and of those that are to be known better.
+
+        Args:
+            signature: Of the tuples.
+            best: Of least score.
+            others: At least one, each of them worth trying.
+        """
         unknown = [c for c in others if not self.is_known(c)]
         if unknown:
             share = 1 / (len(unknown) + 1)
@@ -160,5 +178,5 @@ class LearningPolicy(Policy):
 
         Behind the joins it meets fewer base tuples, and each of them once.
         """
-        cheap = [c for c in candidates if c.measured.recent_in and c.measured.cost < _KEEPING]
-        return min((c for c in cheap if c is not building), key=self.score, default=building)
+        ready = [c for c in candidates if c.destination.action == "select" and c.measured.recent_in]
+        return min((c for c in ready if c.measured.cost < _KEEPING), key=self.score, default=building)

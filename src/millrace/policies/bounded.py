@@ -14,6 +14,8 @@ means profiling. Three rules keep it honest:
   tuples is profiled, if the purse allows. Clusters that come and go all the time raise the bar
   for what counts as a departure.
 
+Where joins are ready, alone or beside predicates, :mod:`millrace.policies.frugal` keeps the budget.
+
 Related: POLAR's bounded regret for join orders (Justen et al. 2024), A-Greedy's profile (Babu et al. 2004).
 """
 
@@ -25,7 +27,10 @@ from dataclasses import dataclass
 from millrace.modules import Destination
 from millrace.policies.base import Candidate
 from millrace.policies.course import START, Course, CoursePolicy, Lap, profiling_cost
+from millrace.policies.frugal import Frugal
+from millrace.policies.greedy import Greedy
 from millrace.policies.joint import Joint, Order
+from millrace.policies.rank import Rank
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 
@@ -64,15 +69,15 @@ _FEW = 16
 
 
 class Bounded(CoursePolicy):
-    """Chooses orders of predicates within a regret budget.
+    """Chooses orders of predicates, and joins, within a regret budget.
 
     Args:
-        regret: Share of the cost of the order as written that exploration may cost.
-        seed: For choices between joins.
+        regret: Share of the cost of the order as written that exploration may cost; where joins are
+            ready, of the cost of the best destination.
     """
 
-    def __init__(self, regret: float = 0.01, seed: int = 0) -> None:
-        super().__init__(seed)
+    def __init__(self, regret: float = 0.01) -> None:
+        super().__init__(Frugal(Greedy(), regret), Frugal(Rank(), regret))
         self._regret = regret
 
     def course(self, top: Signature, written: Order) -> Course:

@@ -1,7 +1,7 @@
 """Policies that keep an order of predicates and profile some tuples to know what order is best.
 
 One course per span: an order that all signatures of the span follow, each with the predicates it
-still has to meet. Where joins are open too, rank decides between joins and predicates.
+still has to meet. Where joins are open, alone or beside predicates, other policies decide.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from millrace.policies.base import (
     DECISION_SECONDS,
     FIRST_DECISION,
     Candidate,
-    LearningPolicy,
     Policy,
     Shares,
     modules_of,
 )
-from millrace.policies.greedy import Greedy
 from millrace.policies.joint import Order
-from millrace.policies.rank import Rank
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 
@@ -188,12 +185,17 @@ def profiling_cost(saved: float, each: float) -> int:
 
 
 class CoursePolicy(Policy):
-    """Follows a course per span where only predicates are open; leaves joins to greedy and rank."""
+    """Follows a course per span where only predicates are open; leaves joins to others.
 
-    def __init__(self, seed: int = 0) -> None:
+    Args:
+        joins: Decides between joins.
+        mixed: Decides between joins and predicates.
+    """
+
+    def __init__(self, joins: Policy, mixed: Policy) -> None:
         self._courses: dict[int, Course] = {}
-        self._joins: LearningPolicy = Greedy(seed)
-        self._mixed: LearningPolicy = Rank(seed)
+        self._joins = joins
+        self._mixed = mixed
 
     @abstractmethod
     def course(self, top: Signature, written: Order) -> Course:
@@ -204,10 +206,11 @@ class CoursePolicy(Policy):
         self.hold = None
         selections = [c for c in candidates if c.destination.action == "select"]
         modules = modules_of(candidates)
-        if not selections:
-            return self._joins.choose(signature, candidates)
         if len(selections) < len(modules):
-            return self._mixed.choose(signature, candidates)
+            other = self._mixed if selections else self._joins
+            shares = other.choose(signature, candidates)
+            self.hold = other.hold
+            return shares
         course = self._courses.get(signature.span)
         if course is None:
             written = tuple(sorted(c.destination.target for c in selections))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from millrace.options import Order
 from millrace.policies.base import Candidate, Policy, Shares
 from millrace.tuples import Signature
 
 
 class Fixed(Policy):
-    """Selections first, then joins in the given order of aliases; unnamed ones follow as written."""
+    """Selections first, then joins in the given order of aliases; unnamed ones follow as written.
 
-    def __init__(self, order: Sequence[str] = ()) -> None:
-        self._place = {alias.lower(): place for place, alias in enumerate(order)}
+    Args:
+        order: Aliases; groups of them, as for static plans, count as what is in them, from the left.
+    """
+
+    def __init__(self, order: Order = ()) -> None:
+        self._place = {alias.lower(): place for place, alias in enumerate(_aliases(order))}
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the candidate that comes first in the order."""
@@ -22,3 +27,11 @@ class Fixed(Policy):
             return candidate.destination.action != "select", named, candidate.destination.target
 
         return ((min(candidates, key=place).destination, 1.0),)
+
+
+def _aliases(order: Order) -> Iterator[str]:
+    for part in order:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _aliases(part)

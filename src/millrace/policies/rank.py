@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from millrace.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy
 
-_UNMEASURED = 50e-9
+UNMEASURED = 50e-9
 """Seconds per tuple assumed before a module was measured: about one probe of a cached index."""
-
 
 _FEW = 32
 """Tuples after which what was measured at a predicate is believed: they may cost seconds each."""
@@ -26,7 +25,11 @@ class Rank(LearningPolicy):
         measured = candidate.measured
         known = candidate.overall is not None and measured.recent_in > 0
         selectivity = measured.selectivity if known else candidate.selectivity
-        return (selectivity - 1) / _cost(candidate) if selectivity < 1 else selectivity
+        return (selectivity - 1) / self.price(candidate) if selectivity < 1 else selectivity
+
+    def price(self, candidate: Candidate) -> float:
+        """Return the seconds per tuple."""
+        return seconds(candidate)
 
     def is_known(self, candidate: Candidate) -> bool:
         """Whether enough tuples were sent there; few are enough for what every signature may call."""
@@ -36,8 +39,9 @@ class Rank(LearningPolicy):
 
     def explored(self, best: Candidate, tried: Candidate) -> float:
         """Return a share that costs no more than it would at a module as cheap as the best one."""
-        return EXPLORED_SHARE * min(1.0, _cost(best) / _cost(tried))
+        return EXPLORED_SHARE * min(1.0, self.price(best) / self.price(tried))
 
 
-def _cost(candidate: Candidate) -> float:
-    return candidate.measured.cost or _UNMEASURED
+def seconds(candidate: Candidate) -> float:
+    """Return the seconds that a tuple takes there, an assumption before any was measured."""
+    return candidate.measured.cost or UNMEASURED
