@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.figures import CellFigures, ModuleFigures, StateFigures
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class Totals:
         blocks_exchanged: Number of such blocks.
         bytes_exchanged: Their size in bytes.
         peak_bytes: Highest resident memory of any Python worker, in bytes.
+        peak_state: Most tuples that the join state of one cell held.
+        migrated_tuples: Stored tuples that were moved: demoted or promoted.
+        recomputed_tuples: Tuples made while state was moved.
+        spilled_bytes: Bytes written to files because of a memory budget.
+        returned_bytes: Bytes read back from them.
     """
 
     cells: int = 0
@@ -39,6 +44,11 @@ class Totals:
     blocks_exchanged: int = 0
     bytes_exchanged: int = 0
     peak_bytes: int = 0
+    peak_state: int = 0
+    migrated_tuples: int = 0
+    recomputed_tuples: int = 0
+    spilled_bytes: int = 0
+    returned_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,8 +114,18 @@ class RunReport:
                     so_far.calls + one.calls,
                     so_far.seconds + one.seconds,
                     so_far.evaluated + one.evaluated,
+                    so_far.bytes + one.bytes,
                 )
         return [(block, figures) for (block, _, _), figures in merged.items()]
+
+    def state(self) -> list[tuple[str, StateFigures]]:
+        """Return ``(block name, figures)`` per SteM and STAIR, added up over cells."""
+        merged: dict[tuple[str, str], StateFigures] = {}
+        for name, cell in self.cells():
+            for one in cell.state:
+                so_far = merged.get((name, one.name), StateFigures(one.name, 0, 0))
+                merged[name, one.name] = so_far + one
+        return [(block, figures) for (block, _), figures in merged.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, strings and numbers."""
@@ -132,6 +152,9 @@ class RunReport:
         if modules := self.modules():
             lines.append("modules")
             lines += [f"  {block}: {describe_module(m)}" for block, m in modules]
+        if state := self.state():
+            lines.append("join state at the end")
+            lines += [f"  {block}: {describe_state(s)}" for block, s in state]
         lines.append("cells")
         lines += [f"  {block}: {describe_cell(cell)}" for block, cell in self.cells()]
         return "\n".join(lines)
@@ -162,12 +185,17 @@ def total(cells: Iterable[CellFigures]) -> Totals:
         blocks_exchanged=exchanged("blocks_exchanged"),
         bytes_exchanged=exchanged("bytes_exchanged"),
         peak_bytes=max((c.peak_bytes for c in everything), default=0),
+        peak_state=max((c.peak_state for c in everything), default=0),
+        migrated_tuples=sum(c.migrated_tuples for c in everything),
+        recomputed_tuples=sum(c.recomputed_tuples for c in everything),
+        spilled_bytes=sum(c.spilled_bytes for c in everything),
+        returned_bytes=sum(c.returned_bytes for c in everything),
     )
 
 
 def describe(sums: Totals) -> list[tuple[str, str]]:
     """Return the totals as ``(label, value)`` in words, for text and tables."""
-    return [
+    told = [
         ("worker time", f"{sums.worker_seconds:.2f} s, slowest task {sums.slowest_seconds:.2f} s"),
         ("tuples routed", f"{sums.tuples_routed:,}"),
         ("intermediate tuples", f"{sums.intermediate_tuples:,}"),
@@ -178,6 +206,14 @@ def describe(sums: Totals) -> list[tuple[str, str]]:
         ),
         ("peak memory of a worker", size(sums.peak_bytes)),
     ]
+    if sums.peak_state:
+        told.append(("peak join state of a cell", f"{sums.peak_state:,} tuples"))
+    if sums.migrated_tuples:
+        moved = f"{sums.migrated_tuples:,} tuples moved, {sums.recomputed_tuples:,} made again"
+        told.append(("migration", moved))
+    if sums.spilled_bytes:
+        told.append(("spilled", f"{size(sums.spilled_bytes)} written, {size(sums.returned_bytes)} read back"))
+    return told
 
 
 def describe_module(one: ModuleFigures) -> str:
@@ -185,18 +221,32 @@ def describe_module(one: ModuleFigures) -> str:
     text = f"{one.name} {one.action}: {one.tuples_in:,} in, {one.tuples_out:,} out, {one.seconds:.3f} s"
     if one.evaluated:
         text += f", called for {one.evaluated:,} rows, {1e6 * one.seconds / one.evaluated:,.1f} µs each"
+    if one.bytes:
+        text += f", {size(one.bytes)} in {one.calls:,} batches"
+    return text
+
+
+def describe_state(one: StateFigures) -> str:
+    """Return what a SteM or STAIR held as one line of text."""
+    text = f"{one.name}: {one.tuples:,} tuples, {size(one.nbytes)}, {one.inserted:,} inserted"
+    for count, what in ((one.demoted, "demoted"), (one.promoted, "promoted"), (one.evicted, "evicted")):
+        if count:
+            text += f", {count:,} {what}"
     return text
 
 
 def describe_cell(cell: CellFigures) -> str:
     """Return one cell's figures as one line of text."""
     place = f"cell {cell.cell}" if cell.cell >= 0 else "map task"
-    return (
+    text = (
         f"{place}: {cell.seconds:.2f} s, {cell.tuples_routed:,} routed, "
         f"{cell.intermediate_tuples:,} intermediate, {cell.output_tuples:,} out, "
         f"{cell.rows_exchanged:,} rows in {size(cell.bytes_exchanged)} exchanged, "
         f"peak {size(cell.peak_bytes)}"
     )
+    if cell.spilled_bytes:
+        text += f", {size(cell.spilled_bytes)} spilled"
+    return text
 
 
 def size(count: float) -> str:

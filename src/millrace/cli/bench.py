@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -166,4 +166,34 @@ def predicates_command(
             frame.finish(
                 predicates.runs(names, rounds, quick=quick),
                 lambda ticker: predicates.bench(spark, names, scale, rounds, ticker, quick=quick),
+            )
+
+
+@app.command("state")
+def state_command(
+    cases: Annotated[str | None, typer.Option(metavar="drift_5m,fig7", help="Only these.")] = None,
+    scale: Annotated[
+        float,
+        typer.Option(min=0.001, max=100, help="TPC-H scale factor, and size of the other tables."),
+    ] = 1.0,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Static plans, EddyJoins, SteMs and STAIRs on the same arrivals; DuckDB and Spark SQL beside."""
+    from millrace.benchmarks import state, state_cases
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        names = state_cases.QUICK if quick and cases is None else state_cases.parse_cases(cases)
+        scale = min(scale, _QUICK_SCALE) if quick else scale
+        needed = state_cases.needs_spark(names)
+        with session("millrace bench state", master, debug=debug) if needed else nullcontext() as spark:
+            frame.finish(
+                state.runs(names, rounds, quick=quick),
+                lambda ticker: state.bench(spark, names, scale, rounds, ticker, quick=quick),
             )

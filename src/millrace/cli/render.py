@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from millrace.run_report import RunReport, describe, describe_cell, size
+from millrace.run_report import RunReport, describe, describe_cell, describe_state, size
 
 _NUMBERS = (int, float)
 
@@ -58,6 +58,11 @@ def report_view(report: RunReport) -> RenderableType:
         parts.append(orders)
     if report.modules():
         parts.append(_modules(report))
+    if report.state():
+        state = Table("block", "held", title="join state at the end", title_justify="left")
+        for block, held in report.state():
+            state.add_row(Text(block), Text(describe_state(held)))
+        parts.append(state)
     cells = Table("block", "cell", title="cells", title_justify="left")
     for block, figures in report.cells():
         cells.add_row(Text(block), Text(describe_cell(figures)))

@@ -2,6 +2,15 @@
 
 from millrace.relations.keys import codes, is_exact, is_key_type
 from millrace.relations.layout import KeyLayout
-from millrace.relations.store import KeyColumn, RelationStore, keyed
+from millrace.relations.store import MOST_ROOM, KeyColumn, RelationStore, keyed
 
-__all__ = ["KeyColumn", "KeyLayout", "RelationStore", "codes", "is_exact", "is_key_type", "keyed"]
+__all__ = [
+    "MOST_ROOM",
+    "KeyColumn",
+    "KeyLayout",
+    "RelationStore",
+    "codes",
+    "is_exact",
+    "is_key_type",
+    "keyed",
+]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millrace.eddy import Eddy, peak_memory
+from millrace.eddy import peak_memory
 from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
@@ -21,6 +21,7 @@ from millrace.spark.limits import Limits
 from millrace.spark.reports import Sink
 from millrace.spark.types import normalise
 from millrace.spec import JoinSpec
+from millrace.spill import run_of
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
@@ -99,7 +100,7 @@ class EddyTask:
                 sources[relation.alias] = reader.source(number)
             else:
                 sources[relation.alias] = _normalised(batches, relation.schema)
-        eddy = Eddy(
+        run = run_of(
             self.join,
             sources,
             self.options,
@@ -107,13 +108,13 @@ class EddyTask:
             callers=self.limits.caller,
             lessons=self.lessons,
         )
-        for result in eddy.run():
+        for result in run.run():
             yield self.sink.data(result)
         if reader is not None:
             reader.drain()
         if not self.sink.active:
             return
-        figures = eddy.figures(cell)
+        figures = run.figures(cell)
         texts = []
         if reader is not None:
             texts = reader.figures
