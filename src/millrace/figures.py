@@ -54,6 +54,18 @@ class StateFigures:
     promoted: int = 0
     evicted: int = 0
 
+    def __add__(self, other: StateFigures) -> StateFigures:
+        """Return the sums, under the name of the first."""
+        return StateFigures(
+            self.name,
+            self.tuples + other.tuples,
+            self.nbytes + other.nbytes,
+            self.inserted + other.inserted,
+            self.demoted + other.demoted,
+            self.promoted + other.promoted,
+            self.evicted + other.evicted,
+        )
+
 
 @dataclass(frozen=True)
 class CellFigures:

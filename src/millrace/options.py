@@ -8,8 +8,21 @@ from typing import Any, Literal, get_args
 from millrace.errors import OptionError, near
 
 PolicyName = Literal[
-    "greedy", "rank", "fixed", "random", "naive", "lottery", "windowed_lottery", "a_greedy", "bounded"
+    "greedy",
+    "rank",
+    "fixed",
+    "random",
+    "naive",
+    "lottery",
+    "windowed_lottery",
+    "a_greedy",
+    "bounded",
+    "cumulative",
+    "interactive",
 ]
+Order = tuple["str | Order", ...]
+"""Aliases, or for static plans nested groups of them."""
+
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 ARCHITECTURES: tuple[str, ...] = ("static", "joins", "stems", "stairs")
 MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff", "staged")
@@ -22,11 +35,11 @@ class Options:
     """How Millrace runs a query. None of these changes an answer.
 
     Attributes:
-        architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary joins inside
-            an eddy), ``"stairs"`` (the same with state that can be moved), or ``"static"`` (binary joins in a fixed
-            plan, without an eddy).
-        migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``; None takes
-            what measures best.
+        architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary joins
+            inside an eddy), ``"stairs"`` (the same with state that can be moved), or ``"static"`` (binary joins
+            in a fixed plan, without an eddy).
+        migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``; None
+            takes what measures best.
         memory_budget: Bytes that join state may take in one task; what does not fit is spilled to files. None
             for no limit.
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
@@ -38,7 +51,8 @@ class Options:
         reoptimize_every: Tuples after which routing decisions are made anew.
         online: Interleave all sources, so that results come early, instead of building the
             smaller relations first and streaming the largest.
-        order: For ``policy="fixed"``: aliases in the order in which to join them.
+        order: For ``policy="fixed"`` and for ``architecture="static"``: aliases in the order in which to join
+            them. A static plan may nest pairs, ``(("a", "b"), ("c", "d"))``, to be bushy.
         seed: Seed of every random choice.
         regret: For ``policy="bounded"``: the share of what the order as written would cost that looking
             for a better order may cost, above 0 and at most 1.
@@ -62,7 +76,7 @@ class Options:
     batch_size: int = 65_536
     reoptimize_every: int = 131_072
     online: bool = False
-    order: tuple[str, ...] = ()
+    order: Order = ()
     seed: int = 0
     regret: float = 0.01
     placement: str = "auto"
@@ -93,8 +107,11 @@ class Options:
             )
         if self.cells is not None:
             self._within("cells", 1, 100_000)
-        if self.policy == "fixed" and not isinstance(self.order, tuple):
-            raise OptionError(f"option order takes a tuple of relation names, got {self.order!r}")
+        if not _is_order(self.order, nested=self.architecture == "static"):
+            raise OptionError(
+                f"option order takes a tuple of relation names, which architecture='static' may nest, "
+                f"got {self.order!r}"
+            )
 
     def _one_of(self, name: str, known: tuple[str, ...]) -> None:
         value = getattr(self, name)
@@ -118,3 +135,9 @@ class Options:
             if name not in known:
                 raise OptionError(f"unknown option {name!r}: {near(name, known)}")
         return cls(**options)
+
+
+def _is_order(order: object, *, nested: bool) -> bool:
+    return isinstance(order, tuple) and all(
+        isinstance(part, str) or (nested and len(part) > 0 and _is_order(part, nested=True)) for part in order
+    )

@@ -65,10 +65,11 @@ def _link_hashed(keys, first, last, slots, nexts, shift):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def _link_dense(keys, first, last, heads, nexts, base):  # type: ignore[no-untyped-def]
+def _link_dense(keys, first, last, heads, nexts, base, offset):  # type: ignore[no-untyped-def]
+    """Link rows ``first`` to ``last``; the key of a row stands ``offset`` places before it."""
     distinct = 0
     for row in range(first, last):
-        slot = keys[row] - base
+        slot = keys[row - offset] - base
         head = heads[slot]
         distinct += head == _END
         nexts[row] = head
@@ -177,6 +178,8 @@ class Multimap:
         self.distinct = 0
         self._keys = np.empty(max(capacity, 1024), np.int64)
         self._nexts = np.empty(len(self._keys), np.int32)
+        # Keys behind those: with dense addressing nobody looks at them until the table is rebuilt.
+        self._pending: list[np.ndarray] = []
         self._low = 0
         self._high = -1
         self._base: int | None = None
@@ -192,11 +195,14 @@ class Multimap:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the table in bytes."""
-        return int(self._keys.nbytes + self._nexts.nbytes + self._slots.nbytes)
+        """Memory of the table in bytes; room that is not filled takes none yet."""
+        return self.rows * (self._keys.itemsize + self._nexts.itemsize) + int(self._slots.nbytes)
 
     def insert(self, codes: np.ndarray) -> None:
-        """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``."""
+        """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``.
+
+        The codes may be kept as they are, without a copy, so they must not change afterwards.
+        """
         if not len(codes):
             return
         first, self.rows = self.rows, self.rows + len(codes)
@@ -206,16 +212,32 @@ class Multimap:
         if first:
             low, high = min(low, self._low), max(high, self._high)
         self._low, self._high = low, high
-        if self.rows > len(self._keys):
-            self._keys = _grown(self._keys, self.rows)
+        if self.rows > len(self._nexts):
             self._nexts = _grown(self._nexts, self.rows)
-        self._keys[first : self.rows] = codes
+        self._pending.append(codes)
         if not self._fits():
             self._address()
             first, self.distinct = 0, 0
-        dense = self._base is not None
-        link, at = (_link_dense, self._base) if dense else (_link_hashed, self._shift)
-        self.distinct += link(self._keys, first, self.rows, self._slots, self._nexts, at)
+        if self._base is not None:
+            keys, offset = (codes, first) if first else (self._settled(), 0)
+            link = _link_dense(keys, first, self.rows, self._slots, self._nexts, self._base, offset)
+        else:
+            keys = self._settled()
+            link = _link_hashed(keys, first, self.rows, self._slots, self._nexts, self._shift)
+        self.distinct += link
+
+    def _settled(self) -> np.ndarray:
+        """Return all keys side by side."""
+        if self._pending:
+            if self.rows > len(self._keys):
+                kept = self.rows - sum(map(len, self._pending))
+                self._keys = _grown(self._keys[:kept], max(self.rows, 2 * len(self._keys)))
+            low = self.rows - sum(map(len, self._pending))
+            for codes in self._pending:
+                self._keys[low : low + len(codes)] = codes
+                low += len(codes)
+            self._pending.clear()
+        return self._keys
 
     def _fits(self) -> bool:
         if self._base is not None:

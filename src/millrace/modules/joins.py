@@ -35,7 +35,12 @@ class BinaryJoin:
         self.edge = edge
         self.stairs = {
             end: STAIR(
-                end, edge.classes, matching, stores, f"STAIR({side_name(spec, matching.graph, edge, end)})"
+                end,
+                edge.classes,
+                matching,
+                stores,
+                f"STAIR({side_name(spec, matching.graph, edge, end)})",
+                spec.relations[end].rows or 0,
             )
             for end in edge.ends
         }

@@ -15,125 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from millrace.figures import StateFigures
-from millrace.kernels import Multimap, Walk
+from millrace.kernels import Walk
 from millrace.modules.matching import Array, Classes, Matching
+from millrace.modules.section import Section
 from millrace.modules.stem import Product
 from millrace.relations import RelationStore
 from millrace.tuples import Signature, TupleBatch
 
-_LEAST = 1024
+__all__ = ["STAIR", "Section", "StairProbe", "distinct"]
+
 _SPREAD = 16
 """Row numbers spread over no more than so many times their number are sorted by counting."""
-
-
-class Section:
-    """The tuples of one signature in a STAIR, by position in the order of insertion.
-
-    Args:
-        signature: Common to all of them.
-        owner: The relation whose STAIR it is.
-        indexed: Whether there is something to index them by.
-    """
-
-    def __init__(self, signature: Signature, owner: int, *, indexed: bool) -> None:
-        self.signature = signature
-        self.owner = owner
-        self.size = 0
-        self.dead = 0
-        self.index = Multimap() if indexed else None
-        self._rows = {r: np.empty(0, np.int32) for r in _members(signature.span)}
-        self._failures: dict[int, Array] = {}
-        self._gone: Array | None = None
-        self._owners: Multimap | None = None
-
-    @property
-    def live(self) -> int:
-        """Number of tuples that have not been removed."""
-        return self.size - self.dead
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of row numbers and index in bytes."""
-        arrays = sum(int(a.nbytes) for a in self._rows.values())
-        indexes = sum(i.nbytes for i in (self.index, self._owners) if i is not None)
-        return arrays + indexes + (0 if self._gone is None else int(self._gone.nbytes))
-
-    def append(self, batch: TupleBatch, codes: Array | None) -> None:
-        """Add tuples of the section's signature, with the codes of their join attributes."""
-        last = self.size + batch.size
-        for relation, rows in batch.rows.items():
-            self._rows[relation] = _appended(self._rows[relation], self.size, rows)
-        for predicate, failures in batch.failures.items():
-            held = self._failures.get(predicate, np.empty(0, object))
-            self._failures[predicate] = _appended(held, self.size, failures)
-        if self._gone is not None:
-            self._gone = _appended(self._gone, self.size, np.zeros(batch.size, np.bool_))
-        if self._owners is not None:
-            self._owners.insert(batch.rows[self.owner].astype(np.int64))
-        if self.index is not None:
-            assert codes is not None
-            self.index.insert(codes)
-        self.size = last
-
-    def rows(self) -> dict[int, Array]:
-        """Return the row numbers by relation, those of removed tuples among them."""
-        return {relation: rows[: self.size] for relation, rows in self._rows.items()}
-
-    def failures(self) -> dict[int, Array]:
-        """Return what predicates raised, by predicate, aligned with the rows."""
-        return {i: failures[: self.size] for i, failures in self._failures.items()}
-
-    def batch(self, stores: Mapping[int, RelationStore], positions: Array | None = None) -> TupleBatch:
-        """Return the tuples at these positions, or all that have not been removed."""
-        if positions is None and self.dead:
-            positions = self.positions()
-        rows = self.rows()
-        failures = self.failures()
-        if positions is not None:
-            rows = {relation: r[positions] for relation, r in rows.items()}
-            failures = {i: f[positions] for i, f in failures.items()}
-        return TupleBatch(self.signature, rows, {r: stores[r] for r in rows}, failures=failures)
-
-    def positions(self) -> Array:
-        """Return where tuples are that have not been removed."""
-        if self._gone is None:
-            return np.arange(self.size)
-        return np.flatnonzero(~self._gone[: self.size])
-
-    def remove(self, positions: Array) -> None:
-        """Remove tuples; their places stay empty."""
-        if self._gone is None:
-            self._gone = np.zeros(len(next(iter(self._rows.values()))), np.bool_)
-        self.dead += int(np.count_nonzero(~self._gone[positions]))
-        self._gone[positions] = True
-
-    def present(self, positions: Array) -> Array | None:
-        """Return which of these tuples have not been removed; None: all of them."""
-        return None if not self.dead or self._gone is None else ~self._gone[positions]
-
-    def agreeing(self, batch: TupleBatch) -> tuple[Array, Array]:
-        """Return pairs that agree on all components they share: positions in ``batch`` and here."""
-        if self._owners is None:
-            self._owners = Multimap(self.size)
-            self._owners.insert(self._rows[self.owner][: self.size].astype(np.int64))
-        walk = self._owners.probe(batch.rows[self.owner].astype(np.int64))
-        found = []
-        while not walk.is_done:
-            left, right = (part.copy() for part in self._owners.matches(walk, 65_536))
-            keep = self.present(right)
-            keep = np.ones(len(left), np.bool_) if keep is None else keep
-            for relation, rows in batch.rows.items():
-                if relation in self._rows and relation != self.owner:
-                    keep &= rows[left] == self._rows[relation][right]
-            found.append((left[keep], right[keep]))
-        if not found:
-            return np.empty(0, np.int32), np.empty(0, np.int32)
-        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
 
 @dataclass(eq=False)
@@ -166,6 +62,7 @@ class STAIR:
         matching: Codes of the block's keys.
         stores: Base tuples by relation.
         name: For reports.
+        room: Base tuples that are expected.
     """
 
     def __init__(
@@ -175,6 +72,7 @@ class STAIR:
         matching: Matching,
         stores: Mapping[int, RelationStore],
         name: str,
+        room: int = 0,
     ) -> None:
         self.owner = owner
         self.classes = classes
@@ -186,6 +84,7 @@ class STAIR:
         self.evicted = 0
         self._matching = matching
         self._stores = stores
+        self._room = room
 
     @property
     def tuples(self) -> int:
@@ -215,7 +114,8 @@ class STAIR:
         signature = batch.signature
         section = self.sections.get(signature)
         if section is None:
-            section = Section(signature, self.owner, indexed=bool(self.classes))
+            room = self._room if signature.span == 1 << self.owner else 0
+            section = Section(signature, self.owner, indexed=bool(self.classes), room=room)
             self.sections[signature] = section
         section.append(batch, self.codes(batch) if codes is None else codes)
         self.inserted += batch.size
@@ -263,6 +163,10 @@ class STAIR:
         if walk.is_done:
             probe.open.pop()
         left, right = self._kept(section, batch, left, right)
+        if self._matching.windows.decide(batch.signature.span, section.signature.span):
+            sides = (batch.stores, batch.rows), (self._stores, section.rows())
+            near = self._matching.windows.agree(*sides, left, right)
+            left, right = left[near], right[near]
         mine, signature = section.rows(), batch.signature
         signature = replace(
             signature,
@@ -312,6 +216,24 @@ class STAIR:
             if 2 * section.dead > section.size:
                 self._compact(section)
         return batch
+
+    def expire(self, relation: int, below: int) -> None:
+        """Remove the tuples whose component of a relation has a row number below this one: it has expired."""
+        for section in list(self.sections.values()):
+            if not section.signature.span >> relation & 1:
+                continue
+            positions = np.flatnonzero(section.rows()[relation] < below)
+            present = section.present(positions)
+            positions = positions if present is None else positions[present]
+            if not len(positions):
+                continue
+            self.evicted += len(positions)
+            if len(positions) == section.live:
+                del self.sections[section.signature]
+                continue
+            section.remove(positions)
+            if 2 * section.dead > section.size:
+                self._compact(section)
 
     def _compact(self, section: Section) -> None:
         """Rebuild a section of which more than half has been removed."""
@@ -389,17 +311,3 @@ def distinct(batch: TupleBatch) -> TupleBatch:
         ordered = rows[order]
         differs[1:] |= ordered[1:] != ordered[:-1]
     return batch if differs.all() else batch.take(np.sort(order[differs]))
-
-
-def _members(span: int) -> list[int]:
-    return [r for r in range(span.bit_length()) if span >> r & 1]
-
-
-def _appended(held: Array, size: int, new: Array) -> Any:
-    last = size + len(new)
-    if last > len(held):
-        grown = np.empty(max(last, 2 * len(held), _LEAST), new.dtype)
-        grown[:size] = held[:size]
-        held = grown
-    held[size:last] = new
-    return held

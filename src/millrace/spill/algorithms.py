@@ -1,0 +1,242 @@
+"""Non-pipelined joins as ways of reading: what is clustered, what stays in memory, and when it is joined.
+
+Raman, Deshpande & Hellerstein 2003, section 3 ("Simulating and Hybridizing Non-Pipelined Join
+Algorithms"), has SteMs cluster their tuples by partition before they bounce them back: partitions on
+disk make a Grace hash join, partitions some of which stay in memory a hybrid hash join, sorted runs a
+sort-merge join, and a SteM that bounces at once a symmetric hash join. Here the clustering is done
+before the SteMs: each piece of work, an eddy's input, is the tuples of all relations that can
+meet each other, so that any architecture and any routing policy joins it.
+
+========== ================================= ======================================= ==================
+algorithm  read before the first result      goes to files                           results come
+========== ================================= ======================================= ==================
+shj        all but the streamed relation;    nothing while all state fits; when it   as the streamed
+           nothing, with ``online``          does not, everything                    relation is read
+hybrid     all but the streamed relation     the largest partitions, and what of the the same, of the
+                                             streamed relation belongs to them       rest at the end
+grace      everything                        everything, once                        at the end
+sort_merge everything                        everything, once, sorted                at the end, by key
+========== ================================= ======================================= ==================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from millrace.spill.chunks import Chunk, Extent
+from millrace.spill.division import fitting
+from millrace.spill.partitions import Partitions, fan_out
+from millrace.spill.runs import Runs
+from millrace.spill.work import Inputs, Setting, Work, batches
+
+
+class Sources(Protocol):
+    """The block's sources; each is asked for once."""
+
+    def raw(self, relation: int) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples of a source."""
+
+    def keyed(self, relation: int) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples of a source that have no null key."""
+
+
+class Join(Protocol):
+    """Joins what fits."""
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        extents: Mapping[int, Extent],
+        streamed: int | None,
+        *,
+        online: bool = False,
+        from_disk: bool = False,
+    ) -> Iterator[Any]:
+        """Yield the results of a join.
+
+        Args:
+            inputs: The tuples of each relation.
+            extents: How much that is, of those relations for which it is known.
+            streamed: The relation to leave unbuilt, or None.
+            online: Read and build all relations in turn.
+            from_disk: Whether the tuples come from files, for the figures.
+        """
+
+
+def grace(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
+    """Partition everything on disk, then join a partition, or several small ones, at a time."""
+    partitions = Partitions(setting, widest_class(setting), partition_count(setting))
+    if _read_all(setting, sources, partitions):
+        yield from joined(setting, partitions.works(), join)
+
+
+def sort_merge(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
+    """Write sorted runs, then join range by range."""
+    runs = Runs(setting, widest_class(setting))
+    if _read_all(setting, sources, runs):
+        yield from joined(setting, runs.works(), join)
+
+
+def hybrid(setting: Setting, sources: Sources, join: Join, *, keep: bool = True) -> Iterator[Any]:
+    """Keep partitions in memory while the budget lasts; they are joined as the streamed relation comes.
+
+    Args:
+        setting: The run.
+        sources: The block's sources.
+        join: Joins what fits.
+        keep: Keep some partitions when not all fit; otherwise all go to files then.
+    """
+    stream = setting.stream
+    held = Held(setting)
+    partitions: Partitions | None = None
+    for relation in setting.order:
+        if relation == stream:
+            continue
+        rows = 0
+        for batch in sources.keyed(relation):
+            rows += batch.num_rows
+            if partitions is not None:
+                partitions.add(relation, batch)
+            elif not held.add(relation, batch):
+                partitions = Partitions(
+                    setting, widest_class(setting), partition_count(setting, held.extents), keep=keep
+                )
+                held.move(partitions)
+        if not rows:
+            return
+    if partitions is None:
+        whole = {r: popped(chunks) for r, chunks in held.chunks.items()}
+        if stream is not None:
+            whole[stream] = sources.raw(stream)
+        yield from join(whole, held.extents, stream)
+        return
+    work = Work(partitions.hand_over())
+    resident = {r: popped(chunks) for r, chunks in work.inputs.items() if r != stream}
+    extents = {r: extent for r, extent in work.extents.items() if r != stream}
+    if stream is None:
+        if partitions.has_resident:
+            yield from join(resident, extents, None)
+    else:
+        sieved = partitions.sieve(stream, sources.keyed(stream))
+        if partitions.has_resident:
+            yield from join({**resident, stream: sieved}, extents, stream)
+        for _ in sieved:  # an eddy stops reading when no result can come any more; partitions in files go on
+            pass
+    yield from joined(setting, partitions.works(), join)
+
+
+def joined(setting: Setting, works: list[Work], join: Join) -> Iterator[Any]:
+    """Yield the results of pieces of work, whatever their size; ``works`` is emptied."""
+    for work in fitting(setting, works):
+        inputs = {r: batches(setting, r, chunks) for r, chunks in work.inputs.items()}
+        yield from join(inputs, work.extents, work.streamed(setting), from_disk=True)
+
+
+def popped(chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
+    """Yield the tuples of chunks in memory, each of which is let go of before it is asked for the next."""
+    chunks.reverse()
+    while chunks:
+        yield chunks.pop().data
+
+
+def widest_class(setting: Setting) -> int | None:
+    """Return the attribute class of the largest relations by estimate; None without a class."""
+    relations = setting.spec.relations
+    sizes = [(1 if r.rows is None else r.rows) * row_bytes(r.schema) for r in relations]
+    gains = {
+        attribute: sum(size for r, size in enumerate(sizes) if setting.covers(attribute, r))
+        for attribute in range(len(setting.graph.classes))
+    }
+    return max(gains, key=lambda attribute: (gains[attribute], -attribute), default=None)
+
+
+def partition_count(setting: Setting, seen: Mapping[int, Extent] | None = None) -> int:
+    """Return into how many partitions to divide the block's state, of which some may have been seen."""
+    size = 0.0
+    for number, relation in enumerate(setting.spec.relations):
+        if number == setting.stream:
+            continue
+        if relation.rows is None:
+            return fan_out(setting, None)
+        known = setting.footprint(number, (seen or {}).get(number, Extent()))
+        size += max(known, 2 * relation.rows * row_bytes(relation.schema))
+    return fan_out(setting, size)
+
+
+def row_bytes(schema: pa.Schema) -> int:
+    """Return about how many bytes a tuple takes."""
+    return sum(
+        _VARIABLE if _is_variable(field.type) else max(1, field.type.bit_width // 8) for field in schema
+    )
+
+
+_VARIABLE = 32
+"""What a value of a type without a fixed width is taken to need."""
+
+
+def _is_variable(kind: pa.DataType) -> bool:
+    try:
+        return not kind.bit_width
+    except ValueError:
+        return True
+
+
+class Held:
+    """Tuples in memory that have not been divided yet, while they fit.
+
+    Args:
+        setting: The run.
+        doubled: Whether an eddy has the tuples in its state modules at the same time.
+
+    Attributes:
+        chunks: The tuples of each relation.
+        extents: How much that is.
+        is_full: Whether more was added than fits.
+    """
+
+    def __init__(self, setting: Setting, *, doubled: bool = False) -> None:
+        self._setting = setting
+        self._doubled = doubled
+        self.chunks: dict[int, list[Chunk]] = {}
+        self.extents: dict[int, Extent] = {}
+        self.is_full = False
+
+    def add(self, relation: int, batch: pa.RecordBatch) -> bool:
+        """Take tuples; return whether everything still fits."""
+        chunk = self._setting.chunk(relation, batch)
+        self.chunks.setdefault(relation, []).append(chunk)
+        self.extents[relation] = self.extents.get(relation, Extent()) + chunk.extent
+        size = self._setting.state(self.extents, None)
+        if self._doubled:  # the tuples once more, and the time stamps of those that were built
+            size += sum(extent.bytes + 8 * extent.rows for extent in self.extents.values())
+        self.is_full = self.is_full or size > self._setting.budget.state
+        return not self.is_full
+
+    def passing(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield tuples of a source while everything fits, and keep them."""
+        while not self.is_full and (batch := next(source, None)) is not None:
+            self.add(relation, batch)
+            yield batch
+
+    def move(self, partitions: Partitions) -> None:
+        """Put all tuples into partitions."""
+        for relation, chunks in self.chunks.items():
+            for batch in popped(chunks):
+                partitions.add(relation, batch)
+        self.chunks.clear()
+
+
+def _read_all(setting: Setting, sources: Sources, into: Partitions | Runs) -> bool:
+    """Read every relation; return whether all have a tuple. The streamed one is read last, if at all."""
+    for relation in setting.order:
+        rows = 0
+        for batch in sources.keyed(relation):
+            rows += batch.num_rows
+            into.add(relation, batch)
+        if not rows:
+            return False
+    into.finish()
+    return True

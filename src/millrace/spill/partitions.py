@@ -1,0 +1,266 @@
+"""Hash partitions: tuples clustered by one attribute class, in memory or in files.
+
+Every result agrees on the class, so it is made in exactly one partition. Relations without a column
+in the class take part in all of them. What is added waits in a buffer until there is enough of it to
+be cut up in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.kernels import mix
+from millrace.relations import codes
+from millrace.spill.chunks import Chunk, Extent, total
+from millrace.spill.folder import SpillWriter
+from millrace.spill.work import Setting, Work
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Place = tuple[int, int | None]
+"""A relation's number and its partition's; None for all partitions."""
+
+_SALT = np.int64(0x5851F42D4C957F2D)
+_LEAST, _USUAL, _MOST = 4, 16, 64
+
+
+def fan_out(setting: Setting, size: float | None) -> int:
+    """Return into how many partitions to divide state of about ``size`` bytes (None: unknown).
+
+    A power of 2 so that a partition takes about a quarter of what fits: keys are not spread evenly, and
+    small partitions are joined together.
+    """
+    if size is None:
+        return _USUAL
+    wanted = max(1, int(np.ceil(4 * size / setting.budget.state)))
+    return int(min(_MOST, max(_LEAST, 1 << (wanted - 1).bit_length())))
+
+
+def numbered(coded: Array, level: int, count: int) -> Array:
+    """Return each code's partition, ``uint8``; levels are independent of each other."""
+    with np.errstate(over="ignore"):
+        salted = mix(coded) + _SALT * np.int64(level + 1)
+    return (mix(salted).view(np.uint64) >> np.uint64(64 - (count.bit_length() - 1))).astype(np.uint8)
+
+
+class Partitions:
+    """Partitions being filled, one relation after the other.
+
+    Args:
+        setting: The run.
+        attribute: The class that tuples are clustered by; None puts everything into one partition.
+        count: Number of partitions, a power of 2, at least 2.
+        level: Which hash function.
+        keep: Hold partitions in memory while the budget lasts; the largest are evicted when it does not.
+        shared: Tuples of relations that are not divided; they stay where they are.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        attribute: int | None,
+        count: int,
+        level: int = 0,
+        *,
+        keep: bool = False,
+        shared: Mapping[int, list[Chunk]] | None = None,
+    ) -> None:
+        self._setting = setting
+        self._attribute = attribute
+        self._level = level
+        self._count = 1 if attribute is None else count
+        self._shared = dict(shared or {})
+        self._relations = [r for r in setting.order if r not in self._shared]
+        self._resident = set(range(self._count)) if keep else set[int]()
+        self._handed_over = False
+        # Relations without the class have all of their tuples under None.
+        self._held: dict[Place, list[Chunk]] = {}
+        self._stored: dict[Place, list[Chunk]] = {}
+        self._writers: dict[Place, SpillWriter] = {}
+        self._pending: dict[Place, list[pa.RecordBatch]] = {}
+        self._waiting = 0
+        self._current: int | None = None
+
+    @property
+    def has_resident(self) -> bool:
+        """Whether partitions are still in memory."""
+        return bool(self._resident)
+
+    def add(self, relation: int, batch: pa.RecordBatch) -> None:
+        """Take tuples without null keys; the budget decides where they go."""
+        if relation != self._current:
+            self.finish()
+            self._current = relation
+        if not batch.num_rows:
+            return
+        if self._covers(relation):
+            numbers = self._numbers(relation, batch)
+            bounds = np.searchsorted(np.sort(numbers), np.arange(self._count + 1))
+            batch = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+            for number in range(self._count):
+                low, high = int(bounds[number]), int(bounds[number + 1])
+                if high > low:
+                    self._pending.setdefault((relation, number), []).append(batch.slice(low, high - low))
+        else:
+            self._pending.setdefault((relation, None), []).append(batch)
+        self._waiting += int(batch.nbytes)
+        if self._waiting >= self._setting.budget.buffer:
+            self._flush()
+
+    def finish(self) -> None:
+        """Put away what waits, and finish the files."""
+        self._flush()
+        for writer in self._writers.values():
+            self._setting.folder.finish(writer)
+        self._writers.clear()
+
+    def hand_over(self) -> dict[int, list[Chunk]]:
+        """Return the tuples in memory, which are the caller's from now on.
+
+        They are those of partitions that were not evicted and of relations without the class. If some
+        partition was evicted, it needs the latter too: they go to files as well.
+        """
+        self._flush()
+        if len(self._resident) < self._count:
+            for place in [place for place in self._held if place[1] is None]:
+                self._store(place, self._held[place])
+        self.finish()
+        inputs: dict[int, list[Chunk]] = {relation: [] for relation in self._relations}
+        for (relation, _), chunks in self._held.items():
+            inputs[relation] += chunks
+        self._held.clear()
+        self._handed_over = True
+        return inputs
+
+    def sieve(self, relation: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield those tuples of the streamed relation that belong to partitions in memory; store the rest.
+
+        All other relations have been added. Tuples of partitions in which one of them has no tuple
+        are dropped.
+        """
+        others = [r for r in self._relations if r != relation]
+        here = np.zeros(self._count, np.bool_)
+        here[list(self._resident)] = True
+        there = np.array([not h and self._has(number, others) for number, h in enumerate(here)])
+        for batch in batches:
+            if not self._covers(relation):
+                if there.any():
+                    self.add(relation, batch)
+                yield batch
+                continue
+            numbers = self._numbers(relation, batch)
+            if (away := there[numbers]).any():
+                self.add(relation, batch.filter(pa.array(away)))
+            if (near := here[numbers]).any():
+                yield batch.filter(pa.array(near))
+        self.finish()
+
+    def parts(self) -> list[dict[int, list[Chunk]]]:
+        """Return what each partition in files has, for partitions in which every relation has tuples."""
+        return [
+            {r: self._chunks(r, number) for r in self._relations} | self._shared
+            for number in range(self._count)
+            if number not in self._resident and self._has(number, self._relations)
+        ]
+
+    def everything(self) -> list[dict[int, list[Chunk]]]:
+        """Return what each partition has in files, also where some relation has no tuple."""
+        return [{r: self._chunks(r, n) for r in self._relations} for n in range(self._count)]
+
+    def works(self, spent: frozenset[int] = frozenset()) -> list[Work]:
+        """Return the partitions in files as pieces of work, small ones together, as many as fit.
+
+        Args:
+            spent: Classes that do not divide the tuples any further. The partitions' own is among them
+                for a partition that has most of the tuples.
+        """
+        everything = sum(self._bytes(inputs) for inputs in self.parts())
+        works = []
+        for inputs in self.parts():
+            useless = spent
+            if self._attribute is not None and self._bytes(inputs) > 0.75 * everything:
+                useless = spent | {self._attribute}
+            works.append(Work(inputs, self._level + 1, useless))
+        return self.grouped(works)
+
+    def grouped(self, works: Iterable[Work]) -> list[Work]:
+        """Join up neighbours while they fit: fewer joins, and other relations are read less often."""
+        groups: list[Work] = []
+        for work in works:
+            if groups:
+                inputs = {
+                    r: groups[-1].inputs[r] + chunks if self._covers(r) else chunks
+                    for r, chunks in work.inputs.items()
+                }
+                both = Work(inputs, work.level, work.spent | groups[-1].spent)
+                if both.fits(self._setting):
+                    groups[-1] = both
+                    continue
+            groups.append(work)
+        return groups
+
+    def _covers(self, relation: int) -> bool:
+        return self._setting.covers(self._attribute, relation) and relation not in self._shared
+
+    def _numbers(self, relation: int, batch: pa.RecordBatch) -> Array:
+        assert self._attribute is not None
+        layout = self._setting.layouts[relation]
+        key = layout.keys[layout.of_class[self._attribute]]
+        return numbered(codes(batch.column(key.name), key.type)[0], self._level, self._count)
+
+    def _chunks(self, relation: int, number: int) -> list[Chunk]:
+        return self._stored.get((relation, number if self._covers(relation) else None), [])
+
+    def _has(self, number: int, relations: Iterable[int]) -> bool:
+        return all(self._chunks(r, number) for r in relations)
+
+    def _bytes(self, inputs: Mapping[int, list[Chunk]]) -> int:
+        return sum(total(chunks).bytes for r, chunks in inputs.items() if self._covers(r))
+
+    def _flush(self) -> None:
+        """Put what waits to the rest of its partition."""
+        self._waiting = 0
+        while self._pending:
+            place, slices = self._pending.popitem()
+            # Slices are copied, or they would hold on to the tuples of all other partitions.
+            chunk = self._setting.chunk(place[0], pa.concat_batches(slices))
+            del slices
+            if self._resident and not self._handed_over and (place[1] is None or place[1] in self._resident):
+                self._held.setdefault(place, []).append(chunk)
+            else:
+                self._store(place, [chunk])
+        self._evict()
+
+    def _evict(self) -> None:
+        """Move the largest partitions to files until the rest fits.
+
+        When none is left, relations without the class go too: there is nothing to join them with.
+        """
+        while self._held and self._setting.state(self._extents(), None) > self._setting.budget.state:
+            sizes = dict.fromkeys(self._resident, 0)
+            for (_, number), chunks in self._held.items():
+                if number is not None:
+                    sizes[number] += total(chunks).bytes
+            largest = max(sizes, key=lambda number: (sizes[number], -number))
+            self._resident.remove(largest)
+            for place in list(self._held):
+                if place[1] == largest or not self._resident:
+                    self._store(place, self._held.pop(place))
+
+    def _extents(self) -> dict[int, Extent]:
+        extents: dict[int, Extent] = {}
+        for (relation, _), chunks in self._held.items():
+            extents[relation] = extents.get(relation, Extent()) + total(chunks)
+        return extents
+
+    def _store(self, place: Place, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            writer = self._writers.get(place)
+            if writer is None:
+                schema = self._setting.spec.relations[place[0]].schema
+                writer = self._writers[place] = self._setting.folder.writer(place[0], schema)
+            stored = writer.write(self._setting.read(place[0], chunk))
+            self._stored.setdefault(place, []).append(Chunk(chunk.extent, stored))

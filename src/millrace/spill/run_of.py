@@ -1,0 +1,55 @@
+"""What runs a block: an eddy or a static plan, or one of these under a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import pyarrow as pa
+
+from millrace import eddy
+from millrace.clock import Clock
+from millrace.eddy import Run
+from millrace.eddy.lessons import Lessons
+from millrace.eddy.output import Sink
+from millrace.expressions import Call
+from millrace.options import Options
+from millrace.predicates import Caller
+from millrace.spec import JoinSpec
+from millrace.spill.spilling import SpillingEddy
+
+
+def run_of(
+    spec: JoinSpec,
+    sources: Mapping[str, Iterable[pa.RecordBatch]],
+    options: Options | None = None,
+    *,
+    stream: str | None = None,
+    clock: Clock | None = None,
+    output: Sink | None = None,
+    callers: Callable[[int, Call], Caller] | None = None,
+    lessons: Lessons | None = None,
+) -> Run:
+    """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
+
+    A block over one relation keeps no state, so a memory budget means nothing to it.
+
+    Args:
+        spec: The block.
+        sources: Record batches by alias.
+        options: The run's settings.
+        stream: The relation to leave unbuilt; the largest by estimate when it is None.
+        clock: What times are measured by.
+        output: What becomes of result tuples.
+        callers: Returns what calls a user's predicate, by its number among the residual predicates.
+        lessons: Where eddies of the same run leave what they learned.
+
+    Raises:
+        OptionError: A spill folder that cannot be used.
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+    """
+    options = options or Options()
+    spills = options.memory_budget is not None and len(spec.relations) > 1
+    make = SpillingEddy if spills else eddy.run_of
+    return make(
+        spec, sources, options, stream=stream, clock=clock, output=output, callers=callers, lessons=lessons
+    )

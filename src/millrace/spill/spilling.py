@@ -1,0 +1,267 @@
+"""An eddy for joins larger than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.clock import Clock, WallClock
+from millrace.eddy import Run, Schedule, run_of
+from millrace.eddy.lessons import Lessons
+from millrace.eddy.output import Sink
+from millrace.errors import OptionError
+from millrace.expressions import Call
+from millrace.figures import CellFigures
+from millrace.options import Options
+from millrace.predicates import Caller, Outcome
+from millrace.predicates.callers import caller_of
+from millrace.spec import JoinSpec
+from millrace.spill.algorithms import grace, hybrid, row_bytes, sort_merge
+from millrace.spill.chunks import Extent
+from millrace.spill.folder import SpillFolder, check_folder
+from millrace.spill.memory import release
+from millrace.spill.reading import Reading
+from millrace.spill.symmetric import symmetric
+from millrace.spill.tally import Tally
+from millrace.spill.work import Inputs, Setting, evened
+
+_ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
+
+
+class SpillingEddy:
+    """Runs a block whose state may be larger than ``Options.memory_budget``, by ``Options.algorithm``.
+
+    The arguments are those of :class:`millrace.eddy.Eddy`. Each piece of work that fits is joined by
+    an eddy of its own, with the architecture and the policy of the options. Batches are made smaller than
+    ``Options.batch_size`` where results of that many tuples would take too much of the budget.
+
+    The budget covers tuples and their indexes, batches in flight and what waits to be written. It does not
+    cover what sources need to decode what they yield, results once they have been yielded, nor
+    intermediate tuples of architectures that keep them, which nobody knows beforehand: for these the budget
+    is taken to be half as large.
+
+    Args:
+        spec: The block, over two relations or more.
+        sources: Record batches by alias; each is read once.
+        options: With ``memory_budget``.
+        stream: The relation to leave unbuilt while nothing is spilled; what is read back from files
+            streams its own largest.
+        clock: What times are measured by.
+        output: What becomes of result tuples; by default the block's record batches.
+        callers: Returns what calls a user's predicate; asked once for each.
+        lessons: Where eddies leave what they learned; each begins with what those before it learned.
+
+    Raises:
+        OptionError: No memory budget, or a spill folder that cannot be used.
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        sources: Mapping[str, Iterable[pa.RecordBatch]],
+        options: Options | None = None,
+        *,
+        stream: str | None = None,
+        clock: Clock | None = None,
+        output: Sink | None = None,
+        callers: Callable[[int, Call], Caller] | None = None,
+        lessons: Lessons | None = None,
+    ) -> None:
+        self._options = options or Options()
+        if self._options.memory_budget is None:
+            raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
+        check_folder(self._options.spill_folder)
+        shared = {i: spec.aliases.index(r.same_as) for i, r in enumerate(spec.relations) if r.same_as}
+        spec = replace(spec, relations=tuple(replace(r, same_as=None) for r in spec.relations))
+        self._spec = spec
+        self._sources = {i: iter(sources[alias]) for i, alias in enumerate(spec.aliases) if i not in shared}
+        self._shared = shared
+        self._schedule = Schedule.of(spec, online=False, stream=stream)
+        self._clock = clock or WallClock()
+        self._output = output
+        self._callers = _Callers(callers)
+        self._lessons = lessons or _Notes()
+        self.tally = Tally(spec.aliases)
+        self._seconds = 0.0
+        # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
+        self._eddy(dict.fromkeys(spec.aliases, ()), spec, stream, online=False, batch=1)
+
+    def run(self) -> Iterator[Any]:
+        """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
+
+        Spill files are gone when this ends, fails or is closed.
+
+        Raises:
+            ExecutionError: A user's predicate raised for a tuple that nothing else rejects, or spilling
+                failed, for example because the disk is full.
+            OptionError: The budget is too small for a single batch.
+            PredicateError: A user's predicate returned what is no truth value.
+        """
+        began = self._clock.now()
+        try:
+            with SpillFolder(self._options.spill_folder, self.tally, self._spec.aliases) as folder:
+                setting = Setting(
+                    self._spec,
+                    self._options,
+                    folder,
+                    self._schedule.unbuilt,
+                    self._schedule.order,
+                    self._options.online and not self._shared,
+                )
+                algorithm = _ALGORITHMS[self._options.algorithm]
+                yield from algorithm(
+                    setting,
+                    Reading(setting, self._sources, self._shared, self._clock),
+                    partial(self._join, setting),
+                )
+            yield from self._rest()
+        finally:
+            self._callers.close()
+            self._seconds = self._clock.now() - began
+
+    def figures(self, cell: int = 0) -> CellFigures:
+        """Return what this run has done so far: all eddies' figures, and what was spilled.
+
+        Beside the eddies' modules there are ``Scan(…)``, ``Spill(…)`` with the actions ``"write"`` and
+        ``"read"`` (tuples, batches, bytes), and joins: ``tuples_in`` base tuples into so many (``calls``)
+        joins of ``Partitions in memory`` and ``Partitions from disk``.
+        """
+        return self.tally.figures(cell, self._seconds)
+
+    def _join(
+        self,
+        setting: Setting,
+        inputs: Inputs,
+        extents: Mapping[int, Extent],
+        streamed: int | None,
+        *,
+        online: bool = False,
+        from_disk: bool = False,
+    ) -> Iterator[Any]:
+        """Yield what an eddy makes of inputs that fit."""
+        relations = [
+            replace(relation, rows=extents[number].rows) if number in extents else relation
+            for number, relation in enumerate(self._spec.relations)
+        ]
+        width = sum(
+            extents[n].bytes / extents[n].rows if n in extents and extents[n].rows else row_bytes(r.schema)
+            for n, r in enumerate(relations)
+        )
+        batch = setting.budget.batch(self._options.batch_size, width)
+        if not online:  # which waits for no tuple
+            inputs = {number: evened(source, max(1, batch // 3)) for number, source in inputs.items()}
+        eddy = self._eddy(
+            {alias: inputs[number] for number, alias in enumerate(self._spec.aliases)},
+            replace(self._spec, relations=tuple(relations)),
+            None if streamed is None else self._spec.aliases[streamed],
+            online=online,
+            batch=batch,
+        )
+        for result in eddy.run():
+            if self._spec.count_only and self._output is None:
+                continue  # each eddy counts its own; the block's count comes at the end
+            yield result
+        self.tally.joined(eddy.figures(), from_disk=from_disk)
+        del eddy, inputs
+        release(sum(extent.bytes for extent in extents.values()))
+
+    def _eddy(
+        self,
+        sources: Mapping[str, Iterable[pa.RecordBatch]],
+        spec: JoinSpec,
+        stream: str | None,
+        *,
+        online: bool,
+        batch: int,
+    ) -> Run:
+        return run_of(
+            spec,
+            sources,
+            replace(self._options, memory_budget=None, online=online, batch_size=batch),
+            stream=stream,
+            clock=self._clock,
+            output=None if self._output is None else _Unfinished(self._output),
+            callers=self._callers,
+            lessons=self._lessons,
+        )
+
+    def _rest(self) -> Iterator[Any]:
+        if self._output is not None:
+            yield from self._output.finish()
+        elif self._spec.count_only:
+            count = pa.array([self.tally.results], pa.int64())
+            yield pa.RecordBatch.from_arrays([count], schema=self._spec.output_schema)
+
+
+class _Notes:
+    """What one eddy learned, for those of later pieces of work."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+
+    def read(self) -> str | None:
+        return self._text
+
+    def write(self, text: str) -> None:
+        self._text = text
+
+
+class _Unfinished:
+    """A sink that many eddies fill one after the other: none of them has the last word."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.counted = 0
+
+    def arrive(self, rows: int) -> None:
+        self._sink.arrive(rows)
+
+    def add(self, batch: Any) -> Iterator[Any]:
+        self.counted += batch.size
+        return self._sink.add(batch)
+
+    def rest(self) -> Iterator[Any]:
+        return self._sink.rest()
+
+    def finish(self) -> Iterator[Any]:
+        return iter(())
+
+
+class _Callers:
+    """Makes what calls users' predicates, once for all eddies: limits and answers are common to them."""
+
+    def __init__(self, make: Callable[[int, Call], Caller] | None) -> None:
+        self._make = make or _local_caller
+        self._made: dict[int, Caller] = {}
+
+    def __call__(self, number: int, call: Call) -> Caller:
+        if number not in self._made:
+            self._made[number] = self._make(number, call)
+        return _Lent(self._made[number])
+
+    def close(self) -> None:
+        for caller in self._made.values():
+            caller.close()
+        self._made.clear()
+
+
+class _Lent:
+    """A caller that stays open when an eddy lets go of it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def call(self, columns: list[pa.Array]) -> Outcome:
+        return self._caller.call(columns)
+
+    def close(self) -> None:
+        """Nothing: others go on with it."""
+
+
+def _local_caller(number: int, call: Call) -> Caller:
+    return caller_of(call.spec, call.values, None, str(number))
