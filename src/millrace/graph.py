@@ -43,6 +43,21 @@ class AttributeClass:
 
 
 @dataclass(frozen=True)
+class TimeWindow:
+    """The sliding window of a relation.
+
+    Attributes:
+        column: Its times,
+        type: and their type.
+        length: How far behind the largest time of a result this relation's may be.
+    """
+
+    column: str
+    type: pa.DataType
+    length: int
+
+
+@dataclass(frozen=True)
 class QueryGraph:
     """Attribute classes and residual predicates as bit sets over relation numbers.
 
@@ -52,12 +67,17 @@ class QueryGraph:
         residual_spans: Per residual predicate, the relations that it reads.
         residuals_before: Per residual predicate, bit set of those that have to be done before it:
             one that is not deterministic keeps its place among the others.
+        leads: Per relation, the one whose tuples it shares: itself, or the first of several that are the
+            same data (a self-join).
+        windows: Per relation, its sliding window; empty when no relation has one.
     """
 
     relations: int
     classes: tuple[AttributeClass, ...]
     residual_spans: tuple[int, ...]
     residuals_before: tuple[int, ...]
+    leads: tuple[int, ...]
+    windows: tuple[TimeWindow | None, ...] = ()
 
     @classmethod
     def of(cls, spec: JoinSpec) -> QueryGraph:
@@ -78,7 +98,24 @@ class QueryGraph:
         before = tuple(
             sum(1 << j for j in range(i) if pinned[i] or pinned[j]) for i in range(len(spec.residuals))
         )
-        return cls(len(spec.relations), classes, spans, before)
+        leads = tuple(number[r.same_as or r.alias] for r in spec.relations)
+        windows = tuple(
+            None if w is None else TimeWindow(w.column, r.schema.field(w.column).type, w.length)
+            for r, w in ((r, r.window) for r in spec.relations)
+        )
+        windows = windows if any(windows) else ()
+        return cls(len(spec.relations), classes, spans, before, leads, windows)
+
+    def roles(self, relation: int) -> tuple[int, ...]:
+        """Return the relations that share their tuples with this one, itself among them."""
+        return self._roles[self.leads[relation]]
+
+    @cached_property
+    def _roles(self) -> dict[int, tuple[int, ...]]:
+        roles: dict[int, tuple[int, ...]] = {}
+        for relation, lead in enumerate(self.leads):
+            roles[lead] = (*roles.get(lead, ()), relation)
+        return roles
 
     @cached_property
     def everything(self) -> int:

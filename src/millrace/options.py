@@ -35,11 +35,13 @@ class Options:
     """How Millrace runs a query. None of these changes an answer.
 
     Attributes:
-        architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary joins
-            inside an eddy), ``"stairs"`` (the same with state that can be moved), or ``"static"`` (binary joins
-            in a fixed plan, without an eddy).
-        migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``; None
-            takes what measures best.
+        architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary
+            joins inside an eddy), ``"stairs"`` (the same with state that can be moved), or ``"static"``
+            (binary joins in a fixed plan, without an eddy).
+        migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``;
+            None takes what measures best.
+        intermediate: For ``"stairs"``: store intermediate tuples. Without them state holds base tuples
+            alone, like that of ``"stems"``, and does not follow routing; they are made again when needed.
         memory_budget: Bytes that join state may take in one task; what does not fit is spilled to files. None
             for no limit.
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
@@ -69,6 +71,7 @@ class Options:
 
     architecture: str = "stems"
     migration: str | None = None
+    intermediate: bool = True
     memory_budget: int | None = None
     algorithm: str = "hybrid"
     spill_folder: str | None = None

@@ -36,6 +36,12 @@ _FREQUENT = 5
 """A key that is so often in a sample of rows is counted apart."""
 
 _NO_KEYS = np.empty(0, np.int64)
+_TOGETHER = 16_384
+"""Rows that are counted at once, or more."""
+
+_STEADY = 8
+"""Which keys are frequent is looked at again when one out of so many rows is new."""
+
 _ALL = np.uint64(2**64 - 1)
 
 
@@ -78,36 +84,54 @@ class KeySample:
         self._rows = [0, 0, 0]  # in all; in this half of the window; in the half before
         self._nulls = [0, 0, 0]
         self._samples = (_Rows(_ROWS), _Rows(_ROWS // 2), _Rows(_ROWS // 2))
-        self._frequent: dict[bool, tuple[Array, Array]] = {}
+        self._frequent: dict[bool, tuple[int, Array, Array]] = {}
+        self._waiting: list[tuple[Array, int]] = []
+        self._waiting_rows = 0
 
     @property
     def rows(self) -> int:
         """Number of rows added, those without a key among them."""
+        self._catch_up()
         return self._rows[0]
 
     @property
     def recent_rows(self) -> int:
         """Number of rows in the recent window."""
+        self._catch_up()
         return self._rows[1] + self._rows[2]
 
     @property
     def rate(self) -> float:
         """Share of the keys that the sample holds; 1.0 means all, and that what it says is exact."""
+        self._catch_up()
         return float(self._threshold) / 2.0**64
 
     @property
     def distinct(self) -> float:
         """Number of different keys so far, an estimate."""
-        return self._held / self.rate
+        rate = self.rate
+        return self._held / rate
 
     def add(self, codes: Array, nulls: int = 0) -> None:
         """Count rows.
 
         Args:
-            codes: Key codes of the rows that have a key, ``int64``, shape ``(n,)``.
+            codes: Key codes of the rows that have a key, ``int64``, shape ``(n,)``; they must not change
+                before the sample is next asked for something.
             nulls: Number of further rows, whose key is null and matches nothing.
         """
-        self._frequent.clear()
+        self._waiting.append((codes, nulls))
+        self._waiting_rows += len(codes)
+        if self._waiting_rows >= _TOGETHER or len(self._waiting) >= _TOGETHER:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Count what has been added, many small batches at once."""
+        if not self._waiting:
+            return
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        nulls = sum(n for _, n in waiting)
+        codes = waiting[0][0] if len(waiting) == 1 else np.concatenate([codes for codes, _ in waiting])
         for counts in (self._rows, self._nulls):
             counts[0] += nulls
             counts[1] += nulls
@@ -152,16 +176,20 @@ class KeySample:
         for counts in (self._rows, self._nulls):
             counts[1:] = [0, counts[1]]
         self._samples = (self._samples[0], _Rows(_ROWS // 2), self._samples[1])
+        self._frequent.pop(True, None)
 
     def keyed_rows(self, *, recent: bool = False) -> int:
         """Return the number of rows that have a key."""
+        self._catch_up()
         if recent:
             return self.recent_rows - self._nulls[1] - self._nulls[2]
         return self._rows[0] - self._nulls[0]
 
     def frequent(self, *, recent: bool = False) -> tuple[Array, Array]:
         """Return keys that are frequent among the sampled rows, ascending, and estimated rows of each."""
-        if recent not in self._frequent:
+        rows = self.rows
+        until, keys, estimated = self._frequent.get(recent, (0, _NO_KEYS, _NO_KEYS))
+        if rows >= until:
             samples = self._samples[1:] if recent else self._samples[:1]
             codes = np.sort(np.concatenate([sample.codes for sample in samples]))
             starts = (
@@ -170,8 +198,9 @@ class KeySample:
             sampled = np.diff(np.append(starts, len(codes)))
             often = sampled >= _FREQUENT
             each = sum(sample.seen for sample in samples) / max(1, len(codes))
-            self._frequent[recent] = codes[starts[often]], sampled[often] * each
-        return self._frequent[recent]
+            keys, estimated = codes[starts[often]], sampled[often] * each
+            self._frequent[recent] = rows + rows // _STEADY + 1, keys, estimated
+        return keys, estimated
 
     def known(self, keys: Array, *, recent: bool = False) -> Array:
         """Return rows of each key: counted ones, else estimated where the key is frequent, else -1."""
@@ -185,6 +214,7 @@ class KeySample:
 
     def meet(self, held: KeySample, apart: Array, *, recent: bool) -> Array:
         """Return what :func:`millrace.kernels.meet` sums up over both samples."""
+        self._catch_up()
         threshold = min(self._threshold, held.threshold)
         sums: Array = meet(self._table, held._table, threshold, recent, apart)
         return sums
@@ -192,6 +222,7 @@ class KeySample:
     @property
     def threshold(self) -> np.uint64:
         """What the hashes of sampled keys do not exceed."""
+        self._catch_up()
         return self._threshold
 
 
@@ -228,7 +259,7 @@ def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float
         known = (mine >= 0) & (yours >= 0)
         apart, mine, yours = candidates[known], mine[known], yours[known]
     sums = probing.meet(held, apart, recent=recent)
-    if not sums[0] and not len(apart):
+    if not tuples or (not sums[0] and not len(apart)):
         share = with_key / tuples if tuples else 1.0
         return share * held.keyed_rows() / max(1.0, probing.distinct, held.distinct)
     rest = max(0.0, with_key - mine.sum()), max(0.0, held.keyed_rows() - yours.sum())

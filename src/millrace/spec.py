@@ -17,6 +17,22 @@ from millrace.expressions import ColumnRef, Predicate, columns_of
 
 
 @dataclass(frozen=True)
+class Window:
+    """A sliding window over one relation of a stream join.
+
+    A result of the block is kept if the largest time among its windowed components is at most ``length``
+    beyond the time of this relation's component, whatever the order of arrival. A null time matches nothing.
+
+    Attributes:
+        column: Its times: a timestamp, a date or a signed integer. They may not fall from row to row.
+        length: In the column's unit: microseconds for ``timestamp[us]``, days for dates, above 0.
+    """
+
+    column: str
+    length: int
+
+
+@dataclass(frozen=True)
 class RelationSpec:
     """One relation of a block, as it arrives at the eddy (scan filters already applied).
 
@@ -26,12 +42,17 @@ class RelationSpec:
             It may have no column at all (a cross product that only counts).
         distinct: Set semantics: equal tuples count once (an ``IN (SELECT …)`` made a relation).
         rows: Estimated number of rows, for schedules and shares; never for answers.
+        same_as: Alias of an earlier relation whose tuples these are too (a self-join): they arrive once, as
+            tuples of that relation, and share its SteM. This relation then has no source of its own.
+        window: Which tuples may meet in a result, by time; None for all. It bounds what state is kept.
     """
 
     alias: str
     schema: pa.Schema
     distinct: bool = False
     rows: int | None = None
+    same_as: str | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +103,16 @@ class JoinSpec:
                     f"relation {relation.alias!r} names a column twice: {relation.schema.names}; "
                     "give its columns different names"
                 )
+        for place, relation in enumerate(self.relations):
+            if relation.same_as is not None:
+                self._check_shared(relation, self.relations[:place])
+        kinds = {r.alias: _time_kind(r) for r in self.relations if r.window is not None}
+        if len(set(kinds.values())) > 1:
+            told = ", ".join(f"{alias!r} is a {kind}" for alias, kind in kinds.items())
+            raise InputError(
+                f"the times of windowed relations are compared with each other, but the one of {told}; "
+                "expected the same kind in all of them: cast their columns"
+            )
         refs = [ref for e in self.equalities for ref in (e.left, e.right)]
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
@@ -93,6 +124,29 @@ class JoinSpec:
                 raise InputError(
                     f"relation {ref.relation!r} has no column {ref.column!r}: {near(ref.column, names)}"
                 )
+
+    def _check_shared(self, relation: RelationSpec, earlier: tuple[RelationSpec, ...]) -> None:
+        """Raise InputError unless the tuples of ``relation`` can be those of the one it names."""
+        first = next((r for r in earlier if r.alias == relation.same_as and r.same_as is None), None)
+        if first is None:
+            own = [r.alias for r in earlier if r.same_as is None]
+            raise InputError(
+                f"relation {relation.alias!r} shares the tuples of {relation.same_as!r}, which is no earlier "
+                f"relation with tuples of its own: {near(str(relation.same_as), own)}"
+            )
+        if first.window != relation.window:
+            raise InputError(
+                f"relation {relation.alias!r} shares the tuples of {first.alias!r}, so both need the same "
+                f"window, got {relation.window} and {first.window}; with different windows give each "
+                "relation a source of its own"
+            )
+        if first.schema != relation.schema or first.distinct != relation.distinct:
+            raise InputError(
+                f"relation {relation.alias!r} shares the tuples of {first.alias!r}, so both need the same "
+                f"columns in the same order and the same set semantics, got {relation.schema.names} and "
+                f"{first.schema.names}, distinct={relation.distinct} and {first.distinct}; give both the "
+                "columns that either of them needs"
+            )
 
     @cached_property
     def aliases(self) -> tuple[str, ...]:
@@ -114,3 +168,42 @@ class JoinSpec:
                 for o in self.output
             ]
         )
+
+
+def _time_kind(relation: RelationSpec) -> str:
+    """Return what the times of a windowed relation are, for comparison with other relations' times.
+
+    Raises:
+        InputError: The window cannot be used.
+    """
+    window, where = relation.window, f"the window of relation {relation.alias!r}"
+    assert window is not None
+    if not window.column:
+        raise InputError(f"{where} names no time column: {near(window.column, relation.schema.names)}")
+    if window.column not in relation.schema.names:
+        raise InputError(
+            f"{where} goes by column {window.column!r}, which is not there: "
+            f"{near(window.column, relation.schema.names)}"
+        )
+    length = window.length
+    if type(length) is not int or not 0 < length < 1 << 63:
+        raise InputError(
+            f"{where} has length {length!r}: expected a whole number above 0, in the unit of column "
+            f"{window.column!r}, such as 60_000_000 for a minute of microseconds"
+        )
+    if relation.distinct:
+        raise InputError(
+            f"{where}: a relation with set semantics cannot have one, for which of its equal tuples counts "
+            "would depend on time; drop duplicates before, or leave out distinct"
+        )
+    kind = relation.schema.field(window.column).type
+    if pa.types.is_timestamp(kind):
+        return f"timestamp[{kind.unit}]{' with time zone' if kind.tz else ''}"
+    if pa.types.is_date32(kind):
+        return "date"
+    if pa.types.is_signed_integer(kind):
+        return "whole number"
+    raise InputError(
+        f"{where} goes by column {window.column!r} of type {kind}: expected a timestamp, a date (date32) or "
+        "a signed integer; cast it to one of them"
+    )

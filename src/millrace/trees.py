@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 
 from millrace.graph import QueryGraph
 from millrace.spec import JoinSpec
@@ -94,6 +94,17 @@ class JoinTree:
         first, second = self._sides[edge]
         return second if span & first else first
 
+    def reached(self, start: int, span: int) -> int:
+        """Return the part of a span that the tree holds together with one of its relations."""
+        part, grown = 0, 1 << start
+        while part != grown:
+            part = grown
+            for edge in self.edges:
+                both = 1 << edge.ends[0] | 1 << edge.ends[1]
+                if both & part and both & ~span == 0:
+                    grown |= both
+        return part
+
     def connected(self, span: int) -> bool:
         """Whether the tree holds a span together."""
         inside = sum(1 for e in self.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1)
@@ -122,23 +133,35 @@ def side_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, end: int) -> str:
 
 
 def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:
-    """Yield spanning trees that use no more cross products than needed, at most ``most`` of them."""
-    if graph.relations == 1:
-        yield JoinTree(1, ())
-        return
+    """Yield spanning trees that use no more cross products than needed, at most ``most`` of them.
+
+    Trees come in the order of their edges' numbers, after steps that grow with a power of the number of
+    relations, however many trees there are.
+    """
     everything = edges_of(graph)
-    joined = [e for e in everything if e.classes]
-    products = len(spanning_tree(graph, [1] * graph.relations).edges) - _rank(graph.relations, joined)
-    candidates = list(everything if products else joined)
-    found = 0
-    for chosen in combinations(candidates, graph.relations - 1):
-        if sum(1 for e in chosen if not e.classes) > products:
-            continue
-        if _rank(graph.relations, chosen) == graph.relations - 1:
-            yield JoinTree(graph.relations, chosen)
-            found += 1
-            if found == most:
+    linked = _groups(list(range(graph.relations)), [e for e in everything if e.classes])
+    useful = [e for e in everything if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
+
+    def rank(edges: Sequence[Edge]) -> int:
+        """Return the most of the edges that one tree may have."""
+        joined = _groups(list(range(graph.relations)), [e for e in edges if e.classes])
+        products = _groups(linked, [e for e in edges if not e.classes])
+        return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products))
+
+    def complete(chosen: tuple[Edge, ...], first: int) -> Iterator[tuple[Edge, ...]]:
+        """Yield the trees that have the chosen edges and else only such from place ``first`` on."""
+        if len(chosen) == graph.relations - 1:
+            yield chosen
+            return
+        for place in range(first, len(useful)):
+            if rank((*chosen, *useful[place:])) < graph.relations - 1:
                 return
+            grown = (*chosen, useful[place])
+            if rank(grown) == len(grown):
+                yield from complete(grown, place + 1)
+
+    for edges in islice(complete((), 0), most):
+        yield JoinTree(graph.relations, edges)
 
 
 def spanning_tree(graph: QueryGraph, sizes: Sequence[int]) -> JoinTree:
@@ -166,13 +189,10 @@ def spanning_tree(graph: QueryGraph, sizes: Sequence[int]) -> JoinTree:
     return JoinTree(graph.relations, tuple(chosen))
 
 
-def _rank(relations: int, edges: Sequence[Edge]) -> int:
-    """Return how many of the edges a forest of them has."""
-    group = list(range(relations))
-    rank = 0
+def _groups(group: list[int], edges: Sequence[Edge]) -> list[int]:
+    """Return a number for each relation, the same for those that groups and edges hold together."""
     for edge in edges:
         a, b = (group[end] for end in edge.ends)
         if a != b:
-            rank += 1
             group = [a if g == b else g for g in group]
-    return rank
+    return group

@@ -31,6 +31,7 @@ class Signature:
         built: Whether a singleton has been built into its SteM (or never will be).
         prior: The relation whose SteM bounced the tuple back because matches may still come, and
             the only one it may probe until then (ProbeCompletion); None otherwise.
+        asked: Bit set of the index lookups that the tuple, or a part of it, has been sent to.
         preferred: Whether the user wants results of these tuples first.
     """
 
@@ -40,6 +41,7 @@ class Signature:
     built: bool = True
     prior: int | None = None
     preferred: bool = False
+    asked: int = 0
 
 
 @dataclass(frozen=True, eq=False)

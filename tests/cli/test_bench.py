@@ -27,3 +27,30 @@ def test_predicates_are_measured_against_spark(run, tmp_path):
     }
     calls = {row["side"]: row["calls_1"] for row in written["rows"]}
     assert calls == dict.fromkeys(("spark", "spark again", "oracle", "default"), 20)
+
+
+def test_join_state_is_measured(run, tmp_path, monkeypatch):
+    """A tiny run of two cases prints its tables and writes the figures."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "state.json"
+    result = run("bench", "state", "--cases", "star5,migrate", "--scale", "0.001", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    assert "eddyjoins_worst_ratio" in result.stdout
+    written = json.loads(path.read_text())
+    assert (written["bench"], written["scale"], written["rounds"]) == ("state", 0.001, MIN_ROUNDS)
+    assert set(written["figures"]) == {
+        "star5_static_ratio",
+        "eddyjoins_worst_ratio",
+        "migrate_ratio",
+        "aa_ratio",
+    }
+    assert {row["side"] for row in written["rows"] if row["case"] == "migrate"} == {"routing", "settle"}
+    rows = {row["rows"] for row in written["rows"] if row["case"] == "star5"}
+    assert len(rows) == 1 and rows != {0}
+
+
+def test_an_unknown_case_of_join_state_is_named(run):
+    """One sentence, and what is there."""
+    result = run("bench", "state", "--cases", "fig8")
+    assert result.exit_code == 1
+    assert "cases has 'fig8'" in result.output and "fig7" in result.output

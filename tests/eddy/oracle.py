@@ -96,24 +96,30 @@ class Case:
 
     def expected(self) -> Counter[tuple[Any, ...]]:
         """Return DuckDB's multiset of rows."""
-        with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            connection.execute(MACROS)
-            for alias, table in self.tables.items():
-                connection.register(f"t_{alias}", table)
-            return multiset(connection.sql(self.sql()).to_arrow_table())
+        return answer_of(self.sql(), self.tables)
+
+
+def answer_of(sql: str, tables: dict[str, pa.Table]) -> Counter[tuple[Any, ...]]:
+    """Return DuckDB's multiset of rows of a query over tables named ``t_`` and an alias."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(MACROS)
+        for alias, table in tables.items():
+            connection.register(f"t_{alias}", table)
+        return multiset(connection.sql(sql).to_arrow_table())
+
+
+def canonical(value: Any) -> Any:
+    """Return a value that Python compares as joins do: NaN equals NaN and -0.0 equals 0.0."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if getattr(value, "tzinfo", None) is not None:
+        return value.timestamp()
+    return value
 
 
 def multiset(table: pa.Table) -> Counter[tuple[Any, ...]]:
     """Return the rows as a multiset in which NaN equals NaN and -0.0 equals 0.0."""
-
-    def canonical(value: Any) -> Any:
-        if isinstance(value, float):
-            return "NaN" if math.isnan(value) else value + 0.0
-        if getattr(value, "tzinfo", None) is not None:
-            return value.timestamp()
-        return value
-
     return Counter(tuple(canonical(v) for v in row.values()) for row in table.to_pylist())
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import millrace.eddy.eddy as router
-from millrace.eddy import Eddy, Schedule, admission, routing
+from millrace.eddy import Eddy, Schedule, admission, candidates, routing
 from millrace.modules import SteM, matching
 from millrace.options import Options
 from millrace.relations import codes, keys
@@ -43,8 +43,8 @@ def forget_last_match(patch: Patch) -> None:
 
 def forget_prior(patch: Patch) -> None:
     """ProbeCompletion: a bounced tuple may go to another SteM."""
-    legal = router.destinations
-    patch.setattr(router, "destinations", lambda s, g, j: legal(replace(s, prior=None), g, j))
+    legal = candidates.destinations
+    patch.setattr(candidates, "destinations", lambda s, g, j: legal(replace(s, prior=None), g, j))
 
 
 def never_hold(patch: Patch) -> None:

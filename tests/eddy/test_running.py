@@ -233,4 +233,4 @@ def test_an_index_is_made_when_a_probe_first_needs_it() -> None:
         chain(3), Options(policy="fixed", order=("a", "b", "c")), schedule=Schedule(0, False, (1, 2, 0))
     )
     stems: Sequence[SteM] = eddy._state.stems
-    assert [len(stem._indexes) for stem in stems] == [0, 1, 1]
+    assert [len(stem.base._indexes) for stem in stems] == [0, 1, 1]

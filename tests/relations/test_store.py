@@ -135,3 +135,43 @@ def test_too_many_rows_are_refused_with_what_would_work(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "MAX_ROWS", 5)
     with pytest.raises(ExecutionError, match="more cells"):
         appended(table(6), RelationStore(SCHEMA, KEYS), 0, 6)
+
+
+@LAWS
+@given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=12))
+def test_forgotten_rows_leave_the_others_as_they_were(data: st.DataObject, sizes: list[int]) -> None:
+    """Between appends, any prefix is forgotten; rows keep their numbers, values and codes."""
+    whole = table(sum(sizes) + 1)
+    store = RelationStore(SCHEMA, KEYS)
+    first = 0
+    for size in sizes:
+        appended(whole, store, store.rows, store.rows + size)
+        below = data.draw(st.integers(0, store.rows + 2))
+        store.forget(below)
+        first = max(first, min(below, store.rows))
+        assert (store.first, store.held) == (first, store.rows - first)
+        assert store.codes(0).tolist() == list(range(first, store.rows))
+        if not store.held:
+            continue
+        rows = np.array(data.draw(st.lists(st.integers(first, store.rows - 1), max_size=9)), np.int32)
+        assert store.coded(0, rows).tolist() == rows.tolist()
+        for name in SCHEMA.names:
+            assert store.gather(name, rows).equals(whole[name].combine_chunks().take(pa.array(rows)))
+        assert pa.table(store.chunk(rows)).equals(whole.take(pa.array(rows)))
+
+
+def test_forgetting_frees_memory_and_costs_little() -> None:
+    """A window of 100 rows that slides over 5,000 takes no more than a few windows' memory."""
+    whole = table(5000)
+    store = RelationStore(SCHEMA, KEYS)
+    appended(whole, store, 0, 100)
+    window = store.nbytes
+    for low in range(100, 5000, 20):
+        appended(whole, store, low, low + 20)
+        store.gather("s", np.array([low, store.first]))
+        store.forget(store.rows - 100)
+        assert store.held == 100
+        assert sum(chunk.get_total_buffer_size() for chunk in store._chunks) > 0
+        assert sum(chunk.num_rows for chunk in store._chunks) <= 240
+        assert sum(column.size for column in store._codes) <= 1024
+    assert store.nbytes <= 8 * window

@@ -19,7 +19,10 @@ def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) ->
         alias: The relation's alias.
         built: Whether they will not be built.
     """
-    batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
+    if len(stem.roles) > 1:
+        batch, coded = stem.base.coded(batch)
+    else:
+        batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
     store = RelationStore.single(batch, stem.layout.keys, coded)
     rows = np.arange(batch.num_rows, dtype=np.int32)
     return TupleBatch(

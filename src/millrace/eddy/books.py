@@ -29,6 +29,7 @@ class Books:
         busy: Seconds that modules have worked.
         begun: Tuples that have been routed for the first time.
         intermediate: Tuples made by probes that were not yet results.
+        lookups: What lookups are called, by number.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Books:
         self.intermediate = 0
         self._aliases = aliases
         self._joins = joins
+        self.lookups: Sequence[str] = ()
         self._selections = selections
         self._trace = Trace(self.label) if traced else None
         self._orders: Counter[str] = Counter()
@@ -81,6 +83,8 @@ class Books:
             return self._selections[destination.target].label
         if destination.action == "join":
             return self._joins[destination.target]
+        if destination.action == "lookup":
+            return self.lookups[destination.target]
         return self._aliases[destination.target]
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
@@ -131,6 +135,8 @@ class Books:
                 return "Profile", "profile"
             case (Signature(), Destination("settle", target)):
                 return self._selections[target].name, "settle"
+            case (Signature(), Destination("lookup", target)):
+                return self.lookups[target], "lookup"
             case (Signature(), Destination("join", target)):
                 return self._joins[target], "join"
             case (Signature(), Destination(action, target)):

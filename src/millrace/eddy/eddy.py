@@ -8,31 +8,37 @@ and has passed every predicate is a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
+from millrace.eddy.access import Access, AccessModules
 from millrace.eddy.admission import singletons
 from millrace.eddy.architectures import policy_of, state_of
 from millrace.eddy.books import Books
 from millrace.eddy.buffer import Buffer, Work
+from millrace.eddy.candidates import Candidates
 from millrace.eddy.lessons import Lessons, recall, share
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.pace import Pace
+from millrace.eddy.partial import collected, passed, remaining, undisturbed
+from millrace.eddy.preference import Preference
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
-from millrace.eddy.schedule import Schedule
+from millrace.eddy.schedule import STALLED, Arrival, Schedule, Source
 from millrace.eddy.selecting import Selecting, selections_of
-from millrace.errors import InputError
-from millrace.expressions import Call
+from millrace.eddy.sharing import unshared
+from millrace.eddy.watermark import Watermark
+from millrace.errors import StateError
+from millrace.expressions import Call, Predicate
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
 from millrace.modules import Destination
 from millrace.options import Options
-from millrace.policies import POLICIES, Candidate, Policy
+from millrace.policies import POLICIES, Policy
 from millrace.predicates import Caller
 from millrace.spec import JoinSpec
 from millrace.trees import edge_names
@@ -41,16 +47,17 @@ from millrace.tuples import Signature, TupleBatch
 _CALLED_WINDOW = 4096
 """Tuples that statistics of users' predicates look back on, so that drifting data are followed."""
 
-_SELECTION_GUESS = 1 / 3
-"""Share of tuples a residual predicate is taken to pass before any was seen (System R's guess)."""
-
 
 class Eddy:
     """Runs one select-project-join block over the tuples of one task.
 
     Args:
         spec: The block.
-        sources: Record batches by alias, each with exactly the schema of its relation.
+        sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
+            None, wherever there is nothing at present.
+        access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
+            or instead of them. A relation with several gets set semantics.
+        prefer: Over columns of one relation: results of such tuples are wanted first.
         options: Policy, batch size and the other settings.
         stream: The relation to leave unbuilt; the largest by estimate when it is None.
         schedule: Overrides what ``options.online`` and ``stream`` would choose.
@@ -68,7 +75,7 @@ class Eddy:
     def __init__(
         self,
         spec: JoinSpec,
-        sources: Mapping[str, Iterable[pa.RecordBatch]],
+        sources: Mapping[str, Source],
         options: Options | None = None,
         *,
         stream: str | None = None,
@@ -78,38 +85,48 @@ class Eddy:
         output: Sink | None = None,
         callers: Callable[[int, Call], Caller] | None = None,
         lessons: Lessons | None = None,
+        access: Access | None = None,
+        prefer: Predicate | None = None,
     ) -> None:
         options = options or Options()
+        if options.architecture != "stems":
+            spec, sources = unshared(spec, sources)
         self._spec = spec
-        self._sources = {i: sources[alias] for i, alias in enumerate(spec.aliases)}
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
-        self._schedule = schedule or Schedule.of(spec, online=options.online, stream=stream)
-        unbuilt = self._schedule.unbuilt
-        if unbuilt is not None and spec.relations[unbuilt].distinct:
-            raise InputError(
-                f"relation {spec.aliases[unbuilt]!r} has set semantics and must be built, for duplicates "
-                "are dropped in its SteM; stream another relation"
-            )
-        self._state = state_of(spec, self._graph, self._schedule, options)
         self._clock = clock or WallClock()
+        self._access = AccessModules(spec, self._graph, sources, access or {}, self._clock)
+        online = options.online or self._access.is_asynchronous
+        built = self._access.paths.built(self._graph)
+        self._schedule = schedule or Schedule.of(spec, online=online, stream=stream, built=built)
+        if options.architecture != "stems":
+            self._schedule = self._schedule.for_joins()
+        self._schedule.check(spec, built)
+        self._state = state_of(spec, self._graph, self._schedule, options, self._access.paths)
+        self._access.attach(self._state.stems)
+        self._watermark = Watermark(spec, self._graph, self._state.stems)
+        self._access.check_windows()
+        self._preference = Preference(prefer, spec)
         selections = selections_of(spec, self._clock, options, callers)
         self._output: Sink = output or Output(spec, options.batch_size)
         called = any(isinstance(p, Call) for p in spec.residuals)
         window = _CALLED_WINDOW if called else 2 * options.reoptimize_every
         names = edge_names(spec, self._graph)
         self._books = Books(spec.aliases, names, selections, window, traced=called)
+        self._books.lookups = [self._access.name(i) for i in range(len(self._access.paths.lookups))]
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._lessons = lessons
         recall(lessons, self._books.statistics)
         self._table = RoutingTable(
             policy or POLICIES[policy_of(spec, options)](options),
-            self._candidates,
+            Candidates(self._graph, self._state, self._access, self._books).of,
             Pace(options.reoptimize_every, (lambda: self._books.busy) if called else None).lasting,
             options.reoptimize_every,
             self._decided,
         )
         self._buffer = Buffer()
+        self._rounds = 0
+        self._known_stalled = 0
         self._seconds = 0.0
 
     def run(self) -> Iterator[Any]:
@@ -122,6 +139,7 @@ class Eddy:
         began = self._clock.now()
         try:
             for arrivals in self._arrivals():
+                self._rounds += 1
                 self._admit(arrivals)
                 while (work := self._buffer.pop()) is not None:
                     if isinstance(work, TupleBatch) and is_result(work.signature, self._graph):
@@ -131,13 +149,57 @@ class Eddy:
                 yield from self._output.rest()
                 if self._is_empty():
                     break
-                if self._state.rest():
+                self._expire()
+                if stalled := self._stalled(arrivals):
+                    yield from self._pause(stalled)
+                elif self._state.rest() or self._access.has_changed():
                     self._table.clear()
             yield from self._output.finish()
             share(self._lessons, self._books.statistics)
         finally:
             self._selecting.close()
+            self._access.close()
         self._seconds = self._clock.now() - began
+
+    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield what the data that have arrived join to without some relations, whose columns are null.
+
+        To be called when no tuple is in flight: before or after the run, while a source is asked for more (by
+        the source itself), and when ``run()`` has yielded a batch because every source has stalled. After
+        other batches of ``run()`` there mostly are tuples in flight. The rows have to be taken before
+        ``run()`` goes on. Where windows are, what has been evicted is not part of them.
+
+        Args:
+            missing: Aliases of the relations to do without; join predicates connect the others.
+
+        Raises:
+            InputError: The others are not connected, or one of them is not kept.
+            StateError: Tuples are in flight, or ``run()`` has gone on meanwhile.
+        """
+        if self._buffer.is_flying:
+            raise StateError(
+                "partial results were asked for while tuples are in flight, so some of them might be "
+                "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
+            )
+        span = remaining(self._spec, self._graph, missing, self._schedule.unbuilt)
+        batches = self._state.partial(span, self._limit)
+        self._table.clear()  # other joins may be legal now
+        chosen = (b for batch in batches for b in passed(batch, self._graph, self._selecting))
+        return undisturbed(collected(self._spec, chosen), lambda: self._rounds)
+
+    def _stalled(self, arrivals: list[Arrival]) -> int:
+        """Return the span of stalled relations if all that have not ended have stalled."""
+        if not arrivals or any(batch is not STALLED for _, batch in arrivals):
+            self._known_stalled = 0
+            return 0
+        return sum({1 << role for r, _ in arrivals for role in self._state.stems[r].roles})
+
+    def _pause(self, stalled: int) -> Iterator[Any]:
+        """Do what can be done before a source goes on, and give out what there is; once for each stall."""
+        if stalled != self._known_stalled:
+            self._known_stalled = stalled
+            self._state.precompute(stalled)
+            yield from self._output.pause()
 
     def _advance(self, work: Work) -> None:
         """Route a batch, or go on with a probe, and buffer what comes back."""
@@ -156,6 +218,8 @@ class Eddy:
             self._build(destination.target, batch)
         elif destination.action in ("probe", "join"):
             self._join(destination, batch)
+        elif destination.action == "lookup":
+            self._look_up(destination, batch)
         elif destination.action == "settle":
             self._settle(destination, batch)
         else:
@@ -186,8 +250,15 @@ class Eddy:
         bounced = self._state.build(relation, batch)
         self._book(batch.signature, Destination("build", relation), batch.size, bounced.size, began)
         self._selecting.remember(bounced)
-        self._buffer.push([bounced])
+        for role in self._state.stems[relation].roles:
+            self._buffer.push(self._preference.split(self._state.stems[role].in_role(bounced)))
         self._state.grown(relation, self._buffer)
+
+    def _look_up(self, destination: Destination, batch: TupleBatch) -> None:
+        """Ask an index for what a batch binds; its answers will arrive like other base tuples."""
+        began = self._clock.now()
+        self._access.look_up(destination, batch, self._buffer, self._schedule.unbuilt)
+        self._book(batch.signature, destination, batch.size, batch.size, began)
 
     def _join(self, destination: Destination, batch: TupleBatch) -> None:
         began = self._clock.now()
@@ -219,34 +290,49 @@ class Eddy:
         yield from self._output.add(batch)
         self._books.statistics.update("output", batch.size, batch.size, self._clock.now() - began)
 
-    def _arrivals(self) -> Iterator[list[tuple[int, pa.RecordBatch | None]]]:
+    def _arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
-        rounds = self._schedule.arrivals(self._sources, self._limit)
+        rounds = self._access.rounds(self._schedule, self._limit)
         while True:
             began = self._clock.now()
             arrivals = next(rounds, None)
             if arrivals is None:
                 return
-            seconds = (self._clock.now() - began) / len(arrivals)
+            seconds = (self._clock.now() - began) / max(1, len(arrivals))
             for relation, batch in arrivals:
-                rows = 0 if batch is None else batch.num_rows
+                rows = batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
                 self._books.statistics.update(("scan", relation), rows, rows, seconds)
-            if self._state.grouped:
+            if self._state.grouped or all(batch is STALLED for _, batch in arrivals):
                 yield arrivals
             else:
-                yield from ([arrival] for arrival in arrivals)
+                yield from ([arrival] for arrival in arrivals if arrival[1] is not STALLED)
 
-    def _admit(self, arrivals: list[tuple[int, pa.RecordBatch | None]]) -> None:
+    def _admit(self, arrivals: list[Arrival]) -> None:
         """Make singletons of the base tuples that arrived, or note that a source has ended."""
         for relation, batch in arrivals:
+            if batch is STALLED:
+                continue
             stem = self._state.stems[relation]
             if batch is None:
                 stem.complete = True
+            if not batch:  # an EOT, of the relation or of a binding
                 self._state.grown(relation, self._buffer)
                 continue
-            self._buffer.push([self._singletons(relation, batch)])
+            found = self._singletons(relation, batch)
+            self._buffer.push(self._preference.split(found) if found.signature.built else [found])
+
+    def _expire(self) -> None:
+        """Evict what windows have passed, from the buffer first: it may refer to what is in state."""
+        watermark = self._watermark.value()
+        if watermark is None:
+            return
+        below = self._watermark.due(watermark)
+        if below:
+            self._buffer.expire(self._watermark.windows, watermark)
+        self._state.expire(below, watermark)
 
     def _singletons(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
+        self._watermark.arrive(relation, batch)
         built = relation == self._schedule.unbuilt
         found = singletons(self._state.stems[relation], batch, self._spec.aliases[relation], built=built)
         self._output.arrive(found.size)
@@ -259,28 +345,6 @@ class Eddy:
             for stem in self._state.stems
             if stem.number != self._schedule.unbuilt
         )
-
-    def _candidates(self, signature: Signature) -> list[Candidate]:
-        legal = destinations(signature, self._graph, self._state.joins)
-        found = []
-        for destination in legal:
-            account = self._books.statistics.get((signature, destination))
-            if destination.action in ("probe", "join"):
-                known = self._state.outlook(signature, destination, alone=len(legal) == 1)
-                found.append(
-                    Candidate(destination, known.name, account, known.guess, cumulative=known.cumulative)
-                )
-                continue
-            overall, profile, guess = None, None, _SELECTION_GUESS
-            if destination.action == "build":
-                guess = 1.0
-            else:
-                if destination.action == "select":
-                    overall = self._books.statistics.get(destination)
-                profile = self._books.statistics.profile(signature.span)
-            name = self._books.label(destination)
-            found.append(Candidate(destination, name, account, guess, overall, profile))
-        return found
 
     def _decided(self, signature: Signature, shares: list[tuple[Destination, float]]) -> None:
         self._books.decided(signature, shares)

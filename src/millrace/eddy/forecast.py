@@ -18,9 +18,13 @@ from millrace.spec import JoinSpec
 from millrace.trees import JoinTree, edges_of
 from millrace.tuples import TupleBatch
 
-
 _KEYS = 1024
 """Keys of each relation to sample: fan-outs are known to some percent, and that is enough to compare them."""
+
+_GROWTH = 64.0
+
+_STEADY = 32
+"""An estimate holds at least while no more than one out of so many tuples is new."""
 
 
 class Forecast:
@@ -44,7 +48,7 @@ class Forecast:
         self._of = {r: [k for k in self._samples if k[0] == r] for r in range(graph.relations)}
         self._classes = {edge.ends: edge.classes for edge in edges_of(graph)}
         self._known: dict[tuple[int, int], tuple[int, float]] = {}
-        self._refresh = window // 2
+        self._refresh = window
         self.arrived = [0] * graph.relations
 
     def add(self, batch: TupleBatch) -> None:
@@ -67,20 +71,25 @@ class Forecast:
                 known = fanout(self._samples[near, classes], self._samples[far, classes])
             else:
                 known = float(self.arrived[far])
-            until = arrived + min(self._refresh, arrived // 2)
+            until = arrived + max(min(self._refresh, arrived // 2), arrived // _STEADY)
             self._known[near, far] = until, known
         return known
 
     def cumulative(self, tree: JoinTree, edge: int, span: int) -> float:
-        """Return the tuples expected of one tuple joined with all that lies beyond an edge."""
+        """Return the tuples expected of one tuple joined with all that lies beyond an edge, now or later."""
         near, far = tree.near(edge, span), tree.far(edge, span)
-        result = self.fan(near, far)
+        result = self.fan(near, far) * self._growth(far)
         beyond = tree.beyond(edge, span)
         reached = span & ~beyond | 1 << far
         for onward in tree.border(1 << far):
             if onward != edge and result:
                 result *= self.cumulative(tree, onward, reached)
         return result
+
+    def _growth(self, relation: int) -> float:
+        """Return how many times as large a relation will be; early that is anybody's guess."""
+        arrived = self.arrived[relation]
+        return min(_GROWTH, 1 + self.remaining(relation) / arrived) if arrived else 1.0
 
     def remaining(self, relation: int) -> float:
         """Return how many tuples of a relation are still to come: by estimate, else as many again."""

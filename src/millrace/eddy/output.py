@@ -30,6 +30,9 @@ class Sink(Protocol):
     def rest(self) -> Iterator[Any]:
         """Yield output that is ready when no tuple is in flight."""
 
+    def pause(self) -> Iterator[Any]:
+        """Yield what there is: every source that has not ended has stalled."""
+
     def finish(self) -> Iterator[Any]:
         """Yield what is left."""
 
@@ -58,6 +61,10 @@ class Mask:
         for kept in self._kept:
             yield pa.array(kept)
         self._kept.clear()
+
+    def pause(self) -> Iterator[pa.Array]:
+        """Nothing: masks do not wait for each other."""
+        return iter(())
 
     def finish(self) -> Iterator[pa.Array]:
         """Nothing is left."""
@@ -102,6 +109,13 @@ class Output:
         self._rows += batch.size
         if self._rows >= self._size:
             yield from self._flush()
+
+    def pause(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are ready, or an empty batch."""
+        if self._ready:
+            yield from self._flush()
+        else:
+            yield pa.RecordBatch.from_pylist([], self._schema)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left, and the count of a block that is only counted."""

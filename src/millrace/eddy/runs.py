@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
-
-import pyarrow as pa
 
 from millrace.clock import Clock
 from millrace.eddy.eddy import Eddy
 from millrace.eddy.lessons import Lessons
 from millrace.eddy.output import Sink
-from millrace.eddy.schedule import Schedule
+from millrace.eddy.schedule import Schedule, Source
 from millrace.eddy.static import StaticPlan
 from millrace.expressions import Call
 from millrace.figures import CellFigures
@@ -32,7 +30,7 @@ class Run(Protocol):
 
 def run_of(
     spec: JoinSpec,
-    sources: Mapping[str, Iterable[pa.RecordBatch]],
+    sources: Mapping[str, Source],
     options: Options,
     *,
     stream: str | None = None,

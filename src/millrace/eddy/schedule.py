@@ -8,16 +8,37 @@ n-ary symmetric hash join of section 2.3.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 
+import numpy as np
 import pyarrow as pa
 
+from millrace.clock import Clock, VirtualClock
 from millrace.errors import InputError
+from millrace.relations import codes
 from millrace.spec import JoinSpec
 
-Arrival = tuple[int, pa.RecordBatch | None]
-"""A relation's number with tuples of it, or with None when there will be no more (EOT)."""
+
+class Stalled(Enum):
+    """What a source yields that has nothing at present; it is asked again in the next round."""
+
+    STALLED = "stalled"
+
+
+STALLED = Stalled.STALLED
+Source = Iterable[pa.RecordBatch | Stalled | None]
+"""Record batches of a relation; ``STALLED``, or None, where there is nothing at present."""
+
+Arrival = tuple[int, pa.RecordBatch | Stalled | None]
+"""A relation's number with tuples of it, with None when there will be no more (EOT), or with STALLED."""
+
+POLLED = 0.001
+"""Seconds between two looks at sources that have stalled."""
+
+_NEVER_SEEN = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
@@ -30,12 +51,15 @@ class Schedule:
         order: Relation numbers; read one after the other, the unbuilt one comes last.
         weights: With interleaving, by relation number: how many batches of each arrive while so many of
             another do, empty ones counted; None for a batch of each in turn.
+        times: By relation number, the column that a sliding window goes by. Relations without one are read
+            first, then always that one whose times lag behind, so that nothing waits for long in state.
     """
 
     unbuilt: int | None
     interleaved: bool
     order: tuple[int, ...]
     weights: tuple[float, ...] | None = None
+    times: tuple[str | None, ...] | None = None
 
     @classmethod
     def of(
@@ -52,6 +76,11 @@ class Schedule:
         """
         numbers = range(len(spec.relations))
         by_size = sorted(numbers, key=lambda r: (spec.relations[r].rows or 0, r))
+        windows = [r.window for r in spec.relations]
+        if any(windows) and len(windows) > 1 and stream is None:
+            return cls(
+                None, True, tuple(by_size), times=tuple(None if w is None else w.column for w in windows)
+            )
         if online and len(spec.relations) > 1:
             return cls(None, True, tuple(by_size))
         # Set semantics needs a SteM to find duplicates in.
@@ -80,46 +109,73 @@ class Schedule:
         """Return the schedule for binary joins, which can only leave unbuilt what comes after all else."""
         return replace(self, unbuilt=None) if self.interleaved else self
 
-    def arrivals(
-        self, sources: Mapping[int, Iterable[pa.RecordBatch]], batch_size: int
-    ) -> Iterator[list[Arrival]]:
-        """Yield what arrives, in rounds: all of a round may be built before any of it probes."""
-        pieces = {r: cut(sources[r], batch_size) for r in self.order if r in sources}
-        if not self.interleaved:
-            for relation in pieces:
-                for batch in pieces[relation]:
-                    yield [(relation, batch)]
-                yield [(relation, None)]
-            return
-        open_ = list(pieces)
-        if self.weights is not None:
-            yield from self._weighted(pieces, self.weights)
-            return
-        while open_:
-            arrived: list[Arrival] = [(r, next(pieces[r], None)) for r in open_]
-            yield arrived
-            open_ = [r for r, batch in arrived if batch is not None]
+    def arrivals(self, sources: Mapping[int, Source], batch_size: int) -> Iterator[list[Arrival]]:
+        """Yield what arrives, in rounds: all of a round may be built before any of it probes.
 
-    def _weighted(
-        self, pieces: Mapping[int, Iterator[pa.RecordBatch]], weights: tuple[float, ...]
-    ) -> Iterator[list[Arrival]]:
-        """Yield one arrival at a time, of the relation that lags behind its weight most.
+        A source that stalls holds up no other, but that the unbuilt relation is read when all others have
+        ended. A round in which nothing but STALLED arrives is one in which nothing can be done.
+        """
+        empty = self.weights is not None
+        pieces = {r: cut(sources[r], batch_size, empty=empty) for r in self.order if r in sources}
+        if self.interleaved and self.weights is None and self.times is None:
+            open_ = list(pieces)
+            while open_:
+                arrived: list[Arrival] = [(r, next(pieces[r], None)) for r in open_]
+                yield arrived
+                open_ = [r for r, batch in arrived if batch is not None]
+            return
+        # One arrival at a time, of the relation that has progressed least.
+        progress: dict[int, float] = dict.fromkeys(pieces, 0.0)
+        if self.interleaved and self.times is not None:
+            progress = {r: -np.inf if self.times[r] is None else _NEVER_SEEN for r in pieces}
+        while progress:
+            arrived = []
+            for relation in sorted(progress, key=lambda r: (progress[r], self.order.index(r))):
+                if not self.interleaved and relation == self.unbuilt and len(progress) > 1:
+                    continue
+                batch = next(pieces[relation], None)
+                arrived.append((relation, batch))
+                if batch is None:
+                    del progress[relation]
+                elif batch is not STALLED:
+                    progress[relation] = self._progressed(relation, progress[relation], batch)
+                if batch is not STALLED:
+                    break
+            yield arrived
+
+    def _progressed(self, relation: int, progress: float, batch: pa.RecordBatch) -> float:
+        """Return how far a relation is after one more batch.
 
         A batch that a scan's filters have emptied still takes its time to arrive.
         """
-        progress = dict.fromkeys(pieces, 0.0)
-        while progress:
-            relation = min(progress, key=lambda r: (progress[r], self.order.index(r)))
-            batch = next(pieces[relation], None)
-            if batch is None:
-                del progress[relation]
-            else:
-                progress[relation] += 1 / weights[relation]
-            yield [(relation, batch)]
+        if not self.interleaved:
+            return progress
+        if self.weights is not None:
+            return progress + 1 / self.weights[relation]
+        column = None if self.times is None else self.times[relation]
+        if column is None:
+            return progress
+        times, valid = codes(batch.column(column), batch.schema.field(column).type)
+        known = times if valid is None else times[valid]
+        return int(known[-1]) if len(known) else progress
 
 
-def cut(source: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the source's batches, those larger than ``size`` rows as slices of it."""
+def wait(clock: Clock) -> None:
+    """Let a moment pass while every source has stalled."""
+    if isinstance(clock, VirtualClock):
+        clock.advance(POLLED)
+    else:
+        threading.Event().wait(POLLED)
+
+
+def cut(source: Source, size: int, *, empty: bool = False) -> Iterator[pa.RecordBatch | Stalled]:
+    """Yield the source's batches, those larger than ``size`` rows as slices of it; STALLED for None.
+
+    Batches without a row are left out unless ``empty`` says otherwise.
+    """
     for batch in source:
-        for low in range(0, max(1, batch.num_rows), size):
+        if batch is None or batch is STALLED:
+            yield STALLED
+            continue
+        for low in range(0, max(int(empty), batch.num_rows), size):
             yield batch.slice(low, size)

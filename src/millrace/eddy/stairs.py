@@ -6,13 +6,15 @@ what earlier decisions put into them (EddyJoins; Avnur & Hellerstein 2000).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from millrace.eddy.appraisal import Appraiser
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.forecast import Forecast
+from millrace.eddy.partial import each_once, joined
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.state import Outlook, StateTotals
 from millrace.graph import QueryGraph
@@ -20,8 +22,9 @@ from millrace.migration import Change, MigrationPolicy
 from millrace.modules import Destination, SteM
 from millrace.modules.matching import Array, Matching
 from millrace.modules.placement import Misplaced, Places, misplaced, places_of, settle
-from millrace.modules.stair import StairProbe
+from millrace.modules.stair import Section, StairProbe
 from millrace.modules.stairs import Stairs
+from millrace.modules.storing import BaseTuplesOnly, LongLiving
 from millrace.spec import JoinSpec
 from millrace.trees import JoinTree, spanning_tree, spanning_trees
 from millrace.tuples import Signature, TupleBatch
@@ -46,6 +49,8 @@ class StairState:
         window: Tuples that decisions look back on.
         migration: When state is moved; None for joins that keep it.
         tree: The spanning tree to begin with; by default the pre-optimizer's.
+        footprint: ``"base"`` stores base tuples only: intermediate ones are demoted at once, and made again
+            when they are asked for, so that memory is what SteMs need. Then state does not follow routing.
     """
 
     grouped = False
@@ -58,6 +63,7 @@ class StairState:
         window: int,
         migration: MigrationPolicy | None = None,
         tree: JoinTree | None = None,
+        footprint: Literal["all", "base"] = "all",
     ) -> None:
         self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
         sizes = [r.rows or 0 for r in spec.relations]
@@ -68,6 +74,13 @@ class StairState:
         self._graph = graph
         self._unbuilt = schedule.unbuilt
         self._migration = migration
+        self._footprint = footprint
+        self._watermark: int | None = None
+        windows = Matching(graph).windows
+        if footprint == "base":
+            self.stairs.storing = BaseTuplesOnly()
+        elif migration is not None and windows.span:
+            self.stairs.storing = LongLiving(windows, lambda: self._watermark)
         self._latest: dict[int, int] = {}
         self._serial = 0
         self._places: Places | None = None
@@ -144,14 +157,64 @@ class StairState:
 
     # Moving
 
+    def precompute(self, stalled: int) -> None:
+        """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
+        if self._migration is not None and self._footprint == "all":
+            self.stairs.precompute(stalled)
+            self._note_peak()
+
+    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
+        """Return what STAIRs that face the missing relations hold when everything else is precomputed.
+
+        Where they hold no such tuples, for nothing is waited for there or state may not be moved, base tuples
+        are joined for the occasion.
+        """
+        missing = self._graph.everything & ~span
+        tree = self._connecting(span) if self._migration is not None and self._footprint == "all" else None
+        if not missing or tree is None or not self._are_waited_for(tree, span):
+            return joined(self.stems, self._graph, span, limit)
+        if tree != self.stairs.tree:
+            self.switch(tree)
+        if not self.stairs.precompute(missing):
+            return joined(self.stems, self._graph, span, limit)
+        self._note_peak()
+        return self._facing(span)
+
+    def _are_waited_for(self, tree: JoinTree, span: int) -> bool:
+        """Whether something may still arrive beyond every edge out of a span, so that STAIRs hold state."""
+        open_ = sum(1 << stem.number for stem in self.stems if not stem.complete)
+        return all(tree.beyond(e, 1 << tree.near(e, span)) & open_ for e in tree.border(span))
+
+    def _connecting(self, span: int) -> JoinTree | None:
+        """Return a spanning tree that holds a span together, the present one if it does."""
+        if self.stairs.tree.connected(span):
+            return self.stairs.tree
+        return next((tree for tree in spanning_trees(self._graph) if tree.connected(span)), None)
+
+    def _facing(self, span: int) -> Iterator[TupleBatch]:
+        """Yield the tuples of a span, each once, from the STAIRs at its border."""
+        tree = self.stairs.tree
+        facing = [self.stairs.joins[edge].stairs[tree.near(edge, span)] for edge in tree.border(span)]
+        return each_once([b for stair in facing for b in stair.contents() if b.signature.span == span])
+
+    def expire(self, below: Mapping[int, int], watermark: int) -> None:
+        """Drop what has expired from STAIRs, then from SteMs."""
+        self._watermark = watermark
+        for relation, row in below.items():
+            self.stairs.expire(relation, row)
+            self.stems[relation].evict(row)
+
     def rest(self) -> bool:
         """Let state follow routing as far as the migration policy allows."""
-        self.peak = max(self.peak, self.stairs.tuples + sum(stem.rows for stem in self.stems))
+        self._note_peak()
         if self._migration is None:
             return False
         switched = self._replant()
         self._follow(self._migration)
         return switched
+
+    def _note_peak(self) -> None:
+        self.peak = max(self.peak, self.stairs.tuples + sum(stem.store.held for stem in self.stems))
 
     def _follow(self, policy: MigrationPolicy) -> None:
         """Move misplaced tuples, all of them or those that are worth it, as far as the policy allows."""
@@ -161,10 +224,15 @@ class StairState:
         if not wrong:
             self.stairs.loose = False
             return
+        lazy = self.stairs.storing is not None
+        if lazy:
+            wrong = list(misplaced(self.stairs, self._places, lazy=True))
+        if not wrong or self._footprint == "base":
+            return
         if not policy.weighs:
             everything = sum(one.tuples for one in wrong)
             most = policy.allowance(self._change(everything, 0.0, 0.0))
-            settle(self.stairs, self.edge_of, self._places, most)
+            settle(self.stairs, self.edge_of, self._places, most, lazy=lazy)
             return
         arrived = sum(self.forecast.arrived)
         if arrived < self._next_look and self._looked_at == self._serial:
@@ -184,10 +252,19 @@ class StairState:
             if len(taken) and most > 0:
                 chosen.setdefault(one.misplaced, []).append(taken)
             most -= len(taken)
-        for section, positions in chosen.items():
-            self.stairs.promote(
-                section.edge, section.owner, section.signature, section.place, np.concatenate(positions)
-            )
+        held = {section: self._section(section) for section in chosen}
+        for section, slices in chosen.items():
+            # What a promotion inserts may have demoted some of the next section's tuples.
+            found = self._section(section)
+            if found is None or found is not held[section]:
+                continue
+            positions = np.concatenate(slices)
+            present = found.present(positions)
+            left = positions if present is None else positions[present]
+            self.stairs.promote(section.edge, section.owner, section.signature, section.place, left)
+
+    def _section(self, wrong: Misplaced) -> Section | None:
+        return self.stairs.joins[wrong.edge].stairs[wrong.owner].sections.get(wrong.signature)
 
     def _change(self, tuples: int, cost: float, saving: float) -> Change:
         return Change(

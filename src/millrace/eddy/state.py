@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,11 +72,28 @@ class JoinState(Protocol):
     def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
         """The policy has decided."""
 
+    def expire(self, below: Mapping[int, int], watermark: int) -> None:
+        """No tuple is in flight: drop what has a component of a relation with a row number below these.
+
+        Args:
+            below: By relation; what is below has expired before the
+            watermark: in the unit of the windows' times.
+        """
+
+    def precompute(self, stalled: int) -> None:
+        """No tuple is in flight, and none will be soon: do what can be done without these relations."""
+
+    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
+        """No tuple is in flight: yield the join of what has arrived of relations that predicates connect.
+
+        Predicates that are not join predicates may or may not have been applied, as signatures say.
+        """
+
     def rest(self) -> bool:
         """No tuple is in flight (a point of stasis): state may be moved now.
 
         Returns:
-            Whether other joins are legal from now on.
+            Whether joins were legal that are not, or are legal that were not.
         """
 
     def figures(self) -> StateTotals:

@@ -7,7 +7,7 @@ Plans may be left-deep or bushy. Every predicate is applied as soon as what it r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from millrace.eddy.admission import singletons
 from millrace.eddy.books import Books
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.ready import is_complete, is_result, ready_predicates
-from millrace.eddy.schedule import Schedule
+from millrace.eddy.schedule import STALLED, Arrival, Schedule, Source, wait
 from millrace.eddy.selecting import Selecting, selections_of
-from millrace.errors import OptionError, near
+from millrace.eddy.watermark import Watermark
+from millrace.errors import InputError, OptionError, near
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
@@ -84,7 +85,7 @@ class StaticPlan:
     def __init__(
         self,
         spec: JoinSpec,
-        sources: Mapping[str, Iterable[pa.RecordBatch]],
+        sources: Mapping[str, Source],
         options: Options | None = None,
         *,
         stream: str | None = None,
@@ -104,6 +105,7 @@ class StaticPlan:
         self._clock = clock or WallClock()
         self.plan = plan_of(spec, self._graph, options.order)
         self._stems = [SteM(i, r, self._graph) for i, r in enumerate(spec.relations)]
+        self._watermark = Watermark(spec, self._graph, self._stems)
         stores = {stem.number: stem.store for stem in self._stems}
         matching = Matching(self._graph)
         self._joins = {node.span: BinaryJoin(node.edge, spec, matching, stores) for node in _joins(self.plan)}
@@ -123,20 +125,47 @@ class StaticPlan:
         """
         began = self._clock.now()
         try:
-            for arrivals in self._schedule.arrivals(self._sources, self._limit):
+            for arrivals in self._arrivals():
                 for relation, batch in arrivals:
+                    if batch is STALLED:
+                        continue
                     if batch is None:
                         self._stems[relation].complete = True
                         continue
+                    self._watermark.arrive(relation, batch)
                     for tuples in self._made(self.plan, self._base(relation, batch)):
                         yield from self._emit(tuples)
                 yield from self._output.rest()
                 held = sum(s.tuples for join in self._joins.values() for s in join.stairs.values())
-                self._peak = max(self._peak, held + sum(stem.rows for stem in self._stems))
+                self._peak = max(self._peak, held + sum(stem.store.held for stem in self._stems))
+                self._expire()
             yield from self._output.finish()
         finally:
             self._selecting.close()
         self._seconds = self._clock.now() - began
+
+    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Raise InputError: a plan that does not change makes no partial results."""
+        raise InputError(
+            f"partial results without {list(missing)} of a static plan: its joins wait for each other in a "
+            "fixed order; architecture='stairs', 'stems' or 'joins' can make them"
+        )
+
+    def _arrivals(self) -> Iterator[list[Arrival]]:
+        """Yield rounds of arrivals; while every source has stalled, let time pass."""
+        for arrivals in self._schedule.arrivals(self._sources, self._limit):
+            if any(batch is not STALLED for _, batch in arrivals):
+                yield arrivals
+            else:
+                wait(self._clock)
+
+    def _expire(self) -> None:
+        """Evict what has expired before the watermark."""
+        for relation, below in self._watermark.due(self._watermark.value()).items():
+            for join in self._joins.values():
+                for stair in join.stairs.values():
+                    stair.expire(relation, below)
+            self._stems[relation].evict(below)
 
     def _base(self, relation: int, batch: pa.RecordBatch) -> TupleBatch:
         began = self._clock.now()

@@ -5,14 +5,18 @@ Raman, Deshpande & Hellerstein 2003.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from millrace.eddy.buffer import Buffer
+from millrace.eddy.partial import joined
+from millrace.eddy.paths import Paths
 from millrace.eddy.ready import probes
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.state import Outlook, StateTotals
 from millrace.graph import QueryGraph
 from millrace.modules import Destination, Probe, SteM
+from millrace.modules.inequalities import inequalities
 from millrace.spec import JoinSpec
 from millrace.tuples import Signature, TupleBatch
 
@@ -24,12 +28,20 @@ class SteMs:
         spec: The block.
         graph: Its query graph.
         schedule: Which relation is left unbuilt.
+        paths: Where tuples of each relation come from; by default from one scan each.
     """
 
     grouped = True
 
-    def __init__(self, spec: JoinSpec, graph: QueryGraph, schedule: Schedule) -> None:
-        self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
+    def __init__(
+        self, spec: JoinSpec, graph: QueryGraph, schedule: Schedule, paths: Paths | None = None
+    ) -> None:
+        stems: list[SteM] = []
+        for i, relation in enumerate(spec.relations):
+            lead = stems[graph.leads[i]] if relation.same_as is not None else None
+            stems.append(SteM(i, relation, graph, lead, inequalities(spec, i)))
+        self.stems: Sequence[SteM] = stems
+        self._paths = paths or Paths.scans(graph)
         self._spec = spec
         self._graph = graph
         self._unbuilt = schedule.unbuilt
@@ -39,19 +51,19 @@ class SteMs:
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Insert singletons; they get timestamps where all relations are built."""
         stamp = self._stamp if self._unbuilt is None else None
-        self._stamp += batch.size
+        self._stamp += batch.size * len(self.stems[relation].roles)
         return self.stems[relation].build(batch, stamp)
 
     def joins(self, signature: Signature) -> tuple[Destination, ...]:
         """Return the SteMs that tuples of a signature may probe."""
-        return probes(signature, self._graph, self._unbuilt)
+        return probes(signature, self._graph, self._unbuilt, self._paths)
 
     def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
         """Return what the sizes and keys of a SteM lead to expect."""
         name = self._spec.aliases[destination.target]
         if alone:
             return Outlook(name, 1.0)
-        return Outlook(name, self.stems[destination.target].expected_matches(signature.span))
+        return Outlook(name, self.stems[destination.target].expected_matches(signature))
 
     def start(self, destination: Destination, batch: TupleBatch) -> Probe:
         """Begin to probe a SteM."""
@@ -62,23 +74,61 @@ class SteMs:
         return self.stems[destination.target].probe(probe, limit)
 
     def leave(self, destination: Destination, probe: Probe, buffer: Buffer) -> None:
-        """Hold a tuple of the unbuilt relation that some matches may still come for."""
-        if self._unbuilt is not None and not self.stems[destination.target].complete:
-            # Only a tuple of the unbuilt relation gets here: what is still to come must meet it.
-            buffer.hold(probe.batch, destination.target, probe.end)
+        """Bounce probe tuples back that some matches may be missing for (SteM BounceBack).
+
+        What a scan will bring finds the tuples in their own SteMs, if all of their components are
+        there. Preferred tuples are bounced all the same where an index can be asked (section 4.1).
+        """
+        relation, signature = destination.target, probe.batch.signature
+        stem = self.stems[relation]
+        if stem.complete:
+            return
+        waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
+        lookups = self._paths.bound(signature.span, relation, self._graph)
+        asks = not any(signature.asked >> i & 1 for i in lookups)
+        asks = asks and bool(lookups) and (signature.preferred or not stem.base.scanned)
+        if not waits and not asks:
+            return
+        missing = stem.missing(probe.batch)
+        if not len(missing):
+            return
+        batch = probe.batch if len(missing) == probe.batch.size else probe.batch.take(missing)
+        if asks:
+            prior = replace(signature, prior=relation)
+            buffer.push([replace(batch, signature=prior, seen=probe.end, origin=0)])
+        else:
+            buffer.hold(batch, relation, probe.end)
 
     def grown(self, relation: int, buffer: Buffer) -> None:
         """Release prior probers of the relation's SteM."""
-        buffer.release(relation, self.stems[relation])
+        for role in self.stems[relation].roles:
+            buffer.release(role, self.stems[role])
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
         """Nothing: the state of SteMs does not depend on decisions."""
 
+    def precompute(self, stalled: int) -> None:
+        """Nothing: SteMs hold no intermediate tuples."""
+
+    def partial(self, span: int, limit: int) -> Iterator[TupleBatch]:
+        """Join base tuples by probing the SteMs."""
+        return joined(self.stems, self._graph, span, limit)
+
+    def expire(self, below: Mapping[int, int], watermark: int) -> None:
+        """Drop the base tuples below these row numbers."""
+        for relation, row in below.items():
+            if relation == self._graph.leads[relation]:
+                self.stems[relation].evict(row)
+
     def rest(self) -> bool:
         """Nothing to move."""
-        self._peak = max(self._peak, sum(stem.rows for stem in self.stems))
+        self._peak = max(self._peak, sum(stem.store.held for stem in self._bases()))
         return False
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM."""
-        return StateTotals(tuple(stem.figures() for stem in self.stems if stem.rows), self._peak)
+        return StateTotals(tuple(stem.figures() for stem in self._bases() if stem.rows), self._peak)
+
+    def _bases(self) -> list[SteM]:
+        """Return the SteMs that have tuples of their own."""
+        return [stem for stem in self.stems if stem.number == stem.roles[0]]

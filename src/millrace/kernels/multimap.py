@@ -25,6 +25,9 @@ from numba import njit
 _END = -1
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _DENSE_SPREAD = 16
+_PARTS = 1024
+"""Arrays of keys that are kept as they came, at most, before they are put together."""
+
 _DENSE_ALWAYS = 1 << 16
 _LEAST = int(np.iinfo(np.int64).min)
 _SPREAD = np.uint64(29)
@@ -65,11 +68,12 @@ def _link_hashed(keys, first, last, slots, nexts, shift):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def _link_dense(keys, first, last, heads, nexts, base, offset):  # type: ignore[no-untyped-def]
-    """Link rows ``first`` to ``last``; the key of a row stands ``offset`` places before it."""
+def _link_dense(keys, first, heads, nexts, base):  # type: ignore[no-untyped-def]
+    """Link rows ``first``, ``first + 1``, … with these keys."""
     distinct = 0
-    for row in range(first, last):
-        slot = keys[row - offset] - base
+    for place in range(len(keys)):
+        row = first + place
+        slot = keys[place] - base
         head = heads[slot]
         distinct += head == _END
         nexts[row] = head
@@ -215,47 +219,67 @@ class Multimap:
         if self.rows > len(self._nexts):
             self._nexts = _grown(self._nexts, self.rows)
         self._pending.append(codes)
-        if not self._fits():
-            self._address()
+        if len(self._pending) > _PARTS:
+            self._settle()
+        if not self._fits() and not self._address():
             first, self.distinct = 0, 0
-        if self._base is not None:
-            keys, offset = (codes, first) if first else (self._settled(), 0)
-            link = _link_dense(keys, first, self.rows, self._slots, self._nexts, self._base, offset)
+        if self._base is None:
+            self._settle()
+            keys = self._keys
+            self.distinct += _link_hashed(keys, first, self.rows, self._slots, self._nexts, self._shift)
+        elif first:
+            self._link(codes, first)
         else:
-            keys = self._settled()
-            link = _link_hashed(keys, first, self.rows, self._slots, self._nexts, self._shift)
-        self.distinct += link
+            row = self.rows - sum(map(len, self._pending))
+            self._link(self._keys[:row], 0)
+            for part in self._pending:
+                self._link(part, row)
+                row += len(part)
 
-    def _settled(self) -> np.ndarray:
-        """Return all keys side by side."""
-        if self._pending:
-            if self.rows > len(self._keys):
-                kept = self.rows - sum(map(len, self._pending))
-                self._keys = _grown(self._keys[:kept], max(self.rows, 2 * len(self._keys)))
-            low = self.rows - sum(map(len, self._pending))
-            for codes in self._pending:
-                self._keys[low : low + len(codes)] = codes
-                low += len(codes)
-            self._pending.clear()
-        return self._keys
+    def _link(self, codes: np.ndarray, first: int) -> None:
+        """Link rows from ``first`` on, which have these codes, by dense addressing."""
+        self.distinct += _link_dense(codes, first, self._slots, self._nexts, self._base)
+
+    def _settle(self) -> None:
+        """Put all keys side by side."""
+        low = self.rows - sum(map(len, self._pending))
+        if self.rows > len(self._keys):
+            self._keys = _grown(self._keys[:low], max(self.rows, 2 * len(self._keys)))
+        for codes in self._pending:
+            self._keys[low : low + len(codes)] = codes
+            low += len(codes)
+        self._pending.clear()
 
     def _fits(self) -> bool:
         if self._base is not None:
             return self._low >= self._base and self._high < self._base + len(self._slots)
         return 4 * self.rows <= 3 * len(self._slots)
 
-    def _address(self) -> None:
-        """Choose the addressing for the codes seen so far, with room for as many again."""
+    def _address(self) -> bool:
+        """Choose the addressing for the codes seen so far, with room for as many again.
+
+        Returns:
+            Whether the rows linked so far are still linked.
+        """
         spread = self._high - self._low + 1
-        if spread <= max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
-            # Room on both sides, or every new extreme of randomly ordered codes would rebuild it.
-            self._base = max(self._low - spread // 8, _LEAST)
-            self._slots = np.full(spread + spread // 4, _END, np.int32)
-        else:
+        if spread > max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
             bits = max(12, (2 * self.rows - 1).bit_length())
             self._base = None
             self._shift = np.uint64(64 - bits)
             self._slots = np.full(1 << bits, _END, np.int64)
+            return False
+        # Room on both sides, or every new extreme of randomly ordered codes would move it.
+        base = max(self._low - spread // 8, _LEAST)
+        end = self._high + 1 + spread // 8
+        if self._base is None:
+            self._base = base
+            self._slots = np.full(end - base, _END, np.int32)
+            return False
+        old, base = self._base, min(base, self._base)
+        slots = np.full(max(end, old + len(self._slots)) - base, _END, np.int32)
+        slots[old - base : old - base + len(self._slots)] = self._slots
+        self._base, self._slots = base, slots
+        return True
 
     def probe(self, codes: np.ndarray, low: int = 0, high: np.ndarray | None = None) -> Walk:
         """Begin to match probe tuples with rows.

@@ -12,11 +12,13 @@ class Destination:
 
     Attributes:
         action: ``"build"`` or ``"probe"`` a SteM; ``"join"``: insert into a STAIR and probe its dual;
-            ``"select"`` by a residual predicate; ``"profile"``:
-            evaluate every predicate that is ready on every tuple, and keep the outcomes together;
-            ``"settle"``: give a predicate that raised its last word on tuples that nothing else rejects.
-        target: The relation's number, the spanning tree's edge, or the residual predicate's; 0 for a profile.
+            ``"lookup"``: ask an index access module for matches; ``"select"`` by a residual predicate;
+            ``"profile"``: evaluate every predicate that is ready on every tuple, and keep the outcomes
+            together; ``"settle"``: give a predicate that raised its last word on tuples that nothing
+            else rejects.
+        target: The number of the relation, the lookup, the spanning tree's edge or the residual
+            predicate; 0 for a profile.
     """
 
-    action: Literal["build", "probe", "join", "select", "profile", "settle"]
+    action: Literal["build", "probe", "join", "lookup", "select", "profile", "settle"]
     target: int

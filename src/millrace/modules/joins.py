@@ -9,7 +9,7 @@ second phase of a hash join.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from millrace.modules.matching import Matching
 from millrace.modules.stair import STAIR, StairProbe
@@ -56,7 +56,13 @@ class BinaryJoin:
         return self.stairs[b if stair.owner == a else a]
 
     def route(
-        self, batch: TupleBatch, *, kept: bool = True, merged: bool = False, skip: int = 0
+        self,
+        batch: TupleBatch,
+        *,
+        kept: bool = True,
+        merged: bool = False,
+        skip: int = 0,
+        stored: Sequence[TupleBatch] | None = None,
     ) -> StairProbe:
         """Insert tuples on their side and begin to probe the other.
 
@@ -65,10 +71,14 @@ class BinaryJoin:
             kept: False when everything on the other side has arrived: nothing will ever look for them.
             merged: Enforce Invariant B, for state has been moved.
             skip: Leave out matches that would span these relations.
+            stored: What to insert instead of the tuples: parts of them.
         """
         near = self.near(batch)
         codes = near.codes(batch)
-        if kept and merged:
+        if kept and stored is not None:
+            for part in stored:
+                near.merge(part)
+        elif kept and merged:
             near.merge(batch)
         elif kept:
             near.insert(batch, codes)

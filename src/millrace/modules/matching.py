@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from millrace.graph import QueryGraph
 from millrace.kernels import combine
+from millrace.modules.windows import Windows
 from millrace.relations import KeyLayout, RelationStore
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,6 +29,7 @@ class Matching:
     def __init__(self, graph: QueryGraph) -> None:
         self.graph = graph
         self.layouts = [KeyLayout.of(graph, r) for r in range(graph.relations)]
+        self.windows = Windows(graph, self.layouts)
 
     def member(self, relations: Mapping[int, Array], attribute: int) -> tuple[int, int]:
         """Return the relation of a tuple, and its key, that have the attribute class."""
@@ -43,7 +45,7 @@ class Matching:
         coded = []
         for attribute in classes:
             relation, key = self.member(rows, attribute)
-            coded.append(_taken(stores[relation].codes(key), rows[relation]))
+            coded.append(stores[relation].coded(key, rows[relation]))
         return combined(coded)
 
     def decides(self, relation: int, classes: Classes) -> bool:
@@ -69,7 +71,7 @@ class Matching:
             b, theirs = self.member(other[1], attribute)
             rows_a = one[1][a] if left is None else one[1][a][left]
             rows_b = other[1][b] if right is None else other[1][b][right]
-            equal = one[0][a].codes(mine)[rows_a] == other[0][b].codes(theirs)[rows_b]
+            equal = one[0][a].coded(mine, rows_a) == other[0][b].coded(theirs, rows_b)
             key = self.layouts[a].keys[mine]
             if not key.exact:
                 x = pc.cast(one[0][a].gather(key.name, rows_a), key.type)
@@ -86,10 +88,3 @@ def combined(coded: Sequence[Array]) -> Array:
     for codes in coded[1:]:
         result = combine(result, codes)
     return result
-
-
-def _taken(codes: Array, rows: Array) -> Array:
-    """Gather codes; tuples that lie side by side are a slice."""
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (rows[1:] - rows[:-1] == 1).all():
-        return codes[rows[0] : rows[0] + len(rows)]
-    return codes[rows]

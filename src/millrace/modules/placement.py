@@ -65,12 +65,21 @@ def places_of(tree: JoinTree, route: Route) -> Places:
     return frozenset((span, edge) for (edge, _), spans in stored.items() for span in spans)
 
 
-def misplaced(stairs: Stairs, places: Places) -> Iterator[Misplaced]:
-    """Yield the sections that are to be moved, demotions first: they make room for what is promoted."""
+def misplaced(stairs: Stairs, places: Places, *, lazy: bool = False) -> Iterator[Misplaced]:
+    """Yield the sections that are to be moved, demotions first: they make room for what is promoted.
+
+    Args:
+        stairs: The state.
+        places: Where tuples belong.
+        lazy: Leave parts of what belongs into the same STAIR: they were stored instead of it on purpose.
+    """
     found = []
     for edge, stair in stairs.stairs():
         for signature, section in stair.sections.items():
             if not section.live or (signature.span, edge) in places:
+                continue
+            span, owner = signature.span, stair.owner
+            if lazy and any(e == edge and s >> owner & 1 and not span & ~s for s, e in places):
                 continue
             border = stairs.tree.border(signature.span)
             parts = [
@@ -84,7 +93,7 @@ def misplaced(stairs: Stairs, places: Places) -> Iterator[Misplaced]:
     yield from sorted(found, key=lambda m: (m.place != m.edge, m.edge, m.signature.span))
 
 
-def settle(stairs: Stairs, route: Route, places: Places, most: int) -> int:
+def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: bool = False) -> int:
     """Move misplaced tuples, at most ``most`` of them; return how many were moved.
 
     When nothing is left to move, B+ holds by itself again and insertions are as cheap as before.
@@ -94,6 +103,7 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int) -> int:
         route: Where tuples of each span go,
         places: and what follows from it.
         most: Tuples to move.
+        lazy: As for :func:`misplaced`; then insertions go on enforcing B.
     """
     moved = 0
     steps = _STEPS * stairs.tree.relations
@@ -103,9 +113,9 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int) -> int:
             stairs.replant(stairs.tree, route)
             break
         steps -= 1
-        wrong = next(misplaced(stairs, places), None)
+        wrong = next(misplaced(stairs, places, lazy=lazy), None)
         if wrong is None:
-            stairs.loose = False
+            stairs.loose = stairs.loose and lazy
             break
         stair = stairs.joins[wrong.edge].stairs[wrong.owner]
         count = min(wrong.tuples, most - moved)

@@ -34,6 +34,7 @@ from millrace.modules.joins import BinaryJoin
 from millrace.modules.matching import Array, Matching
 from millrace.modules.stair import STAIR, StairProbe, distinct
 from millrace.modules.stem import SteM
+from millrace.modules.storing import Storing
 from millrace.spec import JoinSpec
 from millrace.trees import JoinTree, edge_names
 from millrace.tuples import Signature, TupleBatch
@@ -42,6 +43,9 @@ Route = Callable[[int], int]
 """Returns the edge that tuples of a span, which leaves some relation out, are routed to."""
 
 _PIECE = 65_536
+
+_STEPS = 16
+"""Sections to promote one after the other, per relation, before the rest is left for later."""
 
 
 class Stairs:
@@ -57,6 +61,7 @@ class Stairs:
         loose: Whether state has been moved in a way that leaves B+ to insertions.
         moved: Stored tuples demoted or promoted so far.
         recomputed: Tuples made by moving state so far.
+        storing: What is stored of intermediate tuples; None for all of them as they are.
     """
 
     def __init__(self, spec: JoinSpec, graph: QueryGraph, tree: JoinTree, stems: Sequence[SteM]) -> None:
@@ -64,6 +69,7 @@ class Stairs:
         self.loose = False
         self.moved = 0
         self.recomputed = 0
+        self.storing: Storing | None = None
         self._spec = spec
         self._graph = graph
         self._stems = stems
@@ -101,15 +107,32 @@ class Stairs:
             if stair.sections and not self.is_open(edge, stair.owner):
                 stair.sections.clear()
 
+    def expire(self, relation: int, below: int) -> None:
+        """Remove tuples with a component of a relation whose row number is below this one, everywhere.
+
+        To be called before base tuples are evicted: nothing held refers to one that is gone.
+        """
+        for _, stair in self.stairs():
+            stair.expire(relation, below)
+
     # Routing
 
     def route(self, edge: int, batch: TupleBatch, skip: int = 0) -> StairProbe:
         """Insert tuples into a STAIR and begin to probe its dual."""
         span = batch.signature.span
         kept = self.is_open(edge, self.tree.near(edge, span))
+        return self._route(edge, batch, skip, kept=kept)
+
+    def _route(self, edge: int, batch: TupleBatch, skip: int, *, kept: bool) -> StairProbe:
+        join, span = self.joins[edge], batch.signature.span
         # A base tuple that has just come agrees with nothing stored.
-        merged = self.loose and span & (span - 1) != 0
-        return self.joins[edge].route(batch, kept=kept, merged=merged, skip=skip)
+        intermediate = span & (span - 1) != 0
+        stored = None
+        if kept and intermediate and self.storing is not None:
+            stored = self.storing.parts(join.near(batch), batch, self.tree)
+            self.loose = self.loose or stored is not None
+        merged = self.loose and intermediate
+        return join.route(batch, kept=kept, merged=merged, skip=skip, stored=stored)
 
     # State management
 
@@ -187,11 +210,12 @@ class Stairs:
             route: Where tuples of each span go from now on.
         """
         self.moved += self.tuples
+        self.loose = False
         self._grow(tree)
         everything = self._graph.everything
         coming = everything
         for stem in self._stems:
-            for low in range(0, stem.rows, _PIECE):
+            for low in range(stem.store.first, stem.rows, _PIECE):
                 rows = np.arange(low, min(low + _PIECE, stem.rows), dtype=np.int32)
                 base = TupleBatch(Signature(1 << stem.number), {stem.number: rows}, {stem.number: stem.store})
                 waiting = [base]
@@ -201,7 +225,7 @@ class Stairs:
                     edge = route(batch.signature.span)
                     near = self.tree.near(edge, batch.signature.span)
                     kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
-                    probe = self.joins[edge].route(batch, kept=kept, skip=everything)
+                    probe = self._route(edge, batch, everything, kept=kept)
                     while not probe.is_done:
                         found = self.joins[edge].matches(probe, _PIECE)
                         self.recomputed += found.size
@@ -209,7 +233,42 @@ class Stairs:
                             waiting.append(found)
             coming &= ~(1 << stem.number)
         self.close()
-        self.loose = False
+
+    def precompute(self, missing: int) -> bool:
+        """Join what waits for relations that have stalled, as far as the other relations can (section 3.3).
+
+        Every tuple in a STAIR that faces a missing relation, and has components of others alone, becomes its
+        matches with all others that the tree connects without the missing ones. By invariant A, each result
+        of joining those is then in one of these STAIRs. Cross products are left for later.
+
+        Args:
+            missing: Span of the relations that have stalled; whether tuples of them have arrived or not.
+
+        Returns:
+            Whether all of it is done.
+        """
+        everything = self._graph.everything
+        steps = _STEPS * self.tree.relations
+        for edge, stair in self.stairs():
+            far = self.tree.far(edge, 1 << stair.owner)
+            if missing >> stair.owner & 1 or not missing >> far & 1:
+                continue
+            whole = self.tree.reached(stair.owner, everything & ~missing)
+            while steps and (found := self._unfinished(stair, whole)) is not None:
+                signature, via = found
+                self.promote(edge, stair.owner, signature, via)
+                steps -= 1
+        return steps > 0
+
+    def _unfinished(self, stair: STAIR, whole: int) -> tuple[Signature, int] | None:
+        """Return a section that could be joined with more of a span, and by which edge."""
+        for signature, section in stair.sections.items():
+            if section.live and not signature.span & ~whole:
+                for via in self.tree.border(signature.span):
+                    inside = whole >> self.tree.far(via, signature.span) & 1
+                    if inside and self.tree.by_number[via].classes:
+                        return signature, via
+        return None
 
     def _stair(self, edge: int, owner: int, signature: Signature, positions: Array | None) -> STAIR:
         if edge not in self.joins or owner not in self.joins[edge].stairs:

@@ -1,8 +1,9 @@
 """Base tuples and their join keys."""
 
+from millrace.relations.code_column import MOST_ROOM
 from millrace.relations.keys import codes, is_exact, is_key_type
 from millrace.relations.layout import KeyLayout
-from millrace.relations.store import MOST_ROOM, KeyColumn, RelationStore, keyed
+from millrace.relations.store import KeyColumn, RelationStore, keyed
 
 __all__ = [
     "MOST_ROOM",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from millrace.errors import ExecutionError
 from millrace.kernels import MAX_ROWS
+from millrace.relations.code_column import CodeColumn
 from millrace.relations.keys import codes, is_exact
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,28 +64,42 @@ class RelationStore:
     Args:
         schema: The relation's columns.
         keys: The columns whose codes are kept.
+        room: Rows to make room for at once; as many as are expected spare copies.
+
+    Attributes:
+        rows: Rows appended so far: the number that the next one gets.
+        first: Rows below this number have been forgotten; their numbers are never given again.
     """
 
-    def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn]) -> None:
+    def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn], room: int = 0) -> None:
         self.schema = schema
         self.keys = tuple(keys)
         self.rows = 0
+        self.first = 0
+        self._base = 0
         self._chunks: list[pa.RecordBatch] = []
         self._starts: list[int] = []
-        self._codes: list[Array] = [np.empty(0, np.int64) for _ in keys]
+        self._codes = [CodeColumn(room) for _ in keys]
 
     @classmethod
     def single(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], coded: list[Array]) -> RelationStore:
         """Return a store that holds one batch of a relation that is streamed without being kept."""
         store = cls(batch.schema, keys)
         store.rows = batch.num_rows
-        store._chunks, store._starts, store._codes = [batch], [0], coded
+        store._chunks, store._starts = [batch], [0]
+        store._codes = [CodeColumn.of(values) for values in coded]
         return store
 
     @property
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
-        return sum(int(c.nbytes) for c in self._chunks) + sum(int(c.nbytes) for c in self._codes)
+        # Room that was made and is not filled takes no memory yet.
+        return sum(int(c.nbytes) for c in self._chunks) + 8 * len(self._codes) * (self.rows - self._base)
+
+    @property
+    def held(self) -> int:
+        """Number of rows that have not been forgotten."""
+        return self.rows - self.first
 
     def append(self, batch: pa.RecordBatch, coded: Sequence[Array]) -> None:
         """Append the batch's rows with their key codes (one array a key, in the order of ``keys``)."""
@@ -93,23 +108,47 @@ class RelationStore:
             raise ExecutionError(
                 f"one cell got more than {MAX_ROWS} rows of a relation; more cells would make each smaller"
             )
-        for i, values in enumerate(coded):
-            if last > len(self._codes[i]):
-                grown = np.empty(max(last, 2 * len(self._codes[i]), 1024), np.int64)
-                grown[:first] = self._codes[i][:first]
-                self._codes[i] = grown
-            self._codes[i][first:last] = values
+        for column, values in zip(self._codes, coded, strict=True):
+            column.append(values)
         self._chunks.append(batch)
         self._starts.append(first)
         self.rows = last
 
     def codes(self, key: int) -> Array:
-        """Return the codes of key number ``key``, shape ``(rows,)``, without a copy."""
-        return self._codes[key][: self.rows]
+        """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""
+        return self._codes[key].all()[self.first - self._base :]
+
+    def coded(self, key: int, rows: Array) -> Array:
+        """Return the codes of key number ``key`` at these row numbers; of rows side by side a view."""
+        if is_run(rows):
+            low = int(rows[0]) - self._base
+            return self._codes[key].between(low, low + len(rows))
+        taken: Array = self._codes[key].all()[rows - self._base if self._base else rows]
+        return taken
+
+    def forget(self, below: int) -> None:
+        """Drop the rows below this number; the others keep their numbers.
+
+        Memory that holds more forgotten rows than others is copied together and freed, so that
+        forgetting costs O(1) a row over time.
+        """
+        self.first = max(self.first, min(below, self.rows))
+        starts = [*self._starts[1:], self.rows]
+        gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
+        del self._chunks[:gone], self._starts[:gone]
+        if self._chunks and self.schema.names:
+            dead, size = self.first - self._starts[0], self._chunks[0].num_rows
+            if dead > size - dead:
+                self._chunks[0] = self._chunks[0].take(pa.array(np.arange(dead, size)))
+                self._starts[0] = self.first
+        if self.first - self._base > self.held:
+            for column in self._codes:
+                column.drop(self.first - self._base)
+            self._base = self.first
 
     def chunk(self, rows: Array) -> pa.RecordBatch:
         """Return the rows as one batch; the whole of a single-batch store without a copy."""
-        if len(self._chunks) == 1 and len(rows) == self.rows:
+        if len(self._chunks) == 1 and len(rows) == self._chunks[0].num_rows and is_run(rows):
             return self._chunks[0]
         if not self.schema.names:
             return self._chunks[0].slice(0, len(rows))
@@ -121,10 +160,11 @@ class RelationStore:
         """Return the column's values at these row numbers, in their order."""
         place = self.schema.get_field_index(column)
         self._merge()
-        if len(self._chunks) == 1 and _is_run(rows):
-            return self._chunks[0].column(place).slice(int(rows[0]), len(rows))
+        if len(self._chunks) == 1 and is_run(rows):
+            return self._chunks[0].column(place).slice(int(rows[0]) - self._starts[0], len(rows))
         if len(self._chunks) == 1:
-            return self._chunks[0].column(place).take(pa.array(rows))
+            start = self._starts[0]
+            return self._chunks[0].column(place).take(pa.array(rows - start if start else rows))
         if not self._chunks:
             return pa.nulls(0, self.schema.field(place).type)
         owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
@@ -166,7 +206,7 @@ class RelationStore:
                 first += batch.num_rows
 
 
-def _is_run(rows: Array) -> bool:
+def is_run(rows: Array) -> bool:
     """Whether the row numbers count up one by one, so that a slice will do."""
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False

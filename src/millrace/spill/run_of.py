@@ -11,6 +11,7 @@ from millrace.clock import Clock
 from millrace.eddy import Run
 from millrace.eddy.lessons import Lessons
 from millrace.eddy.output import Sink
+from millrace.errors import InputError
 from millrace.expressions import Call
 from millrace.options import Options
 from millrace.predicates import Caller
@@ -48,6 +49,11 @@ def run_of(
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
     """
     options = options or Options()
+    if options.memory_budget is not None and any(r.window for r in spec.relations):
+        raise InputError(
+            "option memory_budget is set for a join with sliding windows, whose tuples would be joined out "
+            "of order of time; expected one of the two: windows bound the state by themselves"
+        )
     spills = options.memory_budget is not None and len(spec.relations) > 1
     make = SpillingEddy if spills else eddy.run_of
     return make(

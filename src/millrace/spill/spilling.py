@@ -228,6 +228,9 @@ class _Unfinished:
     def rest(self) -> Iterator[Any]:
         return self._sink.rest()
 
+    def pause(self) -> Iterator[Any]:
+        return self._sink.pause()
+
     def finish(self) -> Iterator[Any]:
         return iter(())
 
