@@ -1,4 +1,4 @@
-"""A sample of the eddy's law on Spark: one cell and many cells give DuckDB's multiset."""
+"""A sample of the eddy's law on Spark: one cell and many, every architecture, give DuckDB's multiset."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ SETTINGS = (
     Options(placement="hypercube", cells=4, batch_size=3, policy="random"),
     Options(placement="auto", cells=2, batch_size=2),
     Options(placement="hypercube", cells=4, online=True, policy="rank", batch_size=1),
+    Options(architecture="joins", placement="hypercube", cells=1, online=True, policy="random"),
+    Options(architecture="stairs", cells=3, online=True, migration="eager", batch_size=2, reoptimize_every=2),
+    Options(architecture="static", placement="hypercube", cells=2),
+    Options(memory_budget=50_000, placement="hypercube", cells=2, batch_size=3),
 )
 NUMBERS = itertools.count()
 
 
 @pytest.mark.slow
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
