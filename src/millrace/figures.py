@@ -12,11 +12,11 @@ class ModuleFigures:
 
     Attributes:
         name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
-        action: ``"scan"``, ``"build"``, ``"probe"``, ``"select"``, ``"profile"``, ``"settle"`` or
-            ``"output"``; under a memory budget also ``"write"``, ``"read"`` and ``"join"``.
+        action: ``"scan"``, ``"build"``, ``"probe"``, ``"join"``, ``"lookup"``, ``"select"``, ``"profile"``,
+            ``"settle"`` or ``"output"``; under a memory budget also ``"write"`` and ``"read"``.
         tuples_in: Tuples sent to the module.
         tuples_out: Tuples it returned.
-        calls: Batches sent to it.
+        calls: Batches sent to it; of an index join's lookups, the bindings that were asked for.
         seconds: Wall time spent in it. What a profile spends counts at each of its predicates too.
         evaluated: Rows that a user's predicate was called for, repeated calls included.
         bytes: For ``"write"`` and ``"read"``, tuples that were spilled: their size in the files.

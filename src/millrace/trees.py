@@ -7,11 +7,12 @@ joins along the tree return. A tree may be exchanged for another while the query
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 
+from millrace.errors import InputError
 from millrace.graph import QueryGraph
 from millrace.spec import JoinSpec
 
@@ -117,13 +118,29 @@ def edges_of(graph: QueryGraph) -> tuple[Edge, ...]:
     return tuple(Edge(i, (a, b), graph.bound(1 << a, b)) for i, (a, b) in enumerate(pairs))
 
 
-def edge_names(spec: JoinSpec, graph: QueryGraph) -> tuple[str, ...]:
-    """Return what the joins along all pairs of relations are called, such as ``HashJoin(r.a = s.b)``."""
+def edge_names(spec: JoinSpec, graph: QueryGraph, leaves: int = 0) -> tuple[str, ...]:
+    """Return what the joins along all pairs of relations are called, such as ``HashJoin(r.a = s.b)``.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        leaves: Span of relations that are asked by index alone.
+    """
     names = []
     for edge in edges_of(graph):
+        inner = [end for end in edge.ends if leaves >> end & 1]
+        if inner and edge.classes:
+            names.append(index_join_name(spec, graph, edge, inner[0]))
+            continue
         sides = [side_name(spec, graph, edge, end) for end in edge.ends]
         names.append(f"HashJoin({' = '.join(sides)})" if edge.classes else f"RippleJoin({' × '.join(sides)})")
     return tuple(names)
+
+
+def index_join_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, inner: int) -> str:
+    """Return what the join along an edge is called if one end is asked by its index alone."""
+    (outer,) = (end for end in edge.ends if end != inner)
+    return f"IndexJoin({side_name(spec, graph, edge, outer)} = {side_name(spec, graph, edge, inner)})"
 
 
 def side_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, end: int) -> str:
@@ -132,21 +149,35 @@ def side_name(spec: JoinSpec, graph: QueryGraph, edge: Edge, end: int) -> str:
     return ", ".join(f"{alias}.{graph.classes[c].columns(end)[0]}" for c in edge.classes) or alias
 
 
-def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:
+def spanning_trees(
+    graph: QueryGraph, most: int = 256, leaves: int = 0, barred: Collection[int] = ()
+) -> Iterator[JoinTree]:
     """Yield spanning trees that use no more cross products than needed, at most ``most`` of them.
 
     Trees come in the order of their edges' numbers, after steps that grow with a power of the number of
     relations, however many trees there are.
+
+    Args:
+        graph: The query graph.
+        most: Trees to yield.
+        leaves: Span of relations that may only be leaves, and no neighbours of each other, tied by equality.
+        barred: Numbers of edges that may not lead to such a leaf.
+
+    Raises:
+        InputError: No tree has all of these as leaves.
     """
-    everything = edges_of(graph)
-    linked = _groups(list(range(graph.relations)), [e for e in everything if e.classes])
-    useful = [e for e in everything if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
+    core, outer = _legal(graph, leaves, barred)
+    linked = _groups(list(range(graph.relations)), [e for e in core if e.classes])
+    useful = [e for e in core if e.classes or linked[e.ends[0]] != linked[e.ends[1]]]
+    useful = sorted([*useful, *outer], key=lambda e: e.number)
 
     def rank(edges: Sequence[Edge]) -> int:
         """Return the most of the edges that one tree may have."""
-        joined = _groups(list(range(graph.relations)), [e for e in edges if e.classes])
-        products = _groups(linked, [e for e in edges if not e.classes])
-        return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products))
+        inner = [e for e in edges if not _leaf(e, leaves)]
+        tied = len({_leaf(e, leaves) for e in edges} - {0})
+        joined = _groups(list(range(graph.relations)), [e for e in inner if e.classes])
+        products = _groups(linked, [e for e in inner if not e.classes])
+        return graph.relations - len(set(joined)) + len(set(linked)) - len(set(products)) + tied
 
     def complete(chosen: tuple[Edge, ...], first: int) -> Iterator[tuple[Edge, ...]]:
         """Yield the trees that have the chosen edges and else only such from place ``first`` on."""
@@ -164,7 +195,9 @@ def spanning_trees(graph: QueryGraph, most: int = 256) -> Iterator[JoinTree]:
         yield JoinTree(graph.relations, edges)
 
 
-def spanning_tree(graph: QueryGraph, sizes: Sequence[int]) -> JoinTree:
+def spanning_tree(
+    graph: QueryGraph, sizes: Sequence[int], leaves: int = 0, barred: Collection[int] = ()
+) -> JoinTree:
     """Choose a tree without knowing selectivities (the pre-optimizer).
 
     Equality edges come first, those on several attributes before those on one, small relations before
@@ -173,7 +206,13 @@ def spanning_tree(graph: QueryGraph, sizes: Sequence[int]) -> JoinTree:
     Args:
         graph: The query graph.
         sizes: Rows of each relation, as far as known.
+        leaves: Span of relations that may only be leaves, and no neighbours of each other, tied by equality.
+        barred: Numbers of edges that may not lead to such a leaf.
+
+    Raises:
+        InputError: No tree has all of these as leaves.
     """
+    core, outer = _legal(graph, leaves, barred)
 
     def price(edge: Edge) -> tuple[bool, int, int, tuple[int, int]]:
         a, b = edge.ends
@@ -181,12 +220,36 @@ def spanning_tree(graph: QueryGraph, sizes: Sequence[int]) -> JoinTree:
 
     chosen: list[Edge] = []
     group = list(range(graph.relations))
-    for edge in sorted(edges_of(graph), key=price):
+    # Leaves come last: what leads to them connects nothing else.
+    for edge in (*sorted(core, key=price), *sorted(outer, key=price)):
         a, b = (group[end] for end in edge.ends)
         if a != b:
             chosen.append(edge)
             group = [a if g == b else g for g in group]
     return JoinTree(graph.relations, tuple(chosen))
+
+
+def _legal(
+    graph: QueryGraph, leaves: int, barred: Collection[int]
+) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+    """Return the edges between relations that may be inner nodes, and those that may lead to leaves."""
+    everything = edges_of(graph)
+    core = tuple(e for e in everything if not _leaf(e, leaves))
+    outer = tuple(
+        e for e in everything if _leaf(e, leaves).bit_count() == 1 and e.classes and e.number not in barred
+    )
+    for relation in range(graph.relations):
+        if leaves >> relation & 1 and not any(relation in e.ends for e in outer):
+            raise InputError(
+                f"relation number {relation} can only be a leaf of a join tree, but no equalities that serve "
+                "lead to it from a relation that may be an inner node; architecture='stems' can join it"
+            )
+    return core, outer
+
+
+def _leaf(edge: Edge, leaves: int) -> int:
+    """Return the ends of an edge that may only be leaves, as a span."""
+    return (1 << edge.ends[0] | 1 << edge.ends[1]) & leaves
 
 
 def _groups(group: list[int], edges: Sequence[Edge]) -> list[int]:

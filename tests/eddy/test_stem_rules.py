@@ -72,7 +72,7 @@ def probe_unbound(patch: Patch) -> None:
 
 def trust_answers(patch: Patch) -> None:
     """An index that returns more than it was asked for is believed."""
-    patch.setattr(access, "_agreeing", lambda rows, *_: rows)
+    patch.setattr(access, "agreeing", lambda rows, *_: rows)
 
 
 def forget_last_match(patch: Patch) -> None:

@@ -22,10 +22,10 @@ from millrace.eddy.buffer import Buffer
 from millrace.eddy.paths import Lookup, Paths
 from millrace.eddy.schedule import POLLED, STALLED, Arrival, Schedule, Source, cut
 from millrace.errors import ExecutionError, InputError, near
-from millrace.expressions import widen
 from millrace.graph import QueryGraph
 from millrace.modules import Destination, SteM
 from millrace.modules.access import Answer, IndexAM, Scan, ScanAM, is_index
+from millrace.modules.answers import agreeing, checked
 from millrace.modules.bindings import BindingSet, bound
 from millrace.modules.matching import Matching
 from millrace.relations import codes
@@ -117,6 +117,11 @@ class AccessModules:
                     f"relation {spec.alias!r} has a window, so its rows have to come in order of time from "
                     "one scan, but it has an index or several access modules; leave out these, or the window"
                 )
+
+    @property
+    def indexes(self) -> Sequence[tuple[int, IndexAM]]:
+        """The index AMs with the relations that they belong to; a lookup's ``module`` is a place here."""
+        return self._indexes
 
     @property
     def is_asynchronous(self) -> bool:
@@ -269,7 +274,7 @@ class AccessModules:
                 self._ended.append((relation, self._stems[relation].base.eot(lookup.keys), answer))
                 rows = self._checked(index.name, relation, answer.rows)
                 if not self.paths.sets >> relation & 1:
-                    rows = _agreeing(rows, answer.bindings, lookup)
+                    rows = agreeing(rows, answer.bindings, lookup.keys)
                 arrivals += [(relation, piece) for piece in cut([rows], size)]
         return arrivals
 
@@ -302,14 +307,7 @@ class AccessModules:
         return arrivals
 
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        schema = self._spec.relations[relation].schema
-        if not rows.schema.equals(schema):
-            raise ExecutionError(
-                f"access module {name!r} returned columns {rows.schema.names} of types "
-                f"{[str(t) for t in rows.schema.types]}; expected exactly {schema.names} of types "
-                f"{[str(t) for t in schema.types]}"
-            )
-        return rows
+        return checked(name, self._spec.relations[relation].schema, rows)
 
     # What is still to come
 
@@ -366,17 +364,3 @@ class AccessModules:
 def _batches(source: Source) -> Iterator[pa.RecordBatch | None]:
     """Yield batches, and None where there is nothing at present."""
     return (batch if isinstance(batch, pa.RecordBatch) else None for batch in source)
-
-
-def _agreeing(rows: pa.RecordBatch, bindings: pa.RecordBatch, lookup: Lookup) -> pa.RecordBatch:
-    """Return the rows that were asked for: others would come again with their own binding."""
-    asked = BindingSet(lookup.keys)
-    asked.add(
-        [codes(c, k.type)[0] for c, k in zip(bindings.columns, asked.keys, strict=True)], bindings.column
-    )
-    columns = [widen(rows.column(key.name), key.type) for key in lookup.keys]
-    both = [codes(c, k.type) for c, k in zip(columns, lookup.keys, strict=True)]
-    keep = asked.contains([coded for coded, _ in both], columns.__getitem__)
-    for _, valid in both:
-        keep = keep if valid is None else keep & valid
-    return rows if keep.all() else rows.filter(pa.array(keep))

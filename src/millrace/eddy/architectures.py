@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from millrace.eddy.paths import Paths
+from millrace.clock import Clock
+from millrace.eddy.access import AccessModules
+from millrace.eddy.index_joins import IndexJoins
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.stairs import StairState
 from millrace.eddy.state import JoinState
 from millrace.eddy.stems import SteMs
-from millrace.errors import InputError
 from millrace.expressions import Call
 from millrace.graph import QueryGraph
 from millrace.migration import MIGRATION_POLICIES, default_migration
@@ -19,29 +20,32 @@ from millrace.spec import JoinSpec
 
 
 def state_of(
-    spec: JoinSpec, graph: QueryGraph, schedule: Schedule, options: Options, paths: Paths
+    spec: JoinSpec,
+    graph: QueryGraph,
+    schedule: Schedule,
+    options: Options,
+    access: AccessModules,
+    clock: Clock,
 ) -> JoinState:
     """Return the join state that the options ask for.
 
     Raises:
-        InputError: Indexes are to be asked, or a relation has several access modules, and the state is
-            not SteMs.
+        InputError: The state is not SteMs, and a relation has access methods that compete, or it has
+            indexes alone and no join with one scanned relation binds them.
     """
     if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, paths)
-    if paths.lookups or paths.sets:
-        raise InputError(
-            f"indexes and competing scans need option architecture='stems', got {options.architecture!r}: "
-            "what they return is kept, and duplicates are dropped, in SteMs"
-        )
+        return SteMs(spec, graph, schedule, access.paths)
+    index_joins = IndexJoins.of(spec, graph, access, clock, options.architecture)
+    index_joins.check_leaves()
     migration = None
     # A tuple that is made again would be judged again, and a second verdict may differ.
     repeatable = all(p.spec.deterministic for p in spec.residuals if isinstance(p, Call))
-    if options.architecture == "stairs" and repeatable:
+    if options.architecture == "stairs" and repeatable and not index_joins.inner:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
     base = migration is not None and not options.intermediate
     footprint: Literal["all", "base"] = "base" if base else "all"
-    return StairState(spec, graph, schedule, 2 * options.reoptimize_every, migration, footprint=footprint)
+    window = 2 * options.reoptimize_every
+    return StairState(spec, graph, schedule, window, migration, footprint=footprint, index_joins=index_joins)
 
 
 def policy_of(spec: JoinSpec, options: Options) -> str:

@@ -21,6 +21,7 @@ from millrace.eddy.architectures import policy_of, state_of
 from millrace.eddy.books import Books
 from millrace.eddy.buffer import Buffer, Work
 from millrace.eddy.candidates import Candidates
+from millrace.eddy.index_joins import refuse_shared
 from millrace.eddy.lessons import Lessons, recall, share
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.pace import Pace
@@ -56,7 +57,8 @@ class Eddy:
         sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
             None, wherever there is nothing at present.
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
-            or instead of them. A relation with several gets set semantics.
+            or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
+            scan, or only indexes, one of which an index join asks (:mod:`millrace.modules.index_join`).
         prefer: Over columns of one relation: results of such tuples are wanted first.
         options: Policy, batch size and the other settings.
         stream: The relation to leave unbuilt; the largest by estimate when it is None.
@@ -90,6 +92,7 @@ class Eddy:
     ) -> None:
         options = options or Options()
         if options.architecture != "stems":
+            refuse_shared(spec, access, options.architecture)
             spec, sources = unshared(spec, sources)
         self._spec = spec
         self._limit = options.batch_size
@@ -102,7 +105,7 @@ class Eddy:
         if options.architecture != "stems":
             self._schedule = self._schedule.for_joins()
         self._schedule.check(spec, built)
-        self._state = state_of(spec, self._graph, self._schedule, options, self._access.paths)
+        self._state = state_of(spec, self._graph, self._schedule, options, self._access, self._clock)
         self._access.attach(self._state.stems)
         self._watermark = Watermark(spec, self._graph, self._state.stems)
         self._access.check_windows()
@@ -111,7 +114,8 @@ class Eddy:
         self._output: Sink = output or Output(spec, options.batch_size)
         called = any(isinstance(p, Call) for p in spec.residuals)
         window = _CALLED_WINDOW if called else 2 * options.reoptimize_every
-        names = edge_names(spec, self._graph)
+        asked = self._graph.everything & ~self._access.paths.scanned
+        names = edge_names(spec, self._graph, asked)
         self._books = Books(spec.aliases, names, selections, window, traced=called)
         self._books.lookups = [self._access.name(i) for i in range(len(self._access.paths.lookups))]
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
@@ -341,7 +345,7 @@ class Eddy:
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
         return any(
-            stem.complete and not stem.rows
+            stem.complete and not stem.rows and stem.base.scanned
             for stem in self._state.stems
             if stem.number != self._schedule.unbuilt
         )
@@ -361,6 +365,7 @@ class Eddy:
         held = self._state.figures()
         return replace(
             figures,
+            modules=(*figures.modules, *held.lookups),
             state=held.state,
             peak_state=held.peak,
             migrated_tuples=held.migrated,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from millrace.clock import Clock
+from millrace.eddy.access import Access
 from millrace.eddy.eddy import Eddy
 from millrace.eddy.lessons import Lessons
 from millrace.eddy.output import Sink
@@ -39,6 +40,7 @@ def run_of(
     output: Sink | None = None,
     callers: Callable[[int, Call], Caller] | None = None,
     lessons: Lessons | None = None,
+    access: Access | None = None,
 ) -> Run:
     """Return what runs a block by the architecture that the options name.
 
@@ -52,6 +54,7 @@ def run_of(
         output: What becomes of result tuples.
         callers: Returns what calls a user's predicate, by its number among the residual predicates.
         lessons: Where eddies of the same run leave what they learned; a static plan learns nothing.
+        access: More access modules by alias; without SteMs one scan, or only indexes, for a relation.
     """
     if options.architecture == "static":
         return StaticPlan(
@@ -63,6 +66,7 @@ def run_of(
             clock=clock,
             output=output,
             callers=callers,
+            access=access,
         )
     return Eddy(
         spec,
@@ -74,4 +78,5 @@ def run_of(
         output=output,
         callers=callers,
         lessons=lessons,
+        access=access,
     )

@@ -14,12 +14,14 @@ import numpy as np
 from millrace.eddy.appraisal import Appraiser
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.forecast import Forecast
+from millrace.eddy.index_joins import IndexJoins
 from millrace.eddy.partial import each_once, joined
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.state import Outlook, StateTotals
 from millrace.graph import QueryGraph
 from millrace.migration import Change, MigrationPolicy
 from millrace.modules import Destination, SteM
+from millrace.modules.index_join import IndexJoin
 from millrace.modules.matching import Array, Matching
 from millrace.modules.placement import Misplaced, Places, misplaced, places_of, settle
 from millrace.modules.stair import Section, StairProbe
@@ -51,6 +53,8 @@ class StairState:
         tree: The spanning tree to begin with; by default the pre-optimizer's.
         footprint: ``"base"`` stores base tuples only: intermediate ones are demoted at once, and made again
             when they are asked for, so that memory is what SteMs need. Then state does not follow routing.
+        index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
+            an index join holds are answers, and outer tuples are not in it.
     """
 
     grouped = False
@@ -64,11 +68,19 @@ class StairState:
         migration: MigrationPolicy | None = None,
         tree: JoinTree | None = None,
         footprint: Literal["all", "base"] = "all",
+        index_joins: IndexJoins | None = None,
     ) -> None:
         self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
         sizes = [r.rows or 0 for r in spec.relations]
-        self.stairs = Stairs(spec, graph, tree or spanning_tree(graph, sizes), self.stems)
         self.forecast = Forecast(spec, graph, self.stems, window)
+        leaves, barred, make = 0, frozenset[int](), {}
+        if index_joins is not None and index_joins.inner:
+            migration = None
+            leaves, barred = index_joins.inner, index_joins.barred
+            index_joins.end(self.stems)
+            make = index_joins.makers(self.stems, self.forecast.add)
+        tree = tree or spanning_tree(graph, sizes, leaves, barred)
+        self.stairs = Stairs(spec, graph, tree, self.stems, make)
         self.peak = 0
         self._spec = spec
         self._graph = graph
@@ -307,4 +319,5 @@ class StairState:
         """Return the tuples and bytes of every SteM and STAIR."""
         bases = [stem.figures() for stem in self.stems if stem.rows]
         stairs = [stair.figures() for _, stair in self.stairs.stairs()]
-        return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed)
+        asked = tuple(j.figures() for j in self.stairs.joins.values() if isinstance(j, IndexJoin))
+        return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed, asked)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millrace.eddy.buffer import Buffer
-from millrace.figures import StateFigures
+from millrace.figures import ModuleFigures, StateFigures
 from millrace.modules import Destination, SteM
 from millrace.tuples import Signature, TupleBatch
 
@@ -35,6 +35,7 @@ class StateTotals:
     peak: int
     migrated: int = 0
     recomputed: int = 0
+    lookups: tuple[ModuleFigures, ...] = ()
 
 
 class JoinState(Protocol):

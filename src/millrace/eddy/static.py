@@ -14,22 +14,27 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
+from millrace.eddy.access import Access, AccessModules
 from millrace.eddy.admission import singletons
 from millrace.eddy.books import Books
+from millrace.eddy.index_joins import IndexJoins, refuse_shared
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.ready import is_complete, is_result, ready_predicates
-from millrace.eddy.schedule import STALLED, Arrival, Schedule, Source, wait
+from millrace.eddy.schedule import STALLED, Arrival, Schedule, Source
 from millrace.eddy.selecting import Selecting, selections_of
+from millrace.eddy.sharing import unshared
 from millrace.eddy.watermark import Watermark
 from millrace.errors import InputError, OptionError, near
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
 from millrace.modules import Destination, SteM
+from millrace.modules.index_join import IndexJoin
 from millrace.modules.joins import BinaryJoin
 from millrace.modules.matching import Matching
 from millrace.options import Options, Order
 from millrace.predicates import Caller
+from millrace.relations import RelationStore
 from millrace.spec import JoinSpec
 from millrace.trees import Edge, edge_names, edges_of, spanning_tree
 from millrace.tuples import TupleBatch
@@ -77,9 +82,13 @@ class StaticPlan:
         clock: What module times are measured by.
         output: What becomes of result tuples.
         callers: Returns what calls a user's predicate, by its number among the residual predicates.
+        access: More access modules by alias: one scan, or only indexes, for a relation. One with indexes is
+            the inner input of an index join with what binds one of them.
 
     Raises:
         OptionError: ``options.order`` names what is not in the block, or something twice.
+        InputError: A relation has access methods that compete; or it is to be asked before anything binds
+            its indexes.
     """
 
     def __init__(
@@ -93,24 +102,36 @@ class StaticPlan:
         clock: Clock | None = None,
         output: Sink | None = None,
         callers: Callable[[int, Call], Caller] | None = None,
+        access: Access | None = None,
     ) -> None:
         options = options or Options()
+        refuse_shared(spec, access, "static")
+        spec, sources = unshared(spec, sources)
         self._spec = spec
-        self._sources = {i: sources[alias] for i, alias in enumerate(spec.aliases)}
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
-        schedule = schedule or Schedule.of(spec, online=options.online, stream=stream)
-        self._schedule = schedule.for_joins()
-        self._schedule.check(spec)
         self._clock = clock or WallClock()
-        self.plan = plan_of(spec, self._graph, options.order)
+        self._access = AccessModules(spec, self._graph, sources, access or {}, self._clock)
+        online = options.online or self._access.is_asynchronous
+        built = self._access.paths.built(self._graph)
+        schedule = schedule or Schedule.of(spec, online=online, stream=stream, built=built)
+        self._schedule = schedule.for_joins()
+        self._schedule.check(spec, built)
+        self._asks = IndexJoins.of(spec, self._graph, self._access, self._clock, "static")
+        self.plan = plan_of(spec, self._graph, options.order, self._asks)
         self._stems = [SteM(i, r, self._graph) for i, r in enumerate(spec.relations)]
+        self._access.attach(self._stems)
+        self._access.check_windows()
+        self._asks.end(self._stems)
         self._watermark = Watermark(spec, self._graph, self._stems)
         stores = {stem.number: stem.store for stem in self._stems}
         matching = Matching(self._graph)
-        self._joins = {node.span: BinaryJoin(node.edge, spec, matching, stores) for node in _joins(self.plan)}
+        self._joins = {node.span: self._join(node, matching, stores) for node in _joins(self.plan)}
         selections = selections_of(spec, self._clock, options, callers)
-        names = edge_names(spec, self._graph)
+        names = list(edge_names(spec, self._graph))
+        for join in self._joins.values():
+            if isinstance(join, IndexJoin):
+                names[join.edge.number] = join.name
         self._books = Books(spec.aliases, names, selections, options.reoptimize_every, traced=False)
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._output: Sink = output or Output(spec, options.batch_size)
@@ -142,6 +163,7 @@ class StaticPlan:
             yield from self._output.finish()
         finally:
             self._selecting.close()
+            self._access.close()
         self._seconds = self._clock.now() - began
 
     def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -152,12 +174,20 @@ class StaticPlan:
         )
 
     def _arrivals(self) -> Iterator[list[Arrival]]:
-        """Yield rounds of arrivals; while every source has stalled, let time pass."""
-        for arrivals in self._schedule.arrivals(self._sources, self._limit):
+        """Yield rounds of arrivals; time passes while every source has stalled."""
+        for arrivals in self._access.rounds(self._schedule, self._limit):
             if any(batch is not STALLED for _, batch in arrivals):
                 yield arrivals
-            else:
-                wait(self._clock)
+
+    def _join(self, node: Join, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
+        """Return the join of a node: an index join where one input is asked by its index alone."""
+        for each in node.inputs:
+            if isinstance(each, Scan) and self._asks.inner >> each.relation & 1:
+                path = self._asks.path_from(node.span & ~each.span, each.relation)
+                assert path is not None, "plans are checked when they are made"
+                stem = self._stems[each.relation]
+                return IndexJoin(node.edge, self._spec, matching, stores, stem, path, self._clock)
+        return BinaryJoin(node.edge, self._spec, matching, stores)
 
     def _expire(self) -> None:
         """Evict what has expired before the watermark."""
@@ -243,26 +273,39 @@ class StaticPlan:
         figures = self._books.figures(cell, self._seconds, type(self._output).__name__, self._output.counted)
         stairs = [stair.figures() for join in self._joins.values() for stair in join.stairs.values()]
         bases = [stem.figures() for stem in self._stems if stem.rows]
-        return replace(figures, state=(*bases, *stairs), peak_state=self._peak)
+        asked = [join.figures() for join in self._joins.values() if isinstance(join, IndexJoin)]
+        modules = (*figures.modules, *asked)
+        return replace(figures, modules=modules, state=(*bases, *stairs), peak_state=self._peak)
 
 
-def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order) -> Plan:
+def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins | None = None) -> Plan:
     """Return the plan of an order: left-deep for a flat one, bushy where pairs are nested.
 
     Without an order the smallest relations are joined first, along the pre-optimizer's spanning tree.
 
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        order: The order; maybe empty.
+        asks: Relations that are asked by index, each when what binds the index is there.
+
     Raises:
         OptionError: The order does not name every relation once.
+        InputError: A relation that is asked by index is joined with what does not bind it.
     """
     if not order:
-        return _default(spec, graph)
+        return _asking(spec, graph, asks) if asks is not None and asks.inner else _default(spec, graph)
     named = list(_names(order))
     if sorted(n.lower() for n in named) != sorted(a.lower() for a in spec.aliases):
         strange = [n for n in named if n.lower() not in {a.lower() for a in spec.aliases}]
         hint = near(strange[0], spec.aliases) if strange else f"expected each of {list(spec.aliases)} once"
         raise OptionError(f"option order is {order!r}, which is no plan of this join: {hint}")
     numbers = {alias.lower(): i for i, alias in enumerate(spec.aliases)}
-    return _nested(graph, order, numbers)
+    plan = _nested(graph, order, numbers)
+    if asks is not None:
+        for node in _joins(plan):
+            asks.check_plan([each.span for each in node.inputs])
+    return plan
 
 
 def _names(order: Order) -> Iterator[str]:
@@ -304,6 +347,22 @@ def _default(spec: JoinSpec, graph: QueryGraph) -> Plan:
         span = plan.span
         edge = min(border, key=lambda e: (sizes[tree.far(e, span)], e))
         plan = Join((plan, Scan(tree.far(edge, span))), tree.by_number[edge])
+    return plan
+
+
+def _asking(spec: JoinSpec, graph: QueryGraph, asks: IndexJoins) -> Plan:
+    """Return a left-deep plan: small relations first, and nothing asked before its index is bound."""
+    sizes = [r.rows or 0 for r in spec.relations]
+    rest = set(range(graph.relations))
+    first = min((r for r in rest if not asks.inner >> r & 1), key=lambda r: (sizes[r], r))
+    plan: Plan = Scan(first)
+    rest.remove(first)
+    while rest:
+        ready = [r for r in rest if not asks.inner >> r & 1 or asks.path_from(plan.span, r)]
+        tied = [r for r in ready if graph.bound(plan.span, r)]
+        relation = min(tied or ready, key=lambda r: (sizes[r], r))
+        plan = _joined(graph, plan, Scan(relation))
+        rest.remove(relation)
     return plan
 
 

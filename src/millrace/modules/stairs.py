@@ -24,7 +24,7 @@ demoted to the part they share, which loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -35,12 +35,15 @@ from millrace.modules.matching import Array, Matching
 from millrace.modules.stair import STAIR, StairProbe, distinct
 from millrace.modules.stem import SteM
 from millrace.modules.storing import Storing
+from millrace.relations import RelationStore
 from millrace.spec import JoinSpec
-from millrace.trees import JoinTree, edge_names
+from millrace.trees import Edge, JoinTree, edge_names
 from millrace.tuples import Signature, TupleBatch
 
 Route = Callable[[int], int]
 """Returns the edge that tuples of a span, which leaves some relation out, are routed to."""
+
+MakeJoin = Callable[[Edge, Matching, Mapping[int, RelationStore]], BinaryJoin]
 
 _PIECE = 65_536
 
@@ -56,6 +59,8 @@ class Stairs:
         graph: Its query graph.
         tree: A spanning tree of it.
         stems: Base tuples by relation; they also know which relations have ended.
+        make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
+            What these hold is the answer to what was asked: it is not to be moved.
 
     Attributes:
         loose: Whether state has been moved in a way that leaves B+ to insertions.
@@ -64,7 +69,14 @@ class Stairs:
         storing: What is stored of intermediate tuples; None for all of them as they are.
     """
 
-    def __init__(self, spec: JoinSpec, graph: QueryGraph, tree: JoinTree, stems: Sequence[SteM]) -> None:
+    def __init__(
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        tree: JoinTree,
+        stems: Sequence[SteM],
+        make: Mapping[int, MakeJoin] | None = None,
+    ) -> None:
         self.tree = tree
         self.loose = False
         self.moved = 0
@@ -75,15 +87,20 @@ class Stairs:
         self._stems = stems
         self._stores = {stem.number: stem.store for stem in stems}
         self._matching = Matching(graph)
+        self._make = make or {}
         self.joins: dict[int, BinaryJoin] = {}
         self._names = edge_names(spec, graph)
         self._grow(tree)
 
     def _grow(self, tree: JoinTree) -> None:
         self.tree = tree
-        self.joins = {
-            edge.number: BinaryJoin(edge, self._spec, self._matching, self._stores) for edge in tree.edges
-        }
+        self.joins = {edge.number: self._join(edge) for edge in tree.edges}
+
+    def _join(self, edge: Edge) -> BinaryJoin:
+        for end in edge.ends:
+            if end in self._make:
+                return self._make[end](edge, self._matching, self._stores)
+        return BinaryJoin(edge, self._spec, self._matching, self._stores)
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""

@@ -1,0 +1,185 @@
+"""Index joins: an index hidden in a binary join, with a cache of what it has returned.
+
+Avnur & Hellerstein 2000, section 2.2 and figure 7; Raman, Deshpande & Hellerstein 2003, section 4.2. Tuples
+of the outer side wait for their lookups in the order of their arrival, and everything behind them waits too
+(head-of-line blocking), even if what it looks for is in the cache. That is what SteMs do away with; this join
+is there for what it is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import Clock, VirtualClock
+from millrace.errors import ExecutionError
+from millrace.figures import ModuleFigures
+from millrace.modules.access import IndexAM
+from millrace.modules.answers import agreeing, checked
+from millrace.modules.bindings import BindingSet, bound
+from millrace.modules.joins import BinaryJoin
+from millrace.modules.matching import Classes, Matching
+from millrace.modules.stair import StairProbe
+from millrace.modules.stem import SteM
+from millrace.relations import KeyColumn, RelationStore, keyed
+from millrace.spec import JoinSpec
+from millrace.trees import Edge, index_join_name
+from millrace.tuples import Signature, TupleBatch
+
+_POLLED = 0.001
+"""Seconds between looks at an index that cannot say when it will answer."""
+
+_LONGEST = 1.0
+
+
+@dataclass(frozen=True)
+class IndexPath:
+    """How an index is asked.
+
+    Attributes:
+        index: The index AM.
+        classes: Per bind column, the attribute class that binds it.
+        keys: The bind columns, in the types of those classes.
+    """
+
+    index: IndexAM
+    classes: Classes
+    keys: tuple[KeyColumn, ...]
+
+
+class IndexJoin(BinaryJoin):
+    """The join along one edge, one end of which is a relation that only an index returns.
+
+    What the index has returned is in the inner relation's SteM and STAIR: the cache. Outer tuples are not
+    stored, for nothing will come to look for them.
+
+    Args:
+        edge: The edge.
+        spec: The block.
+        matching: Codes of the block's keys.
+        stores: Base tuples by relation.
+        inner: The SteM of the relation that is asked for.
+        path: How its index is asked.
+        clock: What waiting goes by.
+        built: Told of the inner relation's tuples as they come.
+
+    Attributes:
+        name: For reports.
+        asked: Different bindings that the index was asked for.
+        hits: Outer tuples that had nothing to ask: their binding was asked for by one before them.
+        returned: Tuples of the inner relation that the index returned.
+        seconds: Time spent waiting for it.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        spec: JoinSpec,
+        matching: Matching,
+        stores: Mapping[int, RelationStore],
+        inner: SteM,
+        path: IndexPath,
+        clock: Clock,
+        built: Callable[[TupleBatch], None] | None = None,
+    ) -> None:
+        super().__init__(edge, spec, matching, stores)
+        self.name = index_join_name(spec, matching.graph, edge, inner.number)
+        self.asked = self.hits = self.returned = 0
+        self.seconds = 0.0
+        self._inner = inner
+        self._schema = spec.relations[inner.number].schema
+        self._path = path
+        self._matching = matching
+        self._clock = clock
+        self._built = built
+        self._known = BindingSet(path.keys)
+
+    def route(
+        self,
+        batch: TupleBatch,
+        *,
+        kept: bool = True,
+        merged: bool = False,
+        skip: int = 0,
+        stored: Sequence[TupleBatch] | None = None,
+    ) -> StairProbe:
+        """Look up what outer tuples bind, wait for the answers, and begin to probe what is here then.
+
+        Args:
+            batch: Outer tuples.
+            kept: Has no effect, like ``merged`` and ``stored``: outer tuples are not inserted.
+            merged: Has no effect.
+            skip: Leave out matches that would span these relations.
+            stored: Has no effect.
+
+        Raises:
+            ExecutionError: The index will never answer, or returned other columns than the relation has.
+        """
+        near = self.near(batch)
+        assert near.owner != self._inner.number, "tuples of the inner relation come from the index alone"
+        if batch.size:
+            self._fetch(batch)
+        return self.dual(near).start(batch, near.codes(batch), skip)
+
+    def _fetch(self, batch: TupleBatch) -> None:
+        """Return when everything that the tuples bind has been answered."""
+        fresh = self._unknown(batch)
+        self.asked += fresh.num_rows
+        self.hits += batch.size - fresh.num_rows
+        if not fresh.num_rows:
+            return
+        index, began = self._path.index, self._clock.now()
+        index.submit(fresh)
+        while True:
+            for answer in index.poll():
+                rows = checked(index.name, self._schema, answer.rows)
+                self._keep(agreeing(rows, answer.bindings, self._path.keys))
+            if not index.pending:
+                break
+            self._wait()
+        self.seconds += self._clock.now() - began
+
+    def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
+        """Return the bindings of tuples that the index was not asked for yet, each once."""
+        return self._known.add(*bound(self._matching, batch, self._path.classes))
+
+    def _keep(self, rows: pa.RecordBatch) -> None:
+        """Build tuples of the inner relation, and insert them on its side."""
+        layout, number = self._inner.layout, self._inner.number
+        rows, coded = keyed(rows, layout.keys, layout.same)
+        store = RelationStore.single(rows, layout.keys, coded)
+        numbers = np.arange(rows.num_rows, dtype=np.int32)
+        found = TupleBatch(Signature(1 << number, built=False), {number: numbers}, {number: store})
+        built = self._inner.build(found, None)
+        self.returned += built.size
+        self.stairs[number].insert(built)
+        if self._built is not None:
+            self._built(built)
+
+    def _wait(self) -> None:
+        """Let time pass until the index may have an answer; the eddy stands still."""
+        due, now = self._path.index.due(), self._clock.now()
+        if due == math.inf:
+            raise ExecutionError(
+                f"index {self._path.index.name!r} will never answer {self._path.index.pending} of the "
+                f"bindings that {self.name} waits for; expected an answer to each; give the relation another "
+                "source, or use architecture='stems' if it has another one"
+            )
+        if due is not None and isinstance(self._clock, VirtualClock):
+            self._clock.advance(max(0.0, due - now))
+            return
+        threading.Event().wait(min(max(_POLLED if due is None else due - now, 0.0), _LONGEST))
+
+    def figures(self) -> ModuleFigures:
+        """Return the lookups: tuples in, tuples the index returned, and as calls the bindings asked for.
+
+        The tuples in that made no call are the hits in the cache. The seconds, spent waiting, are part of
+        those that the join itself is booked with.
+        """
+        tuples_in = self.asked + self.hits
+        return ModuleFigures(self.name, "lookup", tuples_in, self.returned, self.asked, self.seconds)
