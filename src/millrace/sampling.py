@@ -46,7 +46,7 @@ _ALL = np.uint64(2**64 - 1)
 
 
 class _Rows:
-    """A sample of rows: one out of every so many, at a place that no pattern in the data follows."""
+    """A sample of rows: one out of every so many, from a place on that no pattern in the data follows."""
 
     def __init__(self, most: int) -> None:
         self.codes = np.empty(0, np.int64)
@@ -56,15 +56,12 @@ class _Rows:
 
     def add(self, codes: Array) -> None:
         """Look at more rows."""
-        first, last = self.seen, self.seen + len(codes)
-        self.seen = last
-        while last // self._stride > self._most:  # every other one stands for the two blocks that become one
+        self.seen += len(codes)
+        while self.seen // self._stride > self._most:  # every other one stands for what two stood for
             self._stride *= 2
             self.codes = self.codes[::2]
-        blocks = np.arange(first // self._stride, last // self._stride + 1)
-        places = blocks * self._stride + (mix(blocks) & (self._stride - 1)) - first
-        places = places[(places >= 0) & (places < len(codes))]
-        self.codes = np.concatenate([self.codes, codes[places]])
+        place = int(mix(np.array([self.seen]))[0]) & (self._stride - 1)
+        self.codes = np.concatenate([self.codes, codes[place :: self._stride]])
 
 
 class KeySample:

@@ -213,7 +213,7 @@ def _fig7(name: str, chunk: int, every: int, **settings: Any) -> Case:
 CASES: Mapping[str, Case] = {
     case.name: case
     for case in (
-        _drift("drift_5m", 5_000_000, 65_536, 100_000, 1),
+        _drift("drift_5m", 5_000_000, 65_536, 50_000, 1),
         _drift("drift_50k", 50_000, 1000, 1000, 3),
         _fig7("fig7", 16_384, 16_384, policies=True),
         _fig7("fig7_1k", 1000, 1000, rounds=3),

@@ -48,7 +48,8 @@ class Forecast:
         self._of = {r: [k for k in self._samples if k[0] == r] for r in range(graph.relations)}
         self._classes = {edge.ends: edge.classes for edge in edges_of(graph)}
         self._known: dict[tuple[int, int], tuple[int, float]] = {}
-        self._refresh = window
+        # So that half of each relation's recent tuples are new when it is looked at again.
+        self._refresh = window * graph.relations // 2
         self.arrived = [0] * graph.relations
 
     def add(self, batch: TupleBatch) -> None:

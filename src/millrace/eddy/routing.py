@@ -15,6 +15,8 @@ from millrace.modules import Destination
 from millrace.policies import Candidate, Policy
 from millrace.tuples import Signature, TupleBatch
 
+_FOREVER = 1 << 62
+
 
 @dataclass
 class _Entry:
@@ -97,7 +99,7 @@ class RoutingTable:
         if shares:
             self._decided(signature, shares)
         if len(candidates) < 2:
-            lasts = self._longest
+            lasts = _FOREVER  # until other destinations are legal, when all decisions are forgotten
         else:
             lasts = self._lasting(signature, None if before is None else before.lasts)
             lasts = min(lasts, self._policy.hold or lasts)

@@ -230,6 +230,12 @@ class StairState:
 
     def _follow(self, policy: MigrationPolicy) -> None:
         """Move misplaced tuples, all of them or those that are worth it, as far as the policy allows."""
+        if policy.weighs:
+            arrived = sum(self.forecast.arrived)
+            if arrived < self._next_look and self._looked_at == self._serial:
+                return
+            self._next_look = arrived + max(self._window // 4, arrived // _STEADY)
+            self._looked_at = self._serial
         if self._places is None:
             self._places = places_of(self.stairs.tree, self.edge_of)
         wrong = list(misplaced(self.stairs, self._places))
@@ -246,10 +252,6 @@ class StairState:
             most = policy.allowance(self._change(everything, 0.0, 0.0))
             settle(self.stairs, self.edge_of, self._places, most, lazy=lazy)
             return
-        arrived = sum(self.forecast.arrived)
-        if arrived < self._next_look and self._looked_at == self._serial:
-            return
-        self._next_look, self._looked_at = arrived + max(self._window // 4, arrived // _STEADY), self._serial
         # A demotion alone spares nothing; those that a promotion needs come with it.
         appraised = [a for one in wrong if one.place != one.edge for a in self._appraiser.appraise(one)]
         worthy = sorted((a for a in appraised if a.saving > a.cost), key=lambda a: a.cost / a.saving)
