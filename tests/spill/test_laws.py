@@ -20,7 +20,7 @@ ROW = 330
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_every_budget_gives_the_oracles_rows(algorithm: str, data: st.DataObject) -> None:
     """Random graphs, keys of every type, nulls, duplicates, predicates of users; nothing to all spilled."""
