@@ -8,7 +8,10 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
-.PHONY: help demo test machine clean
+# The tests of the shared Spark session run beside all others: most of them wait for the JVM.
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: help demo test check test-spark test-engine machine clean
 
 help:
 	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
@@ -19,10 +22,19 @@ demo: $(READY)
 	@$(BIN)/millrace demo
 
 test: $(READY)
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j2 $(SYNC) test-spark test-engine
+
+check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+test-spark: $(READY)
+	$(BIN)/python -m pytest -m spark
+
+test-engine: $(READY)
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider
 
 # The environment is made once, and again when what is to be installed has changed.
 $(READY): pyproject.toml constraints.txt | machine

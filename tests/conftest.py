@@ -11,6 +11,14 @@ import pytest
 from millrace.benchmarks import tpch_data
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the shared session: `make test` runs these tests beside the others."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
 @pytest.fixture(scope="session")
 def spark():
     """A classic Spark session with two cores, small shuffles and a fixed time zone."""
