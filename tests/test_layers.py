@@ -18,7 +18,7 @@ MAX_LINES = 400
 # From the bottom up. Modules on one line may import each other and everything further up this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "figures", "clock", "applied"),
-    ("limits",),
+    ("limits", "results"),
     ("predicates",),
     ("expressions", "options", "run_report"),
     ("spec",),
@@ -31,15 +31,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("migration",),
     ("eddy",),
     ("spill",),
+    ("lookups",),
     ("block",),
     ("spark",),
     ("front", "streaming"),
     ("__init__",),  # what users import; its functions load the layers below when they are called
-    ("benchmarks", "demo"),
+    ("experiments", "benchmarks", "demo"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-WITH_PYSPARK = {"front", "spark", "streaming", "cli", "benchmarks", "demo"}
+WITH_PYSPARK = {"front", "spark", "streaming", "cli", "experiments", "benchmarks", "demo"}
 # Names of Spark's types in annotations, never loaded.
 ANNOTATIONS_ONLY = {"block", "__init__"}
 # Knows nothing of the rest, so that a kernel can be read and tested alone.

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
 
-from millrace.limits import Address, RemoteLimits, Settings
+import pyarrow as pa
+
+from millrace.clock import VirtualClock
+from millrace.limits import Address, Chunk, LookupClient, LookupRoom, Offer, RemoteLimits, Settings
 
 
 def take_turns(
@@ -43,3 +47,62 @@ def hold(address: Address, settings: Settings, namespace: str, keys: list[bytes]
             await asyncio.Event().wait()
 
     asyncio.run(take())
+
+
+def look_up(address: Address, namespace: str, keys: list[bytes], asked: Connection) -> None:
+    """Look up all keys as a task does, each row naming its key; say which were asked here."""
+
+    async def every() -> None:
+        client = await LookupClient.connect(address, namespace)
+        claimed = await client.claim(keys)
+        mine, known, waiting = list(claimed.ask), set(claimed.failed), set(claimed.waiting)
+        known.update(key for chunk in claimed.found for key in chunk.keys)
+        client.settle(rows_of(mine))
+        while waiting:
+            news = await client.told()
+            got = [key for chunk in news.found for key in chunk.keys]
+            for chunk in news.found:
+                assert chunk.table() == rows_of(chunk.keys).table()
+            mine += news.ask
+            if news.ask:
+                client.settle(rows_of(news.ask))
+            known.update(got)
+            waiting.difference_update([*got, *news.ask, *news.failed])
+        assert known | set(mine) == set(keys)
+        await client.close()
+        asked.send(mine)
+
+    asyncio.run(every())
+
+
+def rows_of(keys: list[bytes]) -> Chunk:
+    """One row for each key."""
+    return Chunk.of(keys, [1] * len(keys), pa.table({"key": pa.array(keys, pa.binary())}))
+
+
+def hold_keys(address: Address, namespace: str, keys: list[bytes], told: Connection) -> None:
+    """Take a turn of a lookup and claim keys, say how many, and never give them back."""
+
+    async def take() -> None:
+        client = await LookupClient.connect(address, namespace)
+        async with client.turn():
+            told.send(len((await client.claim(keys)).ask))
+            await asyncio.Event().wait()
+
+    asyncio.run(take())
+
+
+def cache_keys(cache: Path, number: int, rounds: int) -> None:
+    """Run jobs that each add a few keys to a cache."""
+
+    async def job(keys: list[bytes]) -> None:
+        with LookupRoom(Offer("prices", cache=cache, fingerprint="f" * 32), VirtualClock(1.7e9)) as room:
+            client = LookupClient.local(room)
+            client.settle(rows_of((await client.claim(keys)).ask))
+            await client.close()
+            assert room.progress().problem == ""
+            room.flush()
+            assert room.progress().problem == ""
+
+    for start in range(20 * number, 20 * number + rounds):
+        asyncio.run(job([(3 * start % 120 + each).to_bytes(16, "big") for each in range(3)]))

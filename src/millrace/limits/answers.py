@@ -1,8 +1,6 @@
 """What is known about each set of arguments, so that equal ones are asked once a job.
 
-A key is unknown, being asked by one owner, or answered. Owners that want a key which another is asking
-wait, and are told: the answer, or that asking it has become theirs since the first one died or gave
-up. An owner asks its own keys without waiting for anybody's, so waiting cannot go round in a circle.
+Who asks and who waits is the business of :mod:`millrace.limits.claims`; here are the answers.
 
 In memory, until the job is forgotten: a key and an answer for each distinct set of arguments (about
 150 bytes). That cannot be bounded without asking twice. Texts of failures can: each is cut, and after
@@ -14,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from millrace.limits.claims import Claims, Keys
 
 _LONGEST_TEXT = 4_000
 _LONGEST_BRIEF_TEXT = 200
@@ -67,18 +67,12 @@ class Claim:
     waiting: list[bytes] = field(default_factory=list)
 
 
-@dataclass
-class _Asking:
-    owner: int
-    waiters: list[int] = field(default_factory=list)
-
-
 class Answers:
     """The table of one predicate in one job."""
 
     def __init__(self) -> None:
         self._answered: dict[bytes, Answer] = {}
-        self._asking: dict[bytes, _Asking] = {}
+        self._claims = Claims()
         self._plain: dict[int, Answer] = {}
         self._failures = 0
 
@@ -90,13 +84,13 @@ class Answers:
             if answer is not None:
                 claim.answered[key] = answer
                 continue
-            asking = self._asking.setdefault(key, _Asking(owner))
-            if asking.owner == owner:
+            other = self._claims.owner(key)
+            if other is None or other == owner:
+                self._claims.ask(owner, [key])
                 claim.ask.append(key)
             else:
                 claim.waiting.append(key)
-                if owner not in asking.waiters:
-                    asking.waiters.append(owner)
+                self._claims.wait(owner, key)
         return claim
 
     def settle(self, owner: int, answers: Mapping[bytes, Answer | None]) -> list[News]:
@@ -107,35 +101,18 @@ class Answers:
             answers: Answer by key; None gives the key up. Keys that this owner is not asking are
                 passed over: they have gone to another one.
         """
-        news = []
-        for key, answer in answers.items():
-            asking = self._asking.get(key)
-            if asking is None or asking.owner != owner:
-                continue
-            if answer is None:
-                news += self._pass_on(key, asking)
-            else:
-                kept = self._answered[key] = self._kept(answer)
-                del self._asking[key]
-                news += [News(waiter, key, kept) for waiter in asking.waiters]
-        return news
+        own = self._claims.own(owner, answers)
+        known = {key: self._kept(answer) for key in own if (answer := answers[key]) is not None}
+        self._answered |= known
+        told = self._claims.settle(known)
+        handed = self._claims.give_up(owner, [key for key in own if key not in known])
+        return [News(waiter, key, known[key]) for waiter, keys in told.items() for key in keys] + _asked(
+            handed
+        )
 
     def drop(self, owner: int) -> list[News]:
         """Forget an owner that is gone: what it was asking goes to the first that waits for it."""
-        news = []
-        for key, asking in list(self._asking.items()):
-            if asking.owner == owner:
-                news += self._pass_on(key, asking)
-            elif owner in asking.waiters:
-                asking.waiters.remove(owner)
-        return news
-
-    def _pass_on(self, key: bytes, asking: _Asking) -> list[News]:
-        if not asking.waiters:
-            del self._asking[key]
-            return []
-        asking.owner = asking.waiters.pop(0)
-        return [News(asking.owner, key, None)]
+        return _asked(self._claims.drop(owner))
 
     def _kept(self, answer: Answer) -> Answer:
         if answer.failure is None:
@@ -145,3 +122,7 @@ class Answers:
         if self._failures > _MOST_FULL_FAILURES:
             return Answer(answer.truth, (kind, message[:_LONGEST_BRIEF_TEXT], ""))
         return Answer(answer.truth, (kind, message[:_LONGEST_TEXT], traceback[-_LONGEST_TEXT:]))
+
+
+def _asked(handed: Keys) -> list[News]:
+    return [News(owner, key, None) for owner, keys in handed.items() for key in keys]

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 
 from millrace.errors import ExecutionError
-from millrace.limits import wire
 from millrace.limits.address import Address, Settings
 from millrace.limits.answers import Answer, Claim
+from millrace.limits.link import Link, RemoteLink
 from millrace.limits.wire import Message
 
-CONNECT_SECONDS = 10.0
-
-_KEYS_A_MESSAGE = 4096
+KEYS_A_MESSAGE = 4096
 
 
-class Limits(ABC):
-    """The limits of one predicate, as one task sees them; to be used in one event loop.
+class TurnClient:
+    """One task's turns to ask something; to be used in one event loop.
 
     Args:
+        link: To the room, which is joined now.
         settings: The limits. Without any, turns come at once and without a message.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, link: Link, settings: Settings) -> None:
+        self._link = link
         self._settings = settings
         self._tickets = count()
         self._turns: dict[int, asyncio.Future[float]] = {}
-        self._claimed: asyncio.Future[Message] | None = None
-        self._news: asyncio.Queue[Mapping[bytes, Answer | None] | None] = asyncio.Queue()
         self._lost: ExecutionError | None = None
+        link.listen(self._receive, self._lose)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -57,6 +55,44 @@ class Limits(ABC):
             self._turns.pop(ticket, None)
             self._send({"release": ticket})
 
+    async def close(self) -> None:
+        """Leave, giving back what is held."""
+        await self._link.close()
+
+    def _send(self, message: Message) -> None:
+        if self._lost is None:
+            self._link.send(message)
+
+    def _receive(self, message: Message) -> None:
+        granted = self._turns.get(message["turn"])
+        if granted is not None and not granted.done():
+            granted.set_result(message["wait"])
+
+    def _lose(self, error: ExecutionError) -> None:
+        """Wake everyone who waits: nothing will come any more."""
+        self._lost = error
+        for waiting in self._turns.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+
+class Limits(TurnClient):
+    """The limits of one predicate, as one task sees them; to be used in one event loop.
+
+    Args:
+        link: To the room, which is joined now.
+        settings: The limits. Without any, turns come at once and without a message.
+    """
+
+    def __init__(self, link: Link, settings: Settings) -> None:
+        self._claimed: asyncio.Future[Message] | None = None
+        self._news: asyncio.Queue[Mapping[bytes, Answer | None] | None] = asyncio.Queue()
+        super().__init__(link, settings)
+
     async def claim(self, keys: Sequence[bytes]) -> Claim:
         """Return which keys are to be asked here, which are answered and which others are asking.
 
@@ -66,10 +102,10 @@ class Limits(ABC):
             ExecutionError: The coordinator is gone.
         """
         claim = Claim()
-        for low in range(0, len(keys), _KEYS_A_MESSAGE):
+        for low in range(0, len(keys), KEYS_A_MESSAGE):
             self._check()
             self._claimed = asyncio.get_running_loop().create_future()
-            self._send({"claim": [key.hex() for key in keys[low : low + _KEYS_A_MESSAGE]]})
+            self._send({"claim": [key.hex() for key in keys[low : low + KEYS_A_MESSAGE]]})
             reply = await self._claimed
             claim.ask.extend(map(bytes.fromhex, reply["claim"]))
             claim.answered.update(
@@ -92,48 +128,25 @@ class Limits(ABC):
         self._check()
         return news or {}
 
-    @abstractmethod
-    async def close(self) -> None:
-        """Leave, giving back what is held."""
-
-    @abstractmethod
-    def _send(self, message: Message) -> None: ...
-
     def _receive(self, message: Message) -> None:
-        if "turn" in message:
-            granted = self._turns.get(message["turn"])
-            if granted is not None and not granted.done():
-                granted.set_result(message["wait"])
-        elif "claim" in message:
+        if "claim" in message:
             if self._claimed is not None and not self._claimed.done():
                 self._claimed.set_result(message)
-        else:
+        elif "news" in message:
             news = message["news"].items()
             self._news.put_nowait({bytes.fromhex(key): each and Answer.of(each) for key, each in news})
+        else:
+            super()._receive(message)
 
     def _lose(self, error: ExecutionError) -> None:
-        """Wake everyone who waits: nothing will come any more."""
-        self._lost = error
-        for waiting in (*self._turns.values(), self._claimed):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
+        super()._lose(error)
+        if self._claimed is not None and not self._claimed.done():
+            self._claimed.set_exception(error)
         self._news.put_nowait(None)
-
-    def _check(self) -> None:
-        if self._lost is not None:
-            raise self._lost
 
 
 class RemoteLimits(Limits):
     """Limits that a coordinator in another process keeps; made by :meth:`connect`."""
-
-    def __init__(
-        self, address: Address, settings: Settings, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        super().__init__(settings)
-        self._address = address
-        self._writer = writer
-        self._listening = asyncio.get_running_loop().create_task(self._listen(reader))
 
     @classmethod
     async def connect(cls, address: Address, namespace: str, settings: Settings) -> RemoteLimits:
@@ -147,55 +160,10 @@ class RemoteLimits(Limits):
         Raises:
             ExecutionError: The coordinator cannot be reached or does not accept this client.
         """
-        where = f"{address.host}:{address.port}"
         hello = {
-            "token": address.token,
             "namespace": namespace,
             "max_in_flight": settings.max_in_flight,
             "per_second": settings.per_second,
         }
-        writer = None
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(address.host, address.port)
-                wire.watch(writer)
-                wire.write(writer, hello)
-                reply = await wire.read(reader)
-        except (OSError, EOFError, ValueError) as error:
-            if writer is not None:
-                writer.close()
-            raise ExecutionError(
-                f"the tasks cannot reach the driver at {where}, where the limits of predicates are kept "
-                f"({type(error).__name__}: {error}): set the option `limits_host` to an address of the "
-                "driver that the executors can reach"
-            ) from error
-        if "error" in reply:
-            writer.close()
-            raise ExecutionError(f"the driver at {where} refused to share limits: {reply['error']}")
-        return cls(address, settings, reader, writer)
-
-    async def close(self) -> None:
-        """Leave, giving back what is held."""
-        self._listening.cancel()
-        await asyncio.wait([self._listening])
-        self._writer.close()
-        try:
-            await self._writer.wait_closed()
-        except OSError:
-            return  # the other side went first
-
-    def _send(self, message: Message) -> None:
-        if self._lost is None:
-            wire.write(self._writer, message)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                self._receive(await wire.read(reader))
-        except (OSError, EOFError, ValueError, KeyError) as error:
-            where = f"{self._address.host}:{self._address.port}"
-            lost = ExecutionError(
-                f"the connection to the driver at {where}, where the limits of predicates are kept, was lost "
-                f"({type(error).__name__}): has the driver been stopped?"
-            )
-            self._lose(lost)
+        link, _ = await RemoteLink.dial(address, hello, "limits")
+        return cls(link, settings)

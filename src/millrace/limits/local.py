@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millrace.limits.address import Settings
 from millrace.limits.client import Limits
+from millrace.limits.link import LocalLink
 from millrace.limits.room import Room
-from millrace.limits.wire import Message
 
 
 class LocalLimits(Limits):
@@ -17,16 +17,4 @@ class LocalLimits(Limits):
     """
 
     def __init__(self, settings: Settings, room: Room | None = None) -> None:
-        super().__init__(settings)
-        self._room = room or Room(settings)
-        self._number: int | None = self._room.join(self._receive)
-
-    async def close(self) -> None:
-        """Leave, giving back what is held."""
-        if self._number is not None:
-            self._room.leave(self._number)
-            self._number = None
-
-    def _send(self, message: Message) -> None:
-        if self._number is not None:
-            self._room.handle(self._number, message)
+        super().__init__(LocalLink(room or Room(settings)), settings)

@@ -1,0 +1,182 @@
+"""How a client speaks with its room: over TCP, or directly where both are in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from millrace.errors import ExecutionError
+from millrace.limits import wire
+from millrace.limits.address import Address
+from millrace.limits.rooms import AnyRoom
+
+CONNECT_SECONDS = 10.0
+
+Receive = Callable[[wire.Message], None]
+Lose = Callable[[ExecutionError], None]
+
+
+class Link(Protocol):
+    """A client's connection to its room."""
+
+    def listen(self, receive: Receive, lose: Lose) -> None:
+        """Hand messages from the room to ``receive`` from now on; ``lose`` hears when it ends by itself."""
+        ...
+
+    def send(self, message: wire.Message) -> None:
+        """Send a message; does not wait."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until most of what was sent is on its way."""
+        ...
+
+    async def close(self) -> None:
+        """Leave, giving back what is held."""
+        ...
+
+
+class RemoteLink:
+    """A TCP connection; made by :meth:`dial`."""
+
+    def __init__(
+        self, address: Address, purpose: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._address = address
+        self._purpose = purpose
+        self._reader = reader
+        self._writer = writer
+        self._listening: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def dial(
+        cls, address: Address, hello: wire.Message, purpose: str
+    ) -> tuple[RemoteLink, wire.Message]:
+        """Connect, and introduce a client.
+
+        Args:
+            address: The server.
+            hello: What the client says of itself, beside the token.
+            purpose: What the server keeps, in errors.
+
+        Returns:
+            The link, and the server's welcome.
+
+        Raises:
+            ExecutionError: The server cannot be reached or does not accept this client.
+        """
+        writer = None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(address.host, address.port, limit=wire.BUFFER)
+                wire.watch(writer.get_extra_info("socket"))
+                wire.write(writer, {"token": address.token, **hello})
+                reply = await wire.read(reader)
+        except (OSError, EOFError, ValueError) as error:
+            if writer is not None:
+                writer.close()
+            raise unreachable(address, purpose, error) from error
+        if "error" in reply:
+            writer.close()
+            raise refused(address, purpose, reply)
+        return cls(address, purpose, reader, writer), reply
+
+    def listen(self, receive: Receive, lose: Lose) -> None:
+        """Hand messages from the room to ``receive`` from now on; ``lose`` hears when the connection ends."""
+        self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
+
+    def send(self, message: wire.Message) -> None:
+        """Send a message; does not wait."""
+        wire.write(self._writer, message)
+
+    async def drain(self) -> None:
+        """Wait until most of what was sent is on its way."""
+        try:
+            await self._writer.drain()
+        except OSError:
+            return  # whoever listens says what happened
+
+    async def close(self) -> None:
+        """Leave, giving back what is held."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            return  # the other side went first
+
+    async def _listen(self, receive: Receive, lose: Lose) -> None:
+        try:
+            while True:
+                message = await wire.read(self._reader)
+                if "lost" in message:
+                    return lose(ExecutionError(str(message["lost"])))
+                receive(message)
+        except (OSError, EOFError, ValueError, KeyError) as error:
+            lose(lost(self._address, self._purpose, error))
+
+
+class LocalLink:
+    """A client of a room in the same event loop.
+
+    Args:
+        room: The room; other clients may share it.
+    """
+
+    def __init__(self, room: AnyRoom) -> None:
+        self._room = room
+        self._number: int | None = None
+
+    def listen(self, receive: Receive, lose: Lose) -> None:
+        """Join the room."""
+
+        def deliver(message: wire.Message) -> None:
+            if "lost" in message:
+                lose(ExecutionError(str(message["lost"])))
+            else:
+                receive(message)
+
+        self._number = self._room.join(deliver)
+
+    def send(self, message: wire.Message) -> None:
+        """Let the room do what the message says."""
+        if self._number is not None:
+            self._room.handle(self._number, message)
+
+    async def drain(self) -> None:
+        """Nothing is ever under way."""
+
+    async def close(self) -> None:
+        """Leave, giving back what is held."""
+        if self._number is not None:
+            self._room.leave(self._number)
+            self._number = None
+
+
+def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:
+    """Return the error that says what to do."""
+    return ExecutionError(
+        f"the tasks cannot reach the driver at {_where(address, purpose)} ({type(error).__name__}: {error}): "
+        "set the option `limits_host` to an address of the driver that the executors can reach"
+    )
+
+
+def refused(address: Address, purpose: str, reply: wire.Message) -> ExecutionError:
+    """Return the error with the server's reason."""
+    where = f"{address.host}:{address.port}"
+    return ExecutionError(f"the driver at {where} refused to share {purpose}: {reply['error']}")
+
+
+def lost(address: Address, purpose: str, error: Exception) -> ExecutionError:
+    """Return the error of a connection that was there."""
+    return ExecutionError(
+        f"the connection to the driver at {_where(address, purpose)} was lost ({type(error).__name__}): "
+        "has the driver been stopped?"
+    )
+
+
+def _where(address: Address, purpose: str) -> str:
+    return f"{address.host}:{address.port}, where the job's {purpose} are kept,"

@@ -1,0 +1,189 @@
+"""A task's side of a lookup: turns, claims by key, rows and failures that are shared with all tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import count, islice
+
+from millrace.errors import ExecutionError
+from millrace.limits import packing, wire
+from millrace.limits.address import Address, Settings
+from millrace.limits.chunk import Chunk, Claimed, Failure, Told, split_keys
+from millrace.limits.client import KEYS_A_MESSAGE, TurnClient
+from millrace.limits.link import Link, LocalLink, RemoteLink
+from millrace.limits.lookup_room import LookupRoom
+from millrace.limits.wire import Message
+
+_FAILURES_A_MESSAGE = 256
+_LONGEST_TEXT = 4_000
+
+
+class LookupClient(TurnClient):
+    """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
+
+    What is settled, failed, given up or counted is said without waiting; what is awaited raises when the
+    coordinator is gone.
+    """
+
+    def __init__(self, link: Link, settings: Settings) -> None:
+        self._numbers = count()
+        self._replies: dict[int | str, asyncio.Future[Message]] = {}
+        self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
+        # A claim may take several messages. News of its first keys wait until it has returned, or whoever
+        # claims would hear of keys before it knows that it waits for them.
+        self._claiming = asyncio.Lock()
+        super().__init__(link, settings)
+
+    @classmethod
+    async def connect(cls, address: Address, namespace: str) -> LookupClient:
+        """Join a lookup of a job.
+
+        Args:
+            address: The coordinator.
+            namespace: ``run/execution/number``: the run and the lookup's number there as they were offered,
+                and between them whatever makes the job's tasks share their answers with each other only.
+
+        Raises:
+            ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
+                such lookup.
+        """
+        link, welcome = await RemoteLink.dial(address, {"lookup": namespace}, "lookups")
+        return cls(link, Settings(welcome["max_in_flight"], welcome["per_second"]))
+
+    @classmethod
+    def local(cls, room: LookupRoom) -> LookupClient:
+        """Join a room of this process, in the event loop that runs now and that all its clients use."""
+        return cls(LocalLink(room), room.settings)
+
+    async def secrets(self) -> dict[str, str]:
+        """Return the values of the lookup's ``${NAME}`` by name.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        reply = await self._ask("secrets", {"secrets": True})
+        return dict(reply["secrets"])
+
+    async def claim(self, keys: Sequence[bytes]) -> Claimed:
+        """Return which keys are to be looked up here, which are known and which others look up.
+
+        Every key to ask must be settled, failed or given up. A key that this client is asking
+        already is to be asked still.
+
+        Args:
+            keys: Digests of ``KEY_BYTES`` bytes, distinct.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        async with self._claiming:
+            return await self._claim(keys)
+
+    async def _claim(self, keys: Sequence[bytes]) -> Claimed:
+        claimed = Claimed()
+        left = list(keys)
+        while left:
+            some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
+            number = next(self._numbers)
+            reply = await self._ask(number, packing.keys_message("claim", number, some))
+            left += packing.read_reply(reply, claimed)
+        return claimed
+
+    def settle(self, chunk: Chunk) -> None:
+        """Share the rows of keys that were to be asked here; several keys at once cost less than each alone.
+
+        Raises:
+            ExecutionError: A single key has more rows than can be sent.
+        """
+        for part in chunk.parts(wire.USUAL_ATTACHMENT):
+            message = packing.chunk_message(part)
+            size = len(message["attachment"])
+            if size > wire.LARGEST_ATTACHMENT:
+                raise ExecutionError(
+                    f"the rows of a single key of a lookup take {size} bytes, expected at most "
+                    f"{wire.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
+                )
+            self._send(message)
+
+    def fail(self, failures: Mapping[bytes, Failure]) -> None:
+        """Say of keys to ask that they could not be looked up; that holds for the whole job."""
+        left = iter(failures.items())
+        while some := dict(islice(left, _FAILURES_A_MESSAGE)):
+            texts = [
+                [
+                    each.kind[:_LONGEST_TEXT],
+                    each.message[:_LONGEST_TEXT],
+                    each.attempts,
+                    each.binding[:_LONGEST_TEXT],
+                ]
+                for each in some.values()
+            ]
+            self._send(packing.keys_message("fail", texts, list(some)))
+
+    def give_up(self, keys: Sequence[bytes]) -> None:
+        """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
+        self._send(packing.keys_message("give_up", True, keys))
+
+    async def told(self) -> Told:
+        """Return the next news of keys that are waited for; waits until there are some.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        self._check()
+        settled, handed = await self._news.get()
+        try:
+            async with self._claiming:
+                while not self._news.empty():
+                    for keys, more in zip((settled, handed), self._news.get_nowait(), strict=True):
+                        keys += more
+                self._check()
+                claimed = await self._claim(settled)
+        except BaseException:
+            self._news.put_nowait((settled, handed))
+            raise
+        return Told(claimed.found, claimed.failed, claimed.ask + handed)
+
+    def count(self, *, requests: int = 0, retried: int = 0) -> None:
+        """Count requests for the lookup's progress.
+
+        Args:
+            requests: How many were made, retries included.
+            retried: How many of these repeated a failed one.
+        """
+        self._send({"count": [requests, retried]})
+
+    async def _ask(self, name: int | str, message: Message) -> Message:
+        self._check()
+        reply = self._replies[name] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(message)
+            await self._link.drain()
+            message = await reply
+        finally:
+            self._replies.pop(name, None)
+        return message
+
+    def _receive(self, message: Message) -> None:
+        if "told" in message:
+            keys, settled = split_keys(message.get("attachment", b"")), message["told"]
+            self._news.put_nowait((keys[:settled], keys[settled:]))
+        elif "claimed" in message:
+            self._answer(message["claimed"], message)
+        elif "secrets" in message:
+            self._answer("secrets", message)
+        else:
+            super()._receive(message)
+
+    def _answer(self, name: int | str, message: Message) -> None:
+        waiting = self._replies.get(name)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def _lose(self, error: ExecutionError) -> None:
+        super()._lose(error)
+        for waiting in self._replies.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+        self._news.put_nowait(([], []))

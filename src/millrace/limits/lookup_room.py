@@ -1,0 +1,326 @@
+"""One lookup of one job: the turns of its requests, who asks each key, and the answers.
+
+Beside the messages about turns (:class:`~millrace.limits.rooms.TurnRoom`) clients and room speak in these;
+keys are in the attachment, one after the other:
+
+=========================================  =========================================================
+client                                     room
+=========================================  =========================================================
+``claim`` = number; the keys               ``claimed`` = number, and what becomes of each key: see below
+``settle``; a chunk                        ``told`` = n; keys settled (n of them) or handed over, to
+                                           everyone who waits for one
+``fail`` = failures; their keys            likewise
+``give_up``; keys                          likewise
+``count`` = [requests, retried]
+``secrets``                                ``secrets`` by name
+=========================================  =========================================================
+
+A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
+whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
+large enough. So news name keys only and rows are fetched by claims, at the pace of whoever wants them:
+the room holds no rows for a client that is slow.
+
+In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
+memory: answers and failures, which are in the :class:`~millrace.limits.store.Store` and perhaps in the user's
+:class:`~millrace.limits.cache.Cache`. Rows are copied into that from the store, by another thread, so that
+waiting for a disk or for another process holds up nobody's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from millrace.clock import Clock
+from millrace.errors import ExecutionError
+from millrace.limits import packing, wire
+from millrace.limits.cache import Cache, problem_of, wall_time
+from millrace.limits.chunk import Chunk, Failure, split_keys
+from millrace.limits.claims import Claims, Keys
+from millrace.limits.offer import Offer
+from millrace.limits.packing import Piece
+from millrace.limits.progress import MOST_FAILED, FailedKey, Figures, LookupProgress
+from millrace.limits.rooms import TurnRoom
+from millrace.limits.store import FAILED, IN_CACHE, Place, Store
+from millrace.limits.wire import Message
+
+_FAILURES_A_REPLY = 256
+_COPY_SECONDS = 0.2
+
+
+class _Chunks(Protocol):
+    def chunk(self, number: int) -> tuple[int, bytes] | None: ...
+
+
+class LookupRoom(TurnRoom):
+    """Holds the limits, the claims and the answers of one lookup among its clients.
+
+    Args:
+        offer: The lookup.
+        calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
+
+    Raises:
+        InputError: The cache cannot be used.
+        ExecutionError: There is no room for a temporary database.
+    """
+
+    def __init__(self, offer: Offer, calendar: Clock | None = None) -> None:
+        super().__init__(offer.settings)
+        self.offer = offer
+        self._time = wall_time if calendar is None else calendar.now
+        self._claims = Claims()
+        self._figures = Figures(self._clock)
+        self._lost = ""
+        self._problem = ""  # of the cache
+        self._readable = self._writable = offer.cache is not None
+        self._copied = 0
+        self._copying: asyncio.Task[None] | None = None
+        self._cache = None if offer.cache is None else Cache(offer, self._time())
+        try:
+            self._store = Store(MOST_FAILED)
+        except sqlite3.Error as error:
+            raise ExecutionError(self._no_room(error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def join(self, deliver: Any) -> int:
+        """Let a client in, and return its number; messages for it go to ``deliver``."""
+        number = super().join(deliver)
+        if self._lost:
+            deliver({"lost": self._lost})
+        return number
+
+    def welcome(self) -> Message:
+        """Return what a client hears first: the limits."""
+        return {"max_in_flight": self.settings.max_in_flight, "per_second": self.settings.per_second}
+
+    def leave(self, client: int) -> None:
+        """Take back all that a client has; what it was asking goes to others."""
+        super().leave(client)
+        before = len(self._claims)
+        self._tell({}, self._claims.drop(client))
+        self._figures.wanted(len(self._claims) - before)
+
+    def close(self) -> None:
+        """Write what is missing to the cache, and remove the answers; clients hear that the run is over."""
+        self._end(f"the run of lookup {self.offer.name!r} is over")
+        if self._copying is not None:
+            self._copying.cancel()
+        self.flush()
+        self._store.close()
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    def flush(self) -> None:
+        """Write to the cache, now, what is not there yet."""
+        cache = self._cache
+        if cache is None or not self._writable:
+            return
+        try:
+            while batch := cache.next_batch(self._store.after, self._copied):
+                cache.copy(batch)
+                self._copied = batch[-1].number
+        except sqlite3.Error as error:
+            self._stop_writing(cache, error)
+
+    def handle(self, client: int, message: Message) -> None:
+        """Do what a client's message says.
+
+        Raises:
+            ValueError: It says nothing that a client of ours would say.
+        """
+        if self._lost:
+            return
+        try:
+            self._handle(client, message)
+        except sqlite3.Error as error:
+            self._end(self._no_room(error))
+
+    def progress(self) -> LookupProgress:
+        """Return how far the lookup is."""
+        in_flight = self.in_flight if self.settings.turns else len(self._claims)
+        return self._figures.progress(
+            self.offer.name, in_flight, running=not self.empty, problem=self._problem
+        )
+
+    def failed(self) -> list[FailedKey]:
+        """Return the first :data:`~millrace.limits.progress.MOST_FAILED` keys that could not be looked up."""
+        return [
+            FailedKey(self.offer.name, failure.binding, failure.kind, failure.message, failure.attempts)
+            for failure in self._store.failures()
+        ]
+
+    def _handle(self, client: int, message: Message) -> None:
+        attachment = message.get("attachment", b"")
+        match message:
+            case {"claim": int(number)}:
+                self._clients[client](self._claim(client, number, _distinct(split_keys(attachment))))
+            case {"settle": {} as header}:
+                self._settle(client, packing.chunk_of(header, attachment))
+            case {"fail": list(failures)}:
+                keys = _distinct(split_keys(attachment))
+                if len(keys) != len(failures):
+                    raise ValueError(f"{len(failures)} failures of {len(keys)} keys")
+                self._fail(client, dict(zip(keys, map(packing.failure_of, failures), strict=True)))
+            case {"give_up": True}:
+                before = len(self._claims)
+                self._tell({}, self._claims.give_up(client, _distinct(split_keys(attachment))))
+                self._figures.wanted(len(self._claims) - before)
+            case {"count": [int(requests), int(retried)]} if (
+                0 <= requests <= packing.MOST and 0 <= retried <= packing.MOST
+            ):
+                self._figures.asked(requests, retried)
+            case {"secrets": True}:
+                self._clients[client]({"secrets": dict(self.offer.secrets)})
+            case _:
+                super().handle(client, message)
+
+    def _claim(self, client: int, number: int, keys: list[bytes]) -> Message:
+        asked, waiting, rest = [], [], []
+        for key in keys:
+            owner = self._claims.owner(key)
+            if owner is None:
+                rest.append(key)
+            elif owner == client:
+                asked.append(key)
+            else:
+                waiting.append(key)
+                self._claims.wait(client, key)
+        reply = packing.Reply(number, asked, waiting)
+        places = self._store.find(rest)
+        if self._cache is not None:
+            places = self._with_cache(self._cache, rest, places, reply)
+        known = {key for *_, key in places}
+        failed = [(number, key) for chunk, number, _, key in places if chunk == FAILED]
+        reply.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
+        reply.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
+        self._add_rows([place for place in places if place[0] > 0], self._store, reply)
+        asked += self._take(client, [key for key in rest if key not in known])
+        return reply.message()
+
+    def _with_cache(
+        self, cache: Cache, keys: list[bytes], places: list[Place], reply: packing.Reply
+    ) -> list[Place]:
+        """Add rows from the cache to a reply.
+
+        Args:
+            cache: The cache.
+            keys: Keys that are wanted.
+            places: Those of them that the store knows.
+            reply: Gets the rows.
+
+        Returns:
+            The places of all keys that are known.
+        """
+        ours = {key for *_, key in places}
+        before = {key for chunk, *_, key in places if chunk == IN_CACHE}
+        found: set[bytes] = set()
+        if self._readable:
+            try:
+                with cache.reading():
+                    in_cache = cache.find([key for key in keys if key in before or key not in ours])
+                    found = {key for *_, key in in_cache} - self._add_rows(in_cache, cache, reply)
+            except sqlite3.Error as error:
+                self._readable, self._problem = False, problem_of(cache.path, error)
+                reply.clear_rows()
+                found = set()
+        self._figures.lose_cached(len(before - found))  # these are asked after all
+        first = found - before
+        self._store.mark_cached(first)
+        self._figures.wanted(len(first))
+        self._figures.found(len(first))
+        kept = [place for place in places if place[0] != IN_CACHE]
+        return kept + [(IN_CACHE, 0, 0, key) for key in found]
+
+    def _add_rows(self, places: list[Place], chunks: _Chunks, reply: packing.Reply) -> set[bytes]:
+        """Add rows to a reply until it is large enough; returns the keys whose chunk is not there."""
+        missing: set[bytes] = set()
+        for number, group in groupby(places, key=itemgetter(0)):
+            _, firsts, counts, keys = map(list, zip(*group, strict=True))
+            if reply.size >= wire.USUAL_ATTACHMENT:
+                reply.later += keys
+                continue
+            kept = chunks.chunk(number)
+            if kept is None:
+                missing.update(keys)
+                continue
+            size, rows = kept
+            reply.add(Piece(keys, firsts, counts, rows, size))
+        return missing
+
+    def _take(self, client: int, keys: list[bytes]) -> list[bytes]:
+        self._claims.ask(client, keys)
+        self._figures.wanted(len(keys))
+        return keys
+
+    def _settle(self, client: int, chunk: Chunk) -> None:
+        own = self._claims.own(client, chunk.keys)
+        if not own:
+            return
+        if len(own) < len(chunk.keys):
+            chunk = chunk.only(set(own))
+        packed = (b"", b"") if self._cache is None else (b"".join(chunk.keys), packing.integers(chunk.counts))
+        self._store.put(chunk, self._time(), packed)
+        self._figures.answered(len(own))
+        self._tell(self._claims.settle(own), {})
+        if self._cache is not None and self._copying is None and self._writable:
+            self._copying = asyncio.get_running_loop().create_task(self._copy(self._cache))
+
+    def _fail(self, client: int, failures: dict[bytes, Failure]) -> None:
+        own = self._claims.own(client, failures)
+        self._store.fail((key, failures[key]) for key in own)
+        for key in own:
+            self._figures.fail(failures[key].kind)
+        self._tell(self._claims.settle(own), {})
+
+    async def _copy(self, cache: Cache) -> None:
+        """Copy what the store has into the cache, a little later and in another thread."""
+        try:
+            await asyncio.sleep(_COPY_SECONDS)  # for more to come together
+            while batch := cache.next_batch(self._store.after, self._copied):
+                await asyncio.to_thread(cache.copy, batch)
+                self._copied = batch[-1].number
+        except sqlite3.Error as error:
+            self._stop_writing(cache, error)
+        except RuntimeError:
+            return  # this process ends, and starts no threads any more: closing the room writes the rest
+        finally:
+            self._copying = None
+
+    def _stop_writing(self, cache: Cache, error: sqlite3.Error) -> None:
+        self._writable, self._problem = False, problem_of(cache.path, error)
+
+    def _tell(self, settled: Keys, handed: Keys) -> None:
+        for client in settled.keys() | handed.keys():
+            keys = settled.get(client, [])
+            news = {"told": len(keys), "attachment": b"".join([*keys, *handed.get(client, [])])}
+            self._clients[client](news)
+
+    def _no_room(self, error: Exception) -> str:
+        return (
+            f"the answers of lookup {self.offer.name!r} cannot be kept on this disk ({error}): make room in "
+            f"{tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
+        )
+
+    def _end(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = reason
+            for deliver in self._clients.values():
+                deliver({"lost": reason})
+
+
+def _distinct(keys: Sequence[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(keys))

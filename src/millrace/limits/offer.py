@@ -1,0 +1,53 @@
+"""What the process that plans a query registers for each of its lookups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.errors import OptionError
+from millrace.limits.address import Settings
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One lookup of a run, as the coordinator keeps it for the tasks.
+
+    Attributes:
+        name: Of the lookup, for people.
+        max_in_flight: Requests under way at once, over all tasks; None sets no bound.
+        per_second: Requests started a second; None sets no bound.
+        cache: A folder, or a file that ends in ``.sqlite``, where rows outlive the run; None keeps them
+            for the run only.
+        ttl: Seconds for which rows in the cache count; None for ever.
+        fingerprint: Names the definition (source, columns, schema): rows in a cache are read only by
+            lookups with the same one.
+        secrets: Values of ``${NAME}`` by name. Handed to tasks on request; stay out of ``repr``.
+
+    Raises:
+        OptionError: A cache without a fingerprint, a time to live without a cache or not above zero.
+    """
+
+    name: str
+    max_in_flight: int | None = None
+    per_second: float | None = None
+    cache: Path | None = None
+    ttl: float | None = None
+    fingerprint: str = ""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.ttl is not None and not self.ttl > 0:
+            raise OptionError(f"lookup {self.name!r}: ttl={self.ttl!r}, expected seconds above 0, or None")
+        if self.ttl is not None and self.cache is None:
+            raise OptionError(
+                f"lookup {self.name!r}: ttl without a cache has no meaning: give cache= as well"
+            )
+        if self.cache is not None and not self.fingerprint:
+            raise OptionError(f"lookup {self.name!r}: a cache needs a fingerprint of the lookup's definition")
+
+    @property
+    def settings(self) -> Settings:
+        """The limits of its requests."""
+        return Settings(self.max_in_flight, self.per_second)

@@ -1,0 +1,277 @@
+"""Asking a source for keys: each key once a job, on the source's terms, again where that may help.
+
+Runs in an event loop. Keys that the job knows already, or that another task is asking, are never in the
+way of keys to ask: answers are delivered as they come, in any order, so there is no head-of-line blocking
+(Raman, Deshpande & Hellerstein 2003, section 4.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from millrace.errors import ExecutionError
+from millrace.limits import Chunk, Failure, LookupClient
+from millrace.lookups.grouping import grouped
+from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.refused import Refused
+from millrace.lookups.secrets import Secrets
+from millrace.lookups.source import Session
+
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 30.0
+"""Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
+
+Connect = Callable[[], Awaitable[LookupClient]]
+"""Joins the limits of a lookup's job."""
+
+
+class Receiver(Protocol):
+    """Who is told what came of keys; called in the event loop."""
+
+    def found(self, chunk: Chunk) -> None:
+        """Rows of some keys have come."""
+
+    def failed(self, failures: Mapping[bytes, Failure]) -> None:
+        """Keys could not be looked up."""
+
+    def broke(self, error: Exception) -> None:
+        """Nothing will come any more."""
+
+
+@dataclass
+class Asked:
+    """What one task asked of one source.
+
+    Attributes:
+        keys: Keys that it asked for.
+        rows: Rows that came.
+        requests: Requests made, repeated ones included.
+        seconds: Time that requests were under way, added up.
+    """
+
+    keys: int = 0
+    rows: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Asking:
+    """The questions of one task to one source.
+
+    Args:
+        spec: The index.
+        connect: Joins the limits of its job.
+        receiver: Is told what came.
+    """
+
+    spec: IndexSpec
+    connect: Connect
+    receiver: Receiver
+    totals: Asked = field(default_factory=Asked)
+
+    def __post_init__(self) -> None:
+        self._keys: dict[bytes, tuple[pa.RecordBatch, int]] = {}
+        self._due: deque[bytes] = deque()
+        self._settled: list[tuple[list[bytes], list[int], pa.RecordBatch]] = []
+        self._waiting: set[bytes] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._askers = 0
+        self._hearing = False
+        self._opening: asyncio.Future[tuple[LookupClient, Session, Secrets]] | None = None
+        terms = self.spec.source.terms
+        self._most = terms.max_in_flight
+        self._retrying = AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, Refused) and error.again),
+            stop=stop_after_attempt(terms.retries + 1),
+            wait=_wait,
+            reraise=True,
+        )
+
+    def want(self, keys: pa.RecordBatch, digests: Sequence[bytes]) -> None:
+        """Ask for keys: the bind columns in the schema's types, and a digest of each that tells it apart."""
+        self._keys.update((digest, (keys, place)) for place, digest in enumerate(digests))
+        self._start(self._claim, list(digests))
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._opening is not None and self._opening.done() and not self._opening.exception():
+            client, session, _ = self._opening.result()
+            await session.close()
+            await client.close()
+
+    def _start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work, *arguments))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        try:
+            await work(*arguments)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
+            self.receiver.broke(error)
+
+    async def _open(self) -> tuple[LookupClient, Session, Secrets]:
+        """Return the connection to the coordinator and the open source; opened once."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_future()
+            try:
+                client = await self.connect()
+                names = self.spec.source.secrets
+                secrets = Secrets(await client.secrets() if names else {})
+                session = self.spec.source.open(self.spec.schema, self.spec.columns, secrets)
+            except Exception as error:
+                self._opening.set_exception(error)
+                raise
+            self._opening.set_result((client, session, secrets))
+        return await asyncio.shield(self._opening)
+
+    async def _claim(self, digests: list[bytes]) -> None:
+        client, _, _ = await self._open()
+        claimed = await client.claim(digests)
+        self._waiting.update(claimed.waiting)
+        self._hear(claimed.found, claimed.failed, claimed.ask)
+        if self._waiting and not self._hearing:
+            self._hearing = True
+            self._start(self._listen, client)
+
+    async def _listen(self, client: LookupClient) -> None:
+        """Hear what becomes of keys that other tasks are asking."""
+        while self._waiting:
+            told = await client.told()
+            self._waiting.difference_update(told.failed, told.ask, *(chunk.keys for chunk in told.found))
+            self._hear(told.found, told.failed, told.ask)
+        self._hearing = False
+
+    def _hear(self, found: list[Chunk], failed: dict[bytes, Failure], ask: list[bytes]) -> None:
+        for chunk in found:
+            self._forget(chunk.keys)
+            self.receiver.found(chunk)
+        if failed:
+            self._forget(failed)
+            self.receiver.failed(failed)
+        self._due.extend(ask)
+        self.totals.keys += len(ask)
+        while self._askers < min(self._most, self._askers + len(self._due)):
+            self._askers += 1
+            self._start(self._ask)
+
+    async def _ask(self) -> None:
+        """Ask for what is due, request after request."""
+        try:
+            client, session, secrets = await self._open()
+            while self._due:
+                size = min(self.spec.source.terms.batch, len(self._due))
+                await self._request([self._due.popleft() for _ in range(size)], client, session, secrets)
+        finally:
+            self._askers -= 1
+
+    async def _request(
+        self, digests: list[bytes], client: LookupClient, session: Session, secrets: Secrets
+    ) -> None:
+        """Ask for some keys at once, and settle them: with their rows, or as failed."""
+        keys = self._taken(digests)
+        attempts = 0
+
+        async def attempt() -> pa.RecordBatch:
+            nonlocal attempts
+            async with client.turn():
+                attempts += 1
+                client.count(requests=1, retried=int(attempts > 1))
+                self.totals.requests += 1
+                began = time.perf_counter()
+                try:
+                    return await _in_time(session.fetch(keys), self.spec.source.terms.timeout)
+                finally:
+                    self.totals.seconds += time.perf_counter() - began
+
+        try:
+            rows, counts = grouped(await self._retrying.copy()(attempt), keys)
+        except ExecutionError:
+            raise  # the coordinator is gone
+        except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
+            refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
+            message = secrets.scrub(refused.message)
+            failures = {
+                digest: Failure(refused.kind, message, attempts, json.dumps(binding, default=str))
+                for digest, binding in zip(digests, keys.to_pylist(), strict=True)
+            }
+            self._forget(digests)
+            client.fail(failures)
+            self.receiver.failed(failures)
+            return
+        self._forget(digests)
+        self.totals.rows += rows.num_rows
+        if not self._settled:
+            asyncio.get_running_loop().call_soon(self._settle, client)
+        self._settled.append((digests, counts, rows))
+
+    def _settle(self, client: LookupClient) -> None:
+        """Settle what has come in this turn of the event loop, all at once."""
+        digests = [digest for each, _, _ in self._settled for digest in each]
+        counts = [count for _, each, _ in self._settled for count in each]
+        batches = [rows for _, _, rows in self._settled]
+        self._settled = []
+        chunk = Chunk.of(digests, counts, pa.concat_batches(batches) if len(batches) > 1 else batches[0])
+        self.receiver.found(chunk)
+        client.settle(chunk)
+
+    def _taken(self, digests: list[bytes]) -> pa.RecordBatch:
+        """Return the keys of some digests as one batch."""
+        if len(digests) == 1:
+            batch, place = self._keys[digests[0]]
+            return batch.slice(place, 1)
+        places: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
+        order = []
+        for digest in digests:
+            batch, place = self._keys[digest]
+            known = places.setdefault(id(batch), (batch, []))[1]
+            order.append((id(batch), len(known)))
+            known.append(place)
+        taken = pa.concat_batches([batch.take(pa.array(own)) for batch, own in places.values()])
+        starts = dict(zip(places, np.cumsum([0, *(len(own) for _, own in places.values())]), strict=False))
+        return taken.take(pa.array([starts[batch] + place for batch, place in order]))
+
+    def _forget(self, digests: Sequence[bytes] | Mapping[bytes, object]) -> None:
+        for digest in digests:
+            self._keys.pop(digest, None)
+
+
+async def _in_time(answer: Coroutine[Any, Any, pa.RecordBatch], seconds: float) -> pa.RecordBatch:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await answer
+    except TimeoutError as error:
+        if not limit.expired():
+            raise Refused("timeout", str(error) or "the source reports a time-out", again=True) from error
+        raise Refused("timeout", f"no answer within {seconds:g} s", again=True) from error
+
+
+_backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Return the seconds before the next attempt: at least what the source asks for."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.wait if isinstance(error, Refused) else None
+    return max(float(_backoff(state)), asked or 0.0)

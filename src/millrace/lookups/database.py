@@ -1,0 +1,157 @@
+"""Lookups in tables of SQL databases, through SQLAlchemy and the user's driver.
+
+The source here is what to ask; :mod:`millrace.lookups.database_session` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millrace.errors import InputError, SetupError, near
+from millrace.lookups import credentials
+from millrace.lookups.json_rows import check_bound, check_columns, check_types
+from millrace.lookups.secrets import NAME, Secrets, names_in
+from millrace.lookups.terms import Terms
+
+if TYPE_CHECKING:
+    from millrace.lookups.database_session import DatabaseSession
+
+
+@dataclass(frozen=True)
+class DatabaseSource:
+    """A table or view of a database; made by :func:`database`, where the arguments are explained."""
+
+    url: str
+    table: str
+    terms: Terms
+    schema: str | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    connect_args: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.url or not isinstance(self.url, str):
+            raise InputError(
+                f"the URL of a database is {self.url!r}, expected such as postgresql+psycopg://host/database"
+            )
+        if not self.table or not isinstance(self.table, str):
+            raise InputError(f"the table of a database lookup is {self.table!r}, expected its name")
+        credentials.check_url(self.url, "the URL of a database")
+        credentials.check_fields(dict(self.connect_args), "connect_args:")
+
+    @property
+    def kind(self) -> str:
+        return "database"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return names_in(self.url, *(value for _, value in self.connect_args if isinstance(value, str)))
+
+    @property
+    def can_scan(self) -> bool:
+        return True
+
+    @property
+    def identity(self) -> str:
+        """What decides the rows; how fast and how patiently they are asked for does not."""
+        return repr(replace(self, terms=Terms()))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The database's names of columns, where they are others."""
+        return dict(self.columns)
+
+    def describe(self) -> str:
+        table = self.table if self.schema is None else f"{self.schema}.{self.table}"
+        return f"database {self.url}, table {table}"
+
+    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
+        """Connect, and look for table and columns; see :meth:`millrace.lookups.source.Source.check`."""
+        check_types(schema)
+        check_bound(columns, schema)
+        check_columns(self.names, schema, "columns")
+        _sqlalchemy()
+        from millrace.lookups.engines import inspected
+
+        has = inspected(self, secrets)
+        for column in schema.names:
+            name = self.names.get(column, column)
+            if name not in has:
+                raise InputError(
+                    f"{self.describe()} has no column {name!r}{_for(column, name)}: {near(name, has)}"
+                )
+
+    def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> DatabaseSession:
+        """Return a session; it connects with its first request."""
+        _sqlalchemy()
+        from millrace.lookups.database_session import DatabaseSession
+
+        return DatabaseSession(self, schema, columns, secrets)
+
+
+def database(
+    url: str,
+    table: str,
+    *,
+    schema: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    connect_args: Mapping[str, Any] | None = None,
+    max_in_flight: int = 8,
+    per_second: float | None = None,
+    retries: int = 3,
+    timeout: float = 30.0,
+    batch: int = 500,
+) -> DatabaseSource:
+    """Return a source that reads a table or view of a database: one statement for each batch of keys.
+
+    Any database will do that SQLAlchemy has a dialect for; its driver has to be installed wherever tasks run.
+    Values are taken strictly: one that is not of its column's declared type fails the request. What a
+    database takes for equal although it is not, such as capital and small letters, does no harm: rows that do
+    not agree with a key are dropped.
+
+    Args:
+        url: As SQLAlchemy writes it, ``dialect+driver://user:${PASSWORD}@host/database``; ``${NAME}`` stands
+            for a secret, or for the whole URL.
+        table: Its name in the database.
+        schema: The database's schema that it is in; None for the default one.
+        columns: Names of columns in the database, by the lookup's; the others have the same.
+        connect_args: What the driver's connect function gets beside; ``${NAME}`` stands for a secret.
+        max_in_flight: Statements under way at once, over all tasks.
+        per_second: Statements started per second, over all tasks; None sets no bound.
+        retries: How often a statement is repeated that failed in a way that may pass.
+        timeout: Seconds for one; then it is abandoned with its connection.
+        batch: Keys in one statement, at most.
+
+    Raises:
+        InputError: The URL, the table or an argument cannot be used, or has credentials written out.
+        OptionError: A setting is out of its range.
+    """
+    return DatabaseSource(
+        url,
+        table,
+        Terms(max_in_flight, per_second, retries, timeout, batch),
+        schema,
+        tuple((columns or {}).items()),
+        tuple((connect_args or {}).items()),
+    )
+
+
+def is_whole_secret(url: str) -> bool:
+    """Whether a URL is nothing but ``${NAME}``."""
+    return NAME.fullmatch(url) is not None
+
+
+def _for(column: str, name: str) -> str:
+    return "" if column == name else f" (column {column!r} of the lookup)"
+
+
+def _sqlalchemy() -> None:
+    try:
+        import sqlalchemy  # noqa: F401  # only whether it is there
+    except ImportError as error:
+        raise SetupError(
+            "lookups in databases need the package SQLAlchemy: pip install sqlalchemy"
+        ) from error

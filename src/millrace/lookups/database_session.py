@@ -1,0 +1,217 @@
+"""Asking a database: one statement for a batch of keys, in a thread, until its time is over.
+
+Columns are read as the driver returns them and converted here, strictly: a dialect's own conversions would
+hide that a value is not what was declared. Keys are given as Python values without casts, so that the
+database's own type of the column decides, and its indexes are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import sqlalchemy as sa
+
+from millrace.lookups.database import DatabaseSource
+from millrace.lookups.engines import connected, refused
+from millrace.lookups.json_rows import RowReader
+from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.secrets import Secrets
+from millrace.lookups.strict import Rules, Unfit
+from millrace.lookups.threads import Threads
+
+SCAN_ROWS = 10_000
+"""Rows of a scan in one batch."""
+
+_WITH_TUPLES = ("postgresql", "mysql", "mariadb", "sqlite", "oracle")
+"""Dialects that compare several columns at once, ``(a, b) IN ((1, 2), …)``; others get AND and OR."""
+
+_T = TypeVar("_T")
+
+
+class DatabaseSession:
+    """An open :class:`DatabaseSource`."""
+
+    def __init__(
+        self, source: DatabaseSource, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets
+    ) -> None:
+        self._source = source
+        self._columns = columns
+        self._engine, self._secrets = connected(source, secrets)
+        # Without a transaction there is nothing to begin and to end: one round trip a statement.
+        self._plain = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._reader = RowReader(schema, columns, Rules(native=True, scrub=self._secrets.scrub))
+        self._dialect = self._engine.dialect.name
+        self._threads = Threads(f"database {source.table}")
+        self._bound: list[sa.ColumnClause[Any]] = [
+            sa.column(source.names.get(name, name)) for name in columns
+        ]
+        wanted: list[sa.Label[Any]] = [
+            sa.column(source.names.get(name, name)).label(name) for name in schema.names
+        ]
+        self._select = sa.select(*wanted).select_from(sa.table(source.table, schema=source.schema))
+        self._closed = False
+
+    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
+        statement, parameters = self._statement(keys)
+        work = _Work(self._plain)
+        rows = await self._in_time(work, lambda: work.all(statement, parameters))
+        return self._batch(rows)
+
+    async def scan(self) -> AsyncIterator[pa.RecordBatch]:
+        """Return all rows, by a cursor in the database; see :meth:`millrace.lookups.source.Session.scan`."""
+        work = _Work(self._engine)
+        try:
+            await self._in_time(work, lambda: work.begin(self._select))
+            while rows := await self._in_time(work, work.more):
+                yield self._batch(rows)
+        finally:
+            with suppress(Exception):  # it is read or broken, and not wanted any more
+                await self._threads.run(work.end)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if not self._closed:
+            self._closed = True
+            with suppress(Refused):  # of so many abandoned statements that there are no threads
+                await self._threads.run(self._engine.dispose)
+            self._threads.close()
+
+    def _statement(self, keys: pa.RecordBatch) -> tuple[sa.Select[Any], dict[str, Any]]:
+        """Return the statement for some keys, of one text whatever their number, and its parameters."""
+        values = [self._taken(keys.column(name)) for name in self._columns]
+        if len(values) == 1:
+            found = self._bound[0].in_(sa.bindparam("keys", expanding=True))
+            return self._select.where(found), {"keys": values[0]}
+        rows = list(zip(*values, strict=True))
+        if self._dialect in _WITH_TUPLES:
+            found = sa.tuple_(*self._bound).in_(sa.bindparam("keys", expanding=True))
+            return self._select.where(found), {"keys": rows}
+        each = [
+            sa.and_(*(column == value for column, value in zip(self._bound, row, strict=True)))
+            for row in rows
+        ]
+        return self._select.where(sa.or_(*each)), {}
+
+    def _taken(self, column: pa.Array) -> list[Any]:
+        """Return keys as the driver takes them."""
+        values: list[Any] = column.to_pylist()
+        return [_for_sqlite(value) for value in values] if self._dialect == "sqlite" else values
+
+    def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        try:
+            return self._reader.batch([tuple(row) for row in rows])
+        except Unfit as error:
+            message = self._secrets.scrub(f"{self._source.describe()}: {error}")
+            raise Refused("unfit answer", shortened(message)) from None
+
+    async def _in_time(self, work: _Work, function: Callable[[], _T]) -> _T:
+        """Call a function in a thread; abandon what it does when time is over or nobody waits any more."""
+        seconds = self._source.terms.timeout
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await self._threads.run(function)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise refused(error, self._source, self._secrets) from None
+            work.abandon()
+            raise Refused(
+                "timeout", f"{self._source.describe()}: no answer within {seconds:g} s", again=True
+            ) from None
+        except asyncio.CancelledError:
+            work.abandon()
+            raise
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001  # drivers raise what they like
+            raise refused(error, self._source, self._secrets) from None
+
+
+class _Work:
+    """One statement and its connection; all but ``abandon`` is called in threads, one call at a time.
+
+    The lock keeps a statement from being stopped on a connection that has gone back and may be another's.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._connection: sa.Connection | None = None
+        self._result: sa.CursorResult[Any] | None = None
+        self._abandoned = False
+
+    def all(self, statement: sa.Select[Any], parameters: dict[str, Any]) -> Sequence[Any]:
+        """Return all rows."""
+        try:
+            return self._connected().execute(statement, parameters).all()
+        finally:
+            self.end()
+
+    def begin(self, statement: sa.Select[Any]) -> None:
+        """Open a cursor in the database."""
+        options = {"yield_per": SCAN_ROWS}
+        self._result = self._connected().execute(statement, execution_options=options)
+
+    def more(self) -> Sequence[Any]:
+        """Return the next rows; none at the end."""
+        assert self._result is not None
+        return self._result.fetchmany(SCAN_ROWS)
+
+    def end(self) -> None:
+        """Give the connection back; throw it away if it may be busy still."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._result is not None:
+            with suppress(Exception):  # the transaction that the cursor is in may have failed
+                self._result.close()
+        if self._abandoned:
+            connection.invalidate()
+        connection.close()
+
+    def abandon(self) -> None:
+        """Stop the statement, where the driver has a way; its connection is not used again."""
+        with self._lock:
+            self._abandoned = True
+            if self._connection is None:
+                return
+            raw = self._connection.connection.dbapi_connection
+        for name in ("interrupt", "cancel"):
+            stop = getattr(raw, name, None)
+            if stop is not None:  # it may ask the database, and wait for it
+                threading.Thread(target=_quietly, args=(stop,), daemon=True).start()
+                return
+
+    def _connected(self) -> sa.Connection:
+        connection = self._engine.connect()
+        with self._lock:
+            self._connection = connection
+            if self._abandoned:
+                raise TimeoutError("nobody waits for it any more")
+        return connection
+
+
+def _quietly(stop: Callable[[], object]) -> None:
+    with suppress(Exception):  # the statement may be over by now
+        stop()
+
+
+def _for_sqlite(value: Any) -> Any:
+    """Return a key as SQLite stores such values: it has no dates, times and decimals."""
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case dt.datetime():
+            return value.isoformat(" ", "microseconds")
+        case dt.date():
+            return value.isoformat()
+    return value

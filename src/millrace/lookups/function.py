@@ -1,0 +1,132 @@
+"""Lookups by a function of the user's: called with keys, it returns rows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from millrace.errors import InputError, OptionError
+from millrace.lookups.json_rows import check_bound, check_types
+from millrace.lookups.secrets import Secrets
+from millrace.lookups.terms import Terms
+
+if TYPE_CHECKING:
+    from millrace.lookups.function_session import FunctionSession
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function that is asked; made by :func:`function`, where the arguments are explained."""
+
+    fn: Callable[..., Any]
+    name: str
+    terms: Terms
+    can_scan: bool = False
+    identity: str = field(default="", repr=False)
+
+    @property
+    def kind(self) -> str:
+        return "function"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> str:
+        return f"function {self.name}"
+
+    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
+        """Check what is declared, without a call; see :meth:`millrace.lookups.source.Source.check`."""
+        check_types(schema)
+        check_bound(columns, schema)
+        if not columns and not self.can_scan:
+            raise InputError(
+                f"{self.describe()} is no scan: declare one that returns all rows with scan=True"
+            )
+        if columns and self.can_scan:
+            raise InputError(
+                f"{self.describe()} is declared with scan=True: it takes no keys, and cannot be asked for "
+                f"{', '.join(columns)}"
+            )
+
+    def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> FunctionSession:
+        """Return a session; the function is called with its first request."""
+        from millrace.lookups.function_session import FunctionSession
+
+        return FunctionSession(self, schema, columns)
+
+
+def function(
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    scan: bool = False,
+    max_in_flight: int = 8,
+    per_second: float | None = None,
+    retries: int = 3,
+    timeout: float = 30.0,
+    batch: int = 1,
+) -> FunctionSource:
+    """Return a source that calls a function for the rows of a key, or of several.
+
+    The function gets one value for each bind column, in their order, or with ``batch`` above 1 one list. It
+    returns None (no rows), a dict, a list of dicts or of tuples (all columns in the schema's order), a
+    PyArrow Table or RecordBatch or a pandas DataFrame; or it is a generator of any of these. With ``batch``
+    1, rows may lack the bind columns. Values are taken strictly: one that is not of its column's declared
+    type fails the request.
+
+    Args:
+        fn: A function, which runs in threads, or a coroutine function, which runs in an event loop. It
+            travels to the tasks as functions do in Spark. What it raises is taken as something that may pass;
+            to say that it does not, it raises :class:`millrace.lookups.Refused`.
+        name: For plans and errors; by default the function's own.
+        scan: It takes no arguments and returns all rows.
+        max_in_flight: Calls under way at once, over all tasks.
+        per_second: Calls started per second, over all tasks; None sets no bound.
+        retries: How often a call is repeated that raised.
+        timeout: Seconds for one. A function that runs in a thread is not stopped, its result is dropped.
+        batch: Keys in one call, at most.
+
+    Raises:
+        InputError: It is no function.
+        OptionError: A setting is out of its range.
+    """
+    if not callable(fn):
+        raise InputError(f"a lookup by function got a {type(fn).__name__}, not a function")
+    if type(scan) is not bool:
+        raise OptionError(f"scan is {scan!r}, expected True or False")
+    own = getattr(fn, "__qualname__", type(fn).__qualname__)
+    terms = Terms(max_in_flight, per_second, retries, timeout, batch)
+    return FunctionSource(fn, name or own, terms, scan, _identity(fn, name or own))
+
+
+def _identity(fn: Callable[..., Any], name: str) -> str:
+    """Return a text that changes with the function's code and with what it has captured.
+
+    What cannot be told apart in this way makes a text that no other process has.
+    """
+    code = getattr(fn, "__code__", None)
+    module = getattr(fn, "__module__", "")
+    try:
+        if code is None:
+            held = pickle.dumps(fn, protocol=5)
+        else:
+            cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or ()]
+            captured = (cells, getattr(fn, "__defaults__", None), getattr(fn, "__kwdefaults__", None))
+            held = repr(_code(code)).encode() + pickle.dumps(captured, protocol=5)
+    except Exception:  # noqa: BLE001  # objects raise what they like when they are pickled
+        held = uuid4().bytes
+    return f"function {module}.{name} {blake2b(held, digest_size=16).hexdigest()}"
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """Return what a function does, without where its text stands."""
+    constants = tuple(_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars

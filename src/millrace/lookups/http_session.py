@@ -1,0 +1,345 @@
+"""Asking a service over HTTP: one request, its redirects and pages, and what its answer means.
+
+A redirect or a next page leads nowhere but to the same scheme, host and port: the headers may carry
+credentials. The deadline is one for all of a request, so that an answer that drips in byte by byte ends there
+as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+import pyarrow as pa
+
+from millrace.errors import InputError
+from millrace.lookups import paths, template
+from millrace.lookups.clients import Clients
+from millrace.lookups.http import HttpSource
+from millrace.lookups.json_text import parse
+from millrace.lookups.quiet import unlogged
+from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.secrets import Secrets
+from millrace.lookups.strict import ABSENT, Unfit
+from millrace.lookups.terms import Terms
+
+MAX_REDIRECTS = 5
+
+_MAY_PASS = (408, 425, 429)
+_ERROR_BYTES = 2048
+_ERROR_SHOWN = 200
+_EMPTY = (204, 205)
+
+
+def base_url(source: HttpSource, secrets: Secrets) -> tuple[str, str, int]:
+    """Return scheme, host and port of a source's URL.
+
+    Raises:
+        InputError: It has none, or others than HTTP's.
+    """
+    pieces = template.parts(source.url, "the URL")
+    values = {column: ["x"] for column in template.columns_of(pieces)}
+    try:
+        url = httpx.URL(template.fill_url(pieces, values, source.separator, secrets, many=False))
+    except (httpx.InvalidURL, template.Unsendable) as error:
+        raise InputError(
+            secrets.scrub(f"the URL {source.url!r} of a lookup cannot be used: {error}")
+        ) from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InputError(
+            f"the URL {source.url!r} of a lookup has no host to ask: expected one such as https://host/path/{{key}}"
+        )
+    return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
+
+
+class HttpSession:
+    """An open :class:`HttpSource`."""
+
+    def __init__(
+        self, source: HttpSource, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets
+    ) -> None:
+        self._source = source
+        self._schema = schema
+        self._columns = columns
+        self._secrets = secrets
+        self._reader = source.reader(schema, columns, secrets.scrub)
+        self._rows = paths.path(source.rows, "rows")
+        self._next = None if source.next is None else paths.path(source.next, "next")
+        self._pieces = template.parts(source.url, "the URL")
+        self._template = source.template
+        self._exact = any(map(_has_decimals, schema.types))
+        self._headers = httpx.Headers({"Accept": "application/json", "User-Agent": "millrace"})
+        if self._template is not None:
+            self._headers["Content-Type"] = "application/json"
+        self._headers.update({name: secrets.fill(value) for name, value in source.headers})
+        self._clients = Clients(self._headers, source.terms.max_in_flight)
+
+    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
+        many = self._source.terms.batch > 1
+        key = None if many else {name: keys.column(name)[0] for name in self._columns}
+        request = self._request(keys)
+        batches: list[pa.RecordBatch] = []
+        left = self._source.max_bytes
+        seen = {str(request.url)}
+        async with _Deadline(self._source.terms, self._shown(request.url)):
+            while True:
+                missing = () if batches else self._source.missing
+                answer, size = await self._document(request, left, missing)
+                left -= size
+                batches.append(self._batch(answer, key, request.url))
+                following = self._following(answer, request, seen)
+                if following is None:
+                    break
+                request = following
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    async def scan(self) -> AsyncIterator[pa.RecordBatch]:
+        """Return everything, a batch a page; see :meth:`millrace.lookups.source.Session.scan`."""
+        request: httpx.Request | None = self._request(None)
+        assert request is not None
+        seen = {str(request.url)}
+        while request is not None:
+            async with _Deadline(self._source.terms, self._shown(request.url)):
+                answer, _ = await self._document(request, self._source.max_bytes, ())
+            batch = self._batch(answer, None, request.url)
+            request = self._following(answer, request, seen)
+            if batch.num_rows:
+                yield batch
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._clients.close()
+
+    def _request(self, keys: pa.RecordBatch | None) -> httpx.Request:
+        """Return the request for some keys, or for everything."""
+        many = self._source.terms.batch > 1
+        keys = pa.record_batch({}) if keys is None else keys
+        values = {
+            name: [template.text_of(v, column.type) for v in column.to_pylist()]
+            for name, column in zip(keys.schema.names, keys.columns, strict=True)
+        }
+        separator, secrets = self._source.separator, self._secrets
+        try:
+            url = template.fill_url(self._pieces, values, separator, secrets, many=many)
+            body = None
+            if self._template is not None:
+                body = template.fill_body(self._template, keys, many=many, joined=separator, secrets=secrets)
+            return httpx.Request(self._source.method, url, headers=self._headers, content=body)
+        except (template.Unsendable, httpx.InvalidURL, UnicodeError) as error:
+            raise self._refused("unsendable key", f"{self._source.describe()}: {error}") from None
+
+    async def _document(self, request: httpx.Request, most: int, missing: tuple[int, ...]) -> tuple[Any, int]:
+        """Send a request; return the JSON value of the answer (``ABSENT`` for none) and its size in bytes.
+
+        That a key is missing is an answer; that a page is missing, or all there is, is none.
+        """
+        try:
+            with unlogged():
+                text = await self._sent(request, most, missing)
+        except httpx.HTTPError as error:
+            raise self._broken(error, request.url) from None
+        except (httpx.StreamError, httpx.InvalidURL) as error:
+            raise self._refused("HTTP", f"{self._shown(request.url)}: {error}") from None
+        if text is None:
+            return ABSENT, 0
+        try:
+            return parse(text, exact=self._exact), len(text)
+        except ValueError as error:
+            raise self._refused(
+                "malformed answer",
+                f"{self._shown(request.url)}: the answer is no JSON ({error}): {self._excerpt(text)}",
+                again=True,
+            ) from None
+        except RecursionError:
+            raise self._refused(
+                "malformed answer", f"{self._shown(request.url)}: the answer is nested too deeply"
+            ) from None
+
+    async def _sent(self, request: httpx.Request, most: int, missing: tuple[int, ...]) -> bytes | None:
+        """Send a request; return the text of the answer, or None if that is that there is nothing."""
+        async with self._clients.one() as client:
+            response = await self._answer(client, request)
+            try:
+                if response.status_code in (*missing, *_EMPTY):
+                    return None
+                await self._check_status(response)
+                return await self._text(response, most)
+            finally:
+                await response.aclose()
+
+    async def _answer(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        """Send a request, and follow where it leads on the same host."""
+        first = request
+        for _ in range(MAX_REDIRECTS + 1):
+            response = await client.send(request, stream=True)
+            following = response.next_request
+            if following is None:
+                return response
+            await response.aclose()
+            if not _same_host(first.url, following.url):
+                raise self._refused(
+                    "redirect",
+                    f"{self._shown(first.url)}: the service redirects to another host, "
+                    f"{self._shown(following.url.copy_with(query=None))}, which is not followed: requests "
+                    "may carry credentials",
+                )
+            request = following
+        raise self._refused("redirect", f"{self._shown(first.url)}: more than {MAX_REDIRECTS} redirects")
+
+    async def _check_status(self, response: httpx.Response) -> None:
+        status = response.status_code
+        if 200 <= status < 300:
+            return
+        begin = b""
+        async for chunk in response.aiter_bytes():
+            begin += chunk
+            if len(begin) > _ERROR_BYTES:
+                break
+        said = self._excerpt(begin)
+        again = status in _MAY_PASS or status >= 500
+        raise self._refused(
+            f"HTTP {status}",
+            f"{self._shown(response.request.url)}: {status} {response.reason_phrase}{said and ': '}{said}",
+            again=again,
+            wait=_retry_after(response) if again else None,
+        )
+
+    async def _text(self, response: httpx.Response, most: int) -> bytes:
+        chunks, size = [], 0
+        async for chunk in response.aiter_bytes():
+            size += len(chunk)
+            if size > most:
+                raise self._refused(
+                    "too large",
+                    f"{self._shown(response.request.url)}: the answer has more bytes than {most:,}, what is "
+                    f"left of max_bytes={self._source.max_bytes:,}",
+                )
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _batch(self, answer: Any, key: dict[str, Any] | None, url: httpx.URL) -> pa.RecordBatch:
+        try:
+            return self._reader.batch(self._found(answer), key)
+        except Unfit as error:
+            raise self._refused("unfit answer", f"{self._shown(url)}: {error}") from None
+
+    def _found(self, answer: Any) -> list[Any]:
+        """Return the rows of an answer."""
+        if answer is ABSENT:
+            return []
+        if self._rows.steps is None:
+            try:
+                return self._rows.all(answer)
+            except RecursionError:
+                raise Unfit(f"the answer is nested too deeply for the path {self._rows.text}") from None
+        found = self._rows.one(answer)
+        if found is ABSENT:
+            if self._source.absent == "null":
+                return []
+            raise Unfit(f"the answer has nothing at rows={self._rows.text!r}")
+        if found is None:
+            return []
+        return found if isinstance(found, list) else [found]
+
+    def _following(self, answer: Any, request: httpx.Request, seen: set[str]) -> httpx.Request | None:
+        """Return the request for the next page, or None if this is the last."""
+        found = ABSENT if self._next is None or answer is ABSENT else self._next.one(answer)
+        if found is ABSENT or found is None or found == "":
+            return None
+        where = f"{self._shown(request.url)}: the next page"
+        if not isinstance(found, str):
+            raise self._refused("next page", f"{where} is no text but a {type(found).__name__}")
+        try:
+            url = request.url.join(found)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise self._refused("next page", f"{where} is no URL: {error}") from None
+        if not _same_host(request.url, url):
+            raise self._refused("next page", f"{where} is on another host, {self._shown(url)}")
+        if str(url) in seen:
+            raise self._refused("next page", f"{where} is one that came before, {self._shown(url)}")
+        seen.add(str(url))
+        return httpx.Request(request.method, url, headers=self._headers, content=request.content or None)
+
+    def _broken(self, error: httpx.HTTPError, url: httpx.URL) -> Refused:
+        """Return what a failure of the connection means."""
+        kind = "malformed answer" if isinstance(error, httpx.DecodingError) else "connection"
+        lasting = isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or _of_certificate(
+            error
+        )
+        said = str(error) or type(error).__name__
+        return self._refused(kind, f"{self._shown(url)}: {type(error).__name__}: {said}", again=not lasting)
+
+    def _refused(self, kind: str, message: str, *, again: bool = False, wait: float | None = None) -> Refused:
+        return Refused(kind, shortened(self._secrets.scrub(message)), again=again, wait=wait)
+
+    def _excerpt(self, answer: bytes) -> str:
+        begin = answer[:_ERROR_BYTES].decode(errors="replace")
+        whole = len(answer) <= _ERROR_BYTES
+        scrubbed = self._secrets.scrub(begin) if whole else self._secrets.scrub_beginning(begin)
+        return shortened(scrubbed, _ERROR_SHOWN)
+
+    def _shown(self, url: httpx.URL) -> str:
+        return self._secrets.scrub(f"{self._source.method} {url.copy_with(userinfo=b'')}")
+
+
+class _Deadline:
+    """Ends what is within it after the source's timeout, by a :class:`Refused`."""
+
+    def __init__(self, terms: Terms, shown: str) -> None:
+        self._seconds = terms.timeout
+        self._shown = shown
+        self._limit = asyncio.timeout(terms.timeout)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:  # noqa: PYI036  # handed on as they are
+        try:
+            await self._limit.__aexit__(*raised)
+        except TimeoutError:
+            raise Refused(
+                "timeout", f"{self._shown}: no complete answer within {self._seconds:g} s", again=True
+            ) from None
+
+
+def _same_host(one: httpx.URL, other: httpx.URL) -> bool:
+    """Whether both are of one scheme, host and port; https in place of http is as well."""
+    mine, its = _origin(one), _origin(other)
+    upgraded = mine == ("http", one.host, 80) and its == ("https", one.host, 443)
+    return mine == its or upgraded
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    text = response.headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=dt.UTC)
+    return max(0.0, (until - dt.datetime.now(dt.UTC)).total_seconds())
+
+
+def _of_certificate(error: BaseException | None) -> bool:
+    """Whether a certificate was not accepted, which waiting does not change."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))

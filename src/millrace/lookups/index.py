@@ -1,0 +1,203 @@
+"""An index access module over a source: the eddy hands it bindings and is told when answers have come.
+
+Raman, Deshpande & Hellerstein 2003, section 2.1.3. Requests are under way in an event loop beside the eddy;
+what has come waits here until the eddy asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import Clock
+from millrace.errors import ExecutionError
+from millrace.figures import ModuleFigures
+from millrace.limits import Chunk, Failure, digest
+from millrace.lookups.asking import Asking, Connect
+from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.loop import Loop
+from millrace.lookups.narrowing import narrowed
+from millrace.modules.access import Answer
+
+CAPACITY = 65_536
+"""Bindings that wait for their answers, from which on the eddy is not to bring more tuples."""
+
+_LOOK = 0.5
+"""Seconds after which the eddy looks again, should it not have been woken."""
+
+Keep = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Filters rows of a lookup and chooses the columns that the join needs."""
+
+_Place = tuple[pa.RecordBatch, int]
+
+
+class LookupIndex:
+    """An index AM (:class:`millrace.modules.access.IndexAM`) that asks a source.
+
+    Args:
+        spec: The index.
+        keep: What becomes of the rows that it returns.
+        loop: Where requests run; shared by the lookups of a task.
+        connect: Joins the limits of its job.
+        clock: What waiting is measured by.
+    """
+
+    def __init__(self, spec: IndexSpec, keep: Keep, loop: Loop, connect: Connect, clock: Clock) -> None:
+        self.name = spec.name
+        self.columns = spec.columns
+        self._spec = spec
+        self._keep = keep
+        self._loop = loop
+        self._clock = clock
+        self._asking = Asking(spec, connect, self)
+        self._wake = threading.Event()
+        self._wanted: dict[bytes, list[_Place]] = {}
+        self._arrived: deque[Chunk | Mapping[bytes, Failure] | Exception] = deque()
+        self._unfit: list[Answer] = []
+        self._pending = 0
+        self._started = False
+
+    @property
+    def pending(self) -> int:
+        """Bindings submitted and not yet answered."""
+        return self._pending
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be submitted before some are answered."""
+        return self._pending >= CAPACITY
+
+    def wake_by(self, event: threading.Event) -> None:
+        """Set this event whenever something has come."""
+        self._wake = event
+
+    def submit(self, bindings: pa.RecordBatch) -> None:
+        """Ask for bindings; those that no value of the index's columns can equal are answered at once."""
+        self._pending += bindings.num_rows
+        keys, fits = narrowed(bindings, self._spec.keys)
+        if not fits.all():
+            self._unfit.append(Answer(bindings.filter(pa.array(~fits)), self._keep(self._empty())))
+        places = np.flatnonzero(fits)
+        if len(places) < keys.num_rows:
+            keys = keys.take(pa.array(places))
+        digests = [digest(row) for row in zip(*(c.to_pylist() for c in keys.columns), strict=True)]
+        fresh = []
+        for i, (key, place) in enumerate(zip(digests, places.tolist(), strict=True)):
+            waiting = self._wanted.setdefault(key, [])
+            waiting.append((bindings, place))
+            if len(waiting) == 1:
+                fresh.append(i)
+        if fresh:
+            self._started = True
+            asked = keys if len(fresh) == keys.num_rows else keys.take(pa.array(fresh))
+            self._loop.call(self._asking.want, asked, [digests[i] for i in fresh])
+
+    def poll(self) -> list[Answer]:
+        """Return what has come since the last call.
+
+        Raises:
+            ExecutionError: A key could not be looked up and that is to fail the query, or the coordinator
+                of the job's limits is gone.
+        """
+        answers, self._unfit = self._unfit, []
+        chunks: list[Chunk] = []
+        rows: list[pa.RecordBatch] = []
+        keys: list[bytes] = []
+        while self._arrived:
+            news = self._arrived.popleft()
+            if isinstance(news, Chunk):
+                chunks.append(news)
+                keys += news.keys
+            elif isinstance(news, Exception):
+                raise news
+            else:
+                rows += self._settled(news)
+                keys += news
+        for chunk in chunks:
+            rows += chunk.table().to_batches()
+        kept = [self._keep(batch) for batch in rows if batch.num_rows]
+        answers += self._answers(keys, kept)
+        self._pending -= sum(answer.bindings.num_rows for answer in answers)
+        return answers
+
+    def due(self) -> float:
+        """Return when to look again without having been woken."""
+        if self._arrived or self._unfit:
+            return self._clock.now()
+        return self._clock.now() + _LOOK if self._pending else float("inf")
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._started:
+            self._started = False
+            self._loop.start(self._asking.close).result()
+
+    def figures(self) -> ModuleFigures:
+        """Return what was asked for here."""
+        asked = self._asking.totals
+        return ModuleFigures(
+            f"Lookup({self.name})", "request", asked.keys, asked.rows, asked.requests, asked.seconds
+        )
+
+    # Told in the event loop
+
+    def found(self, chunk: Chunk) -> None:
+        """Rows have come."""
+        self._arrived.append(chunk)
+        self._wake.set()
+
+    def failed(self, failures: Mapping[bytes, Failure]) -> None:
+        """Keys could not be looked up."""
+        self._arrived.append(failures)
+        self._wake.set()
+
+    def broke(self, error: Exception) -> None:
+        """Nothing will come any more."""
+        self._arrived.append(error)
+        self._wake.set()
+
+    # What it means
+
+    def _settled(self, failures: Mapping[bytes, Failure]) -> list[pa.RecordBatch]:
+        """Return the rows that stand for keys that could not be looked up."""
+        if self._spec.on_error == "skip":
+            return []
+        if self._spec.on_error == "null":
+            return [self._nulls(key) for key in failures]
+        failure = next(iter(failures.values()))
+        raise ExecutionError(
+            f"lookup {self.name!r}: key {failure.binding} could not be looked up after "
+            f"{failure.attempts} attempt{'s' * (failure.attempts != 1)}: {failure.kind}: {failure.message}; "
+            "on_error='skip' or 'null' would go on without such keys and list them in failed_keys()"
+        )
+
+    def _nulls(self, key: bytes) -> pa.RecordBatch:
+        """Return one row: the key, and nulls."""
+        bindings, place = self._wanted[key][0]
+        own, _ = narrowed(bindings.slice(place, 1), self._spec.keys)
+        columns = [
+            own.column(field.name) if field.name in self.columns else pa.nulls(1, field.type)
+            for field in self._spec.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.schema)
+
+    def _answers(self, keys: Sequence[bytes], rows: list[pa.RecordBatch]) -> list[Answer]:
+        """Return the answers for keys: one for each combination of types that they were asked in."""
+        by_batch: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
+        for key in keys:
+            for bindings, place in self._wanted.pop(key, ()):
+                by_batch.setdefault(id(bindings), (bindings, []))[1].append(place)
+        by_types: dict[pa.Schema, list[pa.RecordBatch]] = {}
+        for bindings, places in by_batch.values():
+            by_types.setdefault(bindings.schema, []).append(bindings.take(pa.array(places)))
+        if not by_types:
+            return []
+        whole = pa.concat_batches(rows) if rows else self._keep(self._empty())
+        return [Answer(pa.concat_batches(asked), whole) for asked in by_types.values()]
+
+    def _empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], self._spec.schema)

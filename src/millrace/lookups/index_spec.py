@@ -1,0 +1,66 @@
+"""One index of a lookup table, as it travels to the tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from millrace.limits import Offer
+from millrace.lookups.secrets import Secrets, names_in
+from millrace.lookups.source import Source
+
+OnError = Literal["fail", "skip", "null"]
+ON_ERROR: tuple[str, ...] = ("fail", "skip", "null")
+
+
+@dataclass(frozen=True)
+class IndexSpec:
+    """An index: bind columns of a lookup table, and the source that is asked with values of them.
+
+    Attributes:
+        name: For plans, reports and errors.
+        columns: The bind columns.
+        schema: All columns of the table, in the types of its rows.
+        source: What is asked.
+        on_error: What a key comes to that cannot be looked up: ``"fail"`` fails the query, ``"skip"`` takes
+            it to have no rows, ``"null"`` to have one row whose other columns are null.
+        cache: Where rows outlive the job: a folder, or a ``.sqlite`` file; None for nowhere.
+        ttl: Seconds for which they do; None for ever.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    source: Source
+    on_error: OnError = "fail"
+    cache: Path | None = None
+    ttl: float | None = None
+
+    @property
+    def keys(self) -> pa.Schema:
+        """The bind columns with their types."""
+        return pa.schema([self.schema.field(column) for column in self.columns])
+
+    def fingerprint(self, secrets: Secrets) -> str:
+        """Return what rows in a cache are known by: they are those of this source, asked for these columns.
+
+        Secrets within the address count, for they may say which service it is; a new password in it makes a
+        new cache. Others do not.
+        """
+        parts = [self.source.identity, *map(str, (self.columns, self.schema.names, self.schema.types))]
+        url = getattr(self.source, "url", "")
+        parts += [secrets.values()[name] for name in names_in(url)]
+        return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+    def offer(self, secrets: Secrets) -> Offer:
+        """Return what the planning process registers for this index."""
+        terms = self.source.terms
+        needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
+        fingerprint = self.fingerprint(secrets) if self.cache is not None else ""
+        return Offer(
+            self.name, terms.max_in_flight, terms.per_second, self.cache, self.ttl, fingerprint, needed
+        )

@@ -1,0 +1,52 @@
+"""JSON text as Python values, with the numbers as they were written.
+
+A fraction becomes a float that remembers its text, so that a decimal column gets exactly the digits that were
+sent, while JSON paths compare it like any other number.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+
+class Fraction(float):
+    """A number of a JSON text that is not whole.
+
+    Attributes:
+        text: As it was written.
+    """
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Make it of its text."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+class Named(float):
+    """NaN, Infinity or -Infinity, which JSON does not have but many write."""
+
+    __slots__ = ()
+
+
+def parse(text: bytes, *, exact: bool) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: In UTF-8, 16 or 32.
+        exact: Whether fractions are :class:`Fraction`, for decimals; else they are floats, which is faster.
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, parse_float=Fraction if exact else None, parse_constant=Named)
+
+
+def is_overflow(number: float) -> bool:
+    """Whether a number of a JSON text is infinite only because no float is that large."""
+    return number in (float("inf"), float("-inf")) and not isinstance(number, Named)

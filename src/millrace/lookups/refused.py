@@ -1,0 +1,43 @@
+"""What a source raises when a request of it fails."""
+
+from __future__ import annotations
+
+
+class Refused(Exception):
+    """A request was not answered, or not with what was asked for.
+
+    Whoever asks decides whether to ask again, and what the failure means for the query.
+
+    Attributes:
+        kind: What went wrong, in a few words that are the same for every key, such as ``"HTTP 503"``,
+            ``"timeout"`` or the name of an exception.
+        message: What went wrong with this request; without values of secrets.
+        again: Whether another attempt may succeed.
+        wait: Seconds to wait before it, as the source asks for; None if it did not say.
+    """
+
+    def __init__(self, kind: str, message: str, *, again: bool = False, wait: float | None = None) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+        self.again = again
+        self.wait = wait
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (self.kind, self.message, self.again, self.wait)
+
+
+def _refused(kind: str, message: str, again: bool, wait: float | None) -> Refused:  # noqa: FBT001
+    return Refused(kind, message, again=again, wait=wait)
+
+
+MOST_SHOWN = 500
+
+
+def shortened(text: str, most: int = MOST_SHOWN) -> str:
+    """Return the beginning of a text, on one line; secrets have to be out of it already."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"

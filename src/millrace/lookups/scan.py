@@ -1,0 +1,135 @@
+"""A scan access module over a source: all rows of a lookup table, read beside the eddy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.clock import Clock
+from millrace.figures import ModuleFigures
+from millrace.lookups.asking import FIRST_WAIT
+from millrace.lookups.index import Keep
+from millrace.lookups.loop import Loop
+from millrace.lookups.refused import Refused
+from millrace.lookups.secrets import Secrets
+from millrace.lookups.source import Source
+from millrace.modules.access import State
+
+_AHEAD = 4
+"""Batches that wait for the eddy before the source is asked for more."""
+
+_LOOK = 0.5
+
+
+class LookupScan:
+    """A scan AM (:class:`millrace.modules.access.ScanAM`) that reads a source.
+
+    A scan that fails is begun again as long as nothing has been returned; later it is broken, and the
+    relation's other access modules have to do.
+
+    Args:
+        name: For reports and errors.
+        source: What is read; it ``can_scan``.
+        schema: All columns of the table.
+        keep: What becomes of its rows.
+        loop: Where it runs.
+        secrets: Gets the secrets of the source.
+        clock: What waiting is measured by.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        schema: pa.Schema,
+        keep: Keep,
+        loop: Loop,
+        secrets: Callable[[], Awaitable[Secrets]],
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.state: State = "open"
+        self.why = ""
+        self._source = source
+        self._schema = schema
+        self._keep = keep
+        self._loop = loop
+        self._secrets = secrets
+        self._clock = clock
+        self._wake = threading.Event()
+        self._arrived: deque[pa.RecordBatch | Exception | None] = deque()
+        self._room = asyncio.Semaphore(_AHEAD)
+        self._reading: Future[Any] | None = None
+        self._rows = self._batches = 0
+
+    def wake_by(self, event: threading.Event) -> None:
+        """Set this event whenever something has come."""
+        self._wake = event
+
+    def poll(self) -> pa.RecordBatch | None:
+        """Return the next batch, or None if there is none at the moment."""
+        if self._reading is None:
+            self._reading = self._loop.start(self._read)
+        if self.state != "open" or not self._arrived:
+            return None
+        news = self._arrived.popleft()
+        if news is None:
+            self.state = "complete"
+            return None
+        if isinstance(news, Exception):
+            self.state, self.why = "broken", str(news)
+            return None
+        self._loop.call(self._room.release)
+        self._rows += news.num_rows
+        self._batches += 1
+        return self._keep(news)
+
+    def due(self) -> float:
+        """Return when to look again without having been woken."""
+        if self.state != "open":
+            return float("inf")
+        return self._clock.now() + (0.0 if self._arrived else _LOOK)
+
+    def close(self) -> None:
+        """Read no further."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._arrived.clear()
+
+    def figures(self) -> ModuleFigures:
+        """Return what was read."""
+        return ModuleFigures(f"Scan({self.name})", "request", 0, self._rows, self._batches, 0.0)
+
+    async def _read(self) -> None:
+        try:
+            secrets = await self._secrets()
+            terms = self._source.terms
+            for attempt in range(terms.retries + 1):
+                given = 0
+                session = self._source.open(self._schema, (), secrets)
+                try:
+                    async for batch in session.scan():
+                        if batch.num_rows:
+                            await self._room.acquire()
+                            self._tell(batch)
+                            given += 1
+                    self._tell(None)
+                    return
+                except Refused as refused:
+                    if given or not refused.again or attempt == terms.retries:
+                        raise
+                    await asyncio.sleep(refused.wait or FIRST_WAIT * 2**attempt)
+                finally:
+                    await session.close()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
+            self._tell(error)
+
+    def _tell(self, news: pa.RecordBatch | Exception | None) -> None:
+        self._arrived.append(news)
+        self._wake.set()

@@ -1,0 +1,84 @@
+"""What a lookup asks: sources, which are data, and sessions, which are open.
+
+A source says what to ask and on what terms. It is frozen and travels with the plan; it has no values of
+secrets. A session is a source that one task has opened: connections and threads, all in one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import pyarrow as pa
+
+from millrace.lookups.secrets import Secrets
+from millrace.lookups.terms import Terms
+
+
+class Session(Protocol):
+    """An open source; to be used in the event loop that uses it first."""
+
+    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Ask for the rows of some keys: one attempt, without retries and without waiting for turns.
+
+        Args:
+            keys: The bind columns in the schema's types, no nulls, distinct rows, at most ``terms.batch``.
+
+        Returns:
+            Rows in exactly the schema of :meth:`Source.open`. Rows of other keys may be among them.
+
+        Raises:
+            Refused: The request failed, or the answer is not of the schema.
+        """
+
+    def scan(self) -> AsyncIterator[pa.RecordBatch]:
+        """Return all rows, batch by batch; only of a source that ``can_scan``.
+
+        Raises:
+            Refused: A request failed, or an answer is not of the schema. What came before it is not all.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections and threads; what is under way is not wanted any more."""
+
+
+class Source(Protocol):
+    """What to ask, and how; frozen and picklable."""
+
+    @property
+    def kind(self) -> str:
+        """``"http"``, ``"database"`` or ``"function"``."""
+
+    @property
+    def terms(self) -> Terms: ...
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The names of the secrets it needs."""
+
+    @property
+    def can_scan(self) -> bool:
+        """Whether it can return all rows."""
+
+    def describe(self) -> str:
+        """Return a line for plans; it shows ``${NAME}`` for secrets."""
+
+    @property
+    def identity(self) -> str:
+        """What it asks, as text without secrets: equal texts mean equal answers, also in other processes."""
+
+    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
+        """Find what is wrong before anything runs; called in the process that plans the query.
+
+        Args:
+            schema: The lookup's columns.
+            columns: The bind columns; none for a scan.
+            secrets: With a value for each of ``secrets``.
+
+        Raises:
+            MillraceError: It cannot work: an InputError, an OptionError, an UnsupportedType or, where a
+                library is missing, a SetupError.
+        """
+
+    def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> Session:
+        """Return a session; nothing is connected before its first use."""

@@ -1,0 +1,295 @@
+"""A lookup table: rows that are got by asking for the values of some columns.
+
+Each set of bind columns has a source that answers it, an *index* (Raman, Deshpande & Hellerstein 2003,
+section 2.1.3); a table may also have *scans*, which return all rows. This is what users declare: nothing is
+asked before a query runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from millrace.errors import InputError, OptionError, near
+from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError
+from millrace.lookups.secrets import Secrets
+from millrace.relations.keys import is_key_type
+
+if TYPE_CHECKING:
+    from millrace.lookups.source import Source
+
+_SOURCE = ("terms", "kind", "describe", "check", "open")
+
+
+@dataclass(frozen=True, eq=False)
+class LookupTable:
+    """What :func:`millrace.lookup` returns, to be given among a query's ``tables``.
+
+    Attributes:
+        name: What plans, reports and errors call it.
+        schema: Its columns, in the Arrow types of Spark's.
+        bind: The sets of bind columns, as the schema spells them.
+        via: The source of each set.
+        frame: A scan that Spark or the tasks read: a DataFrame or a path of Parquet data; None without.
+        sources: Scans by sources.
+        on_error: What becomes of a key that cannot be answered: ``"fail"``, ``"skip"`` (it has no rows) or
+            ``"null"`` (one row: the key, the other columns null).
+        cache: Where answers are kept between runs, None for nowhere.
+        ttl: How long they are good, in seconds; None for ever.
+    """
+
+    name: str
+    schema: pa.Schema
+    bind: tuple[tuple[str, ...], ...]
+    via: tuple[Source, ...]
+    frame: Any = None
+    sources: tuple[Source, ...] = ()
+    on_error: OnError = "fail"
+    cache: Path | None = None
+    ttl: float | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether rows may come from several access methods, so that equal rows are one."""
+        return len(self.bind) > 1 or self.is_scanned
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether it has a scan."""
+        return self.frame is not None or bool(self.sources)
+
+    def indexes(self) -> tuple[IndexSpec, ...]:
+        """Return what to run for each set of bind columns."""
+        return tuple(
+            IndexSpec(
+                self.name if len(self.bind) == 1 else f"{self.name}({', '.join(columns)})",
+                columns,
+                self.schema,
+                source,
+                self.on_error,
+                self.cache,
+                self.ttl,
+            )
+            for columns, source in zip(self.bind, self.via, strict=True)
+        )
+
+    def check(self) -> None:
+        """Find what is wrong with the sources before anything runs, in the process that plans the query.
+
+        Raises:
+            MillraceError: A source cannot work as it is declared, or a secret is missing.
+        """
+        asked = [*zip(self.bind, self.via, strict=True), *(((), source) for source in self.sources)]
+        for columns, source in asked:
+            secrets = Secrets.of_environment(source.secrets, f"lookup table {self.name!r}")
+            source.check(self.schema, columns, secrets)
+
+    def needs(self, alias: str) -> str:
+        """Return the columns that need values, by a relation's name: ``(p.x, p.y) or (p.z)``."""
+        return " or ".join("(" + ", ".join(f"{alias}.{c}" for c in columns) + ")" for columns in self.bind)
+
+
+def table_of(
+    name: str,
+    schema: pa.Schema,
+    bind: object,
+    via: object,
+    scan: object = None,
+    on_error: str = "fail",
+    cache: object = None,
+    ttl: object = None,
+) -> LookupTable:
+    """Check a declaration.
+
+    Args:
+        name: The table's name.
+        schema: Its columns, in the Arrow types of Spark's.
+        bind: Names of bind columns; or several lists of them, one for each index.
+        via: A source, or one for each list of bind columns.
+        scan: A path of Parquet data, a DataFrame, a source that can return everything, or several of these.
+        on_error: What becomes of a key that cannot be answered.
+        cache: A file or folder.
+        ttl: Seconds.
+
+    Raises:
+        InputError: A column, source or scan cannot be used.
+        OptionError: A setting is out of range.
+    """
+    if not name.strip():
+        raise InputError(f"a lookup table is named {name!r}: expected a text, such as 'prices'")
+    where = f"lookup table {name!r}"
+    names = _columns(where, schema)
+    sets = _bind_sets(where, bind, schema, names)
+    frame, sources = _scans(where, scan)
+    table = LookupTable(
+        name, schema, sets, _sources(where, via, sets), frame, sources, _on_error(where, on_error),
+        _cache(where, cache), _ttl(where, ttl, cache),
+    )  # fmt: skip
+    if table.is_set:
+        _check_set(where, schema, table)
+    return table
+
+
+def _columns(where: str, schema: pa.Schema) -> dict[str, str]:
+    """Return the columns by lower-case name: SQL compares names without case."""
+    if not len(schema):
+        raise InputError(f"{where} has no column: expected its schema, such as 'sku string, price double'")
+    names: dict[str, str] = {}
+    for column in schema.names:
+        if column.lower() in names:
+            raise InputError(
+                f"{where} has two columns {names[column.lower()]!r} and {column!r}, which SQL does not tell "
+                "apart; give them different names"
+            )
+        names[column.lower()] = column
+    return names
+
+
+def _bind_sets(
+    where: str, bind: object, schema: pa.Schema, names: dict[str, str]
+) -> tuple[tuple[str, ...], ...]:
+    if isinstance(bind, str) or not isinstance(bind, Sequence):
+        example = repr([bind]) if isinstance(bind, str) else "['sku']"
+        raise InputError(f"{where}: bind is {bind!r}: expected a list of columns, such as {example}")
+    if not bind:
+        raise InputError(
+            f"{where}: bind is empty: expected the columns whose values have to be known to ask for rows, "
+            f"one or more of {', '.join(map(repr, schema.names))}"
+        )
+    nested = [not isinstance(each, str) for each in bind]
+    if any(nested) and not all(nested):
+        raise InputError(
+            f"{where}: bind is {bind!r}: expected either columns, such as ['x', 'y'], or lists of columns, "
+            "such as [['x'], ['y']]"
+        )
+    found: list[tuple[str, ...]] = []
+    for each in bind if all(nested) else [bind]:
+        if not isinstance(each, Sequence) or not all(isinstance(c, str) for c in each):
+            raise InputError(f"{where}: bind has {each!r}: expected a list of columns, such as ['sku']")
+        columns = tuple(_bind_column(where, column, schema, names) for column in each)
+        if not columns:
+            raise InputError(f"{where}: bind has an empty list; a source that needs no value is a scan")
+        if len(set(columns)) != len(columns):
+            raise InputError(f"{where}: bind names a column twice: {list(each)!r}")
+        if set(columns) in [set(other) for other in found]:
+            raise InputError(
+                f"{where}: bind has ({', '.join(columns)}) twice: one index for each set of columns"
+            )
+        found.append(columns)
+    return tuple(found)
+
+
+def _bind_column(where: str, column: str, schema: pa.Schema, names: dict[str, str]) -> str:
+    known = names.get(column.lower())
+    if known is None:
+        raise InputError(f"{where} has no column {column!r} to bind: {near(column, schema.names)}")
+    kind = schema.field(known).type
+    reason = _no_key(kind)
+    if reason is not None:
+        raise InputError(
+            f"{where}: column {known!r} of type {kind} cannot be a bind column, {reason}; expected an "
+            "integer, string, boolean, decimal, date or timestamp"
+        )
+    return known
+
+
+def _no_key(kind: pa.DataType) -> str | None:
+    """Return why values of a type cannot be asked for, None if they can."""
+    if t.is_floating(kind):
+        return "for equal floating-point numbers need not be written alike, so that rows would be missed"
+    if t.is_nested(kind):
+        return "for a nested value is no single key"
+    if t.is_binary(kind):
+        return "for bytes have no text form that every source agrees on"
+    return None if is_key_type(kind) else "for keys of this type do not exist"
+
+
+def _is_source(value: object) -> bool:
+    return all(hasattr(value, name) for name in _SOURCE)
+
+
+def _sources(where: str, via: object, sets: tuple[tuple[str, ...], ...]) -> tuple[Source, ...]:
+    several = isinstance(via, list | tuple)
+    given: list[Any] = list(via) if isinstance(via, list | tuple) else [via] * len(sets)
+    for each in given:
+        if not _is_source(each):
+            raise InputError(
+                f"{where}: via is given as {type(each).__name__}: expected millrace.http(…), "
+                "millrace.database(…) or millrace.function(…)"
+            )
+    if several and len(given) != len(sets):
+        raise InputError(
+            f"{where}: via has {len(given)} sources for {len(sets)} sets of bind columns: expected one for "
+            "each, or a single one for all"
+        )
+    return tuple(given)
+
+
+def _scans(where: str, scan: object) -> tuple[Any, tuple[Source, ...]]:
+    """Return the scan that Spark or the tasks read, and those by sources."""
+    given: list[Any] = [] if scan is None else list(scan) if isinstance(scan, list | tuple) else [scan]
+    frames: list[Any] = []
+    sources: list[Source] = []
+    for each in given:
+        if isinstance(each, str | Path):
+            frames.append(str(each))
+        elif hasattr(each, "mapInArrow") and hasattr(each, "schema"):
+            frames.append(each)
+        elif _is_source(each):
+            if not getattr(each, "can_scan", False):
+                raise InputError(
+                    f"{where}: scan is {each.describe()}, which only answers for keys; expected one that can "
+                    "return all rows, a path of Parquet data, or a DataFrame"
+                )
+            sources.append(each)
+        else:
+            raise InputError(
+                f"{where}: scan is given as {type(each).__name__}: expected a path of Parquet data, a "
+                "DataFrame, or a source that can return all rows"
+            )
+    if len(frames) > 1:
+        raise InputError(
+            f"{where} has {len(frames)} scans by path or DataFrame, each of which returns every row: give one"
+        )
+    return (frames[0] if frames else None), tuple(sources)
+
+
+def _on_error(where: str, value: str) -> OnError:
+    if value not in ON_ERROR:
+        raise OptionError(f"{where}: on_error is {value!r}: {near(str(value), ON_ERROR)}")
+    return value  # type: ignore[return-value]
+
+
+def _cache(where: str, value: object) -> Path | None:
+    if value is not None and (not isinstance(value, str | Path) or not str(value)):
+        raise OptionError(f"{where}: cache is {value!r}: expected the path of a file or folder")
+    return None if value is None else Path(str(value)).expanduser().absolute()
+
+
+def _ttl(where: str, value: object, cache: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise OptionError(f"{where}: ttl is {value!r}: expected seconds above 0, such as 3600")
+    if cache is None:
+        raise OptionError(
+            f"{where}: ttl is given without cache: expected the file or folder too in which answers are kept"
+        )
+    return float(value)
+
+
+def _check_set(where: str, schema: pa.Schema, table: LookupTable) -> None:
+    for field in schema:
+        if not is_key_type(field.type):
+            why = "a scan beside its index" if table.is_scanned else "several indexes"
+            raise InputError(
+                f"{where} has {why}, so that equal rows from both have to be found, but column "
+                f"{field.name!r} of type {field.type} cannot be compared; expected numbers, strings, binary "
+                "values, booleans, dates and timestamps; leave the column out, or declare a single access "
+                "method"
+            )

@@ -1,0 +1,52 @@
+"""On what terms a source is asked: how many at once, how fast, how often again and how long."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from millrace.errors import OptionError
+
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of one source; kept over all tasks of a job together.
+
+    Attributes:
+        max_in_flight: Requests under way at once.
+        per_second: Requests started per second; None sets no bound.
+        retries: How often a request is repeated that failed in a way that may pass.
+        timeout: Seconds for one request, from its start to the last byte of its answer.
+        batch: Keys in one request, at most.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    max_in_flight: int = 8
+    per_second: float | None = None
+    retries: int = 3
+    timeout: float = 30.0
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        self._whole("max_in_flight", 1, _MOST)
+        self._whole("retries", 0, 1000)
+        self._whole("batch", 1, _MOST)
+        self._above_zero("timeout")
+        if self.per_second is not None:
+            self._above_zero("per_second")
+
+    def _whole(self, setting: str, low: int, high: int) -> None:
+        value = getattr(self, setting)
+        if type(value) is not int or not low <= value <= high:
+            raise OptionError(
+                f"{setting} of a lookup is {value!r}, expected a whole number from {low} to {high:,}"
+            )
+
+    def _above_zero(self, setting: str) -> None:
+        value = getattr(self, setting)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise OptionError(f"{setting} of a lookup is {value!r}, expected a number above 0")

@@ -1,0 +1,121 @@
+"""The rows of one partition, each exactly once although its task may run more than once.
+
+Spark runs a task again when it was lost, and may run it twice at once (speculation). Every attempt has the
+same multiset of rows, in any order. So the invariant: what has been delivered is, row by row, the
+maximum over all attempts of how often each has sent the row. A row counts when it comes from whichever
+attempt is ahead; the others repeat it. At a commit the attempt has sent everything, so nothing else may have
+been delivered.
+
+With one attempt, which is nearly always, there is nothing to compare: its batches go into a file as
+they came (in memory while they are few), to be counted if another attempt should send rows. From then
+on rows are counted by their digests, in Python, some 150 bytes in memory a row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+
+from millrace.errors import ExecutionError
+from millrace.results.payloads import Payloads
+from millrace.results.rows import row_keys
+
+
+class Partition:
+    """What has been delivered of one partition.
+
+    Args:
+        number: Of the partition, in errors.
+
+    Attributes:
+        committed: Whether all its rows have been delivered.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.committed = False
+        self._number = number
+        self._only: int | None = None
+        self._payloads = Payloads()
+        self._delivered: Counter[bytes] = Counter()
+        self._sent: dict[int, Counter[bytes]] = {}
+
+    def accept(self, attempt: int, payload: bytes) -> pa.RecordBatch | None:
+        """Return those rows that nobody has sent before; None for no rows.
+
+        Args:
+            attempt: Tells the attempts apart.
+            payload: A batch, as an Arrow IPC stream.
+
+        Raises:
+            ValueError: It is no batch.
+            OSError: The file cannot be written.
+        """
+        if self.committed:
+            return None
+        if not self._sent and self._only in (None, attempt):
+            self._only = attempt
+            batch = unpacked(payload)
+            self._payloads.append(payload)
+            return batch
+        if not self._sent:
+            self._count()
+        batch = unpacked(payload)
+        new = self._new(self._sent.setdefault(attempt, Counter()), row_keys(batch))
+        return batch.take(pa.array(new, pa.int64())) if new else None
+
+    def commit(self, attempt: int) -> None:
+        """Note that an attempt has sent all its rows.
+
+        Raises:
+            ExecutionError: Another attempt had sent others.
+        """
+        if self.committed:
+            return
+        if self._only not in (None, attempt) and not self._sent:
+            self._count()
+        if self._sent and self._delivered != self._sent.get(attempt, Counter()):
+            raise ExecutionError(
+                f"partition {self._number} ran more than once, with other rows each time: its rows depend on "
+                "more than its input (a random value, the time, a source that changed). Collect the "
+                "result without streaming it, or make what it depends on the same in every attempt"
+            )
+        self.committed = True
+        self.close()
+
+    def close(self) -> None:
+        """Forget what was kept."""
+        self._delivered, self._sent = Counter(), {}
+        self._payloads.close()
+
+    def _count(self) -> None:
+        """Turn from keeping batches to counting rows."""
+        assert self._only is not None
+        sent: Counter[bytes] = Counter()
+        for payload in self._payloads:
+            sent.update(row_keys(unpacked(payload)))
+        self.close()
+        self._delivered, self._sent = sent.copy(), {self._only: sent}
+
+    def _new(self, sent: Counter[bytes], keys: list[bytes]) -> list[int]:
+        """Count what an attempt has sent; returns the positions of rows that were not delivered yet."""
+        new = []
+        for position, key in enumerate(keys):
+            sent[key] += 1
+            if sent[key] > self._delivered[key]:
+                self._delivered[key] = sent[key]
+                new.append(position)
+        return new
+
+
+def unpacked(payload: bytes) -> pa.RecordBatch:
+    """Return the batch in an Arrow IPC stream, without copying it.
+
+    Raises:
+        ValueError: There is none.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            return reader.read_next_batch()
+    except (StopIteration, OSError) as error:
+        raise ValueError(f"no batch: {error}") from error

@@ -1,0 +1,82 @@
+"""Where tasks send their results: a server in the process that planned the query."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import ClassVar
+
+import pyarrow as pa
+
+from millrace.errors import ExecutionError
+from millrace.limits import wire
+from millrace.limits.rooms import AnyRoom
+from millrace.limits.server import Server
+from millrace.results.room import MOST_WAITING, StreamRoom
+from millrace.results.stream import Stream
+
+
+class ResultsServer(Server):
+    """Takes the results of any number of jobs until it is closed or the process ends.
+
+    It is not the coordinator, so that rows on their way do not hold up whoever waits for a turn.
+
+    Args:
+        host: What the clients shall connect to. A loopback address keeps it to this machine. It listens on
+            just this address if that is one of this machine's, and on all otherwise (a driver behind
+            an address translation).
+
+    Attributes:
+        address: Where the clients find it.
+
+    Raises:
+        ExecutionError: It cannot listen.
+    """
+
+    purpose: ClassVar[str] = "results"
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._streams: dict[str, StreamRoom] = {}
+        super().__init__(host)
+
+    def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING) -> Stream:
+        """Return a new stream.
+
+        Args:
+            schema: Of its rows.
+            most_waiting: Bytes of batches that wait for the consumer before the tasks have to.
+
+        Raises:
+            ExecutionError: The server has been closed.
+        """
+        name = secrets.token_hex(8)
+
+        def make() -> StreamRoom:
+            room = self._streams[name] = StreamRoom(schema, self._loop, most_waiting)
+            return room
+
+        def within(action: Callable[[], None]) -> None:
+            def act() -> None:
+                action()
+                if room.waiting.ended:
+                    self._streams.pop(name, None)
+
+            if self.running:
+                self._within(act)
+
+        room = self._within(make)
+        return Stream(name, self.address, schema, room, within)
+
+    def _enter(self, hello: wire.Message) -> tuple[str, AnyRoom]:
+        match hello:
+            case {"results": str(name)}:
+                room = self._streams.get(name)
+            case _:
+                raise ValueError("it did not introduce itself")
+        if room is None or room.waiting.ended:
+            raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
+        return name, room
+
+    def _end(self) -> None:
+        for room in self._streams.values():
+            room.end(ExecutionError("the server of results has been closed"))

@@ -1,0 +1,160 @@
+"""A task's side: sends what it results in, and says when that is all."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from millrace.errors import ExecutionError
+from millrace.limits import wire
+from millrace.limits.address import Address
+from millrace.limits.chunk import encoded
+from millrace.limits.link import CONNECT_SECONDS, lost, refused, unreachable
+
+_PURPOSE = "results"
+
+
+class ResultsSink:
+    """One attempt to send one partition of a stream; every sink is an attempt of its own.
+
+    Args:
+        address: Of the results' server.
+        stream: The stream's id.
+        partition: Number of the task's partition.
+        attempt: Number of the attempt, for people.
+
+    Attributes:
+        wanted: False if another attempt has sent all rows of this partition, so that these need not be
+            computed. Sending them all the same has no effect.
+
+    Raises:
+        ExecutionError: The server cannot be reached, or the stream has ended.
+    """
+
+    def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
+        self._address = address
+        self._connection: socket.socket | None = None
+        try:
+            self._connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+            wire.watch(self._connection)
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wire.send(self._connection, {"token": address.token, "results": stream})
+            welcome = wire.receive(self._connection)
+            self._connection.settimeout(None)
+        except (OSError, EOFError, ValueError) as error:
+            self.close()
+            raise unreachable(address, _PURPOSE, error) from error
+        if "error" in welcome:
+            self.close()
+            raise refused(address, _PURPOSE, welcome)
+        self._schema = pa.ipc.read_schema(pa.py_buffer(welcome["attachment"]))
+        try:
+            self._send({"start": [partition, attempt]})
+            self.wanted: bool = self._hear("wanted")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Send rows; waits while the consumer has enough of them.
+
+        Raises:
+            ExecutionError: The stream has ended or was closed, the server is gone, the batch has another
+                schema than the stream, or a single row is too large.
+        """
+        for piece in _pieces(self._as_agreed(batch)):
+            self._check_open()
+            payload = encoded(piece)
+            if len(payload) > wire.LARGEST_ATTACHMENT:
+                raise ExecutionError(
+                    f"a row of the result takes {len(payload)} bytes, expected at most "
+                    f"{wire.LARGEST_ATTACHMENT}: collect the result without streaming it"
+                )
+            self._send({"batch": True, "attachment": payload})
+
+    def commit(self) -> None:
+        """Say that these were all rows; returns when they have arrived.
+
+        Raises:
+            ExecutionError: The stream has ended or was closed, or the server is gone.
+        """
+        self._send({"commit": True})
+        self._hear("committed")
+
+    def close(self) -> None:
+        """Leave; without a commit before, another attempt will have to send the rows."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _as_agreed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with exactly the stream's schema; columns may be nullable or not."""
+        if batch.schema.equals(self._schema):
+            return batch
+        if (batch.schema.names, batch.schema.types) != (self._schema.names, self._schema.types):
+            raise ExecutionError(
+                f"a task's rows have the columns {_named(batch.schema)}, expected {_named(self._schema)}"
+            )
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+    def _send(self, message: wire.Message) -> None:
+        connection = self._open()
+        try:
+            wire.send(connection, message)
+        except OSError as error:
+            self._check_open()  # it may have said why
+            raise lost(self._address, _PURPOSE, error) from error
+
+    def _hear(self, name: str) -> bool:
+        """Return what the server says under this name."""
+        try:
+            message = wire.receive(self._open())
+        except (OSError, EOFError, ValueError) as error:
+            raise lost(self._address, _PURPOSE, error) from error
+        if "closed" in message:
+            raise ExecutionError(f"the stream of results takes no more rows: {message['closed']}")
+        return bool(message[name])
+
+    def _check_open(self) -> None:
+        """Raise if the server has said something: that can only be that the stream is closed."""
+        connection = self._open()
+        connection.setblocking(False)
+        try:
+            connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise lost(self._address, _PURPOSE, error) from error
+        finally:
+            connection.setblocking(True)
+        self._hear("")
+
+    def _open(self) -> socket.socket:
+        if self._connection is None:
+            raise ExecutionError("this sink of results has been closed")
+        return self._connection
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces that are not much too large for a message."""
+    if batch.num_rows == 0:
+        return
+    rows = max(1, int(batch.num_rows * wire.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
+    for low in range(0, batch.num_rows, rows):
+        yield batch.slice(low, rows)
+
+
+def _named(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

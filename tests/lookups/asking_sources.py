@@ -1,0 +1,73 @@
+"""Asking a source in a test: opened, asked and closed in an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.lookups import Refused, Secrets
+
+PATIENCE = 20
+"""Seconds until a test that hangs fails."""
+
+
+def run(work: Awaitable[Any]) -> Any:
+    """Run a test's coroutine, not for ever."""
+
+    async def limited() -> Any:
+        return await asyncio.wait_for(work, PATIENCE)
+
+    return asyncio.run(limited())
+
+
+def keys_of(schema: pa.Schema, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return keys in the schema's types."""
+    return pa.RecordBatch.from_pylist(rows, pa.schema([schema.field(name) for name in columns]))
+
+
+async def fetched(
+    source,
+    schema: pa.Schema,
+    columns: tuple[str, ...],
+    keys: list[dict[str, Any]],
+    secrets: Secrets | None = None,
+) -> pa.RecordBatch:
+    """Open a source, ask once and close it."""
+    session = source.open(schema, columns, secrets or Secrets())
+    try:
+        rows = await session.fetch(keys_of(schema, columns, keys))
+    finally:
+        await session.close()
+    assert rows.schema == schema
+    rows.validate(full=True)
+    return rows
+
+
+async def scanned(source, schema: pa.Schema, secrets: Secrets | None = None) -> list[pa.RecordBatch]:
+    """Open a source, read everything and close it."""
+    session = source.open(schema, (), secrets or Secrets())
+    try:
+        return [batch async for batch in session.scan()]
+    finally:
+        await session.close()
+
+
+async def refusal(work: Awaitable[Any]) -> Refused:
+    """Return the Refused that a request ends in."""
+    try:
+        returned = await work
+    except Refused as refused:
+        return refused
+    raise AssertionError(f"it was answered: {returned}")
+
+
+def failing(call: Callable[[], Any], kind: type[Exception]) -> str:
+    """Return the text of the error that a call ends in."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError("no error")

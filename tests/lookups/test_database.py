@@ -1,0 +1,506 @@
+"""Lookups in databases, on PostgreSQL and SQLite: what is asked, what comes, and how failures end."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import pickle
+import socket
+import sqlite3
+import threading
+import uuid
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings, strategies as st
+
+from millrace.errors import InputError, SetupError
+from millrace.lookups import Secrets, database
+from millrace.lookups.database_session import DatabaseSession
+from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run, scanned
+
+LAWS = settings(max_examples=15, deadline=None, derandomize=True)
+ELEMENT = "element"
+UTC_MICROS = pa.timestamp("us", tz="UTC")
+
+EVERYTHING = pa.schema(
+    [
+        ("b", pa.bool_()),
+        ("i", pa.int32()),
+        ("l", pa.int64()),
+        ("f", pa.float64()),
+        ("d", pa.decimal128(20, 4)),
+        ("s", pa.string()),
+        ("y", pa.binary()),
+        ("t", pa.date32()),
+        ("z", UTC_MICROS),
+        ("n", pa.timestamp("us")),
+    ]
+)
+ROW = {
+    "b": True,
+    "i": -5,
+    "l": 2**62,
+    "f": 0.1,
+    "d": Decimal("1234567890123456.7891"),
+    "s": "ä 'quoted'; -- x",
+    "y": b"\x00\xff",
+    "t": dt.date(2024, 2, 29),
+    "z": dt.datetime(2024, 1, 2, 3, 4, 5, 678901, dt.UTC),
+    "n": dt.datetime(2024, 1, 2, 3, 4, 5),  # noqa: DTZ001
+}
+PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
+
+
+@pytest.fixture
+def secrets(postgres):
+    return Secrets({"PG_PASSWORD": postgres.password})
+
+
+@pytest.fixture(scope="module")
+def everything(postgres):
+    """A table with a column of each type, and one row of nulls beside."""
+    postgres.run(
+        "CREATE TABLE everything (b boolean, i int, l bigint, f double precision, d numeric(20, 4), s text, "
+        "y bytea, t date, z timestamptz, n timestamp)",
+        "INSERT INTO everything (i) VALUES (-7)",
+    )
+    with postgres.connect() as connection:
+        connection.execute(
+            f"INSERT INTO everything VALUES ({', '.join(['%s'] * len(ROW))})", list(ROW.values())
+        )
+    return postgres
+
+
+@pytest.fixture(scope="module")
+def pairs(postgres, tmp_path_factory):
+    """The URLs of a table of pairs: in PostgreSQL, and in SQLite."""
+    postgres.run(
+        "CREATE TABLE pairs (x bigint, y text, v bigint)",
+        "INSERT INTO pairs SELECT i % 100, 'y' || i % 7, i FROM generate_series(0, 999) i",
+    )
+    path = tmp_path_factory.mktemp("sqlite") / "pairs.db"
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("CREATE TABLE pairs (x INTEGER, y TEXT, v INTEGER)")
+        rows = [(i % 100, f"y{i % 7}", i) for i in range(1000)]
+        connection.executemany("INSERT INTO pairs VALUES (?, ?, ?)", rows)
+    connection.close()
+    return {"postgresql": postgres.url, "sqlite": f"sqlite:///{path}"}
+
+
+DIALECTS = pytest.mark.parametrize("dialect", ["postgresql", "sqlite"])
+
+
+@pytest.mark.parametrize("column", EVERYTHING.names)
+def test_every_type_is_bound_and_read(everything, secrets, column):
+    """A key of each type finds its row, whose values are exactly those that were stored."""
+    source = database(everything.url, "everything")
+    rows = run(fetched(source, EVERYTHING, (column,), [{column: ROW[column]}], secrets))
+    assert rows.to_pylist() == [ROW]
+
+
+def test_nulls_are_null(everything, secrets):
+    """In every column."""
+    rows = run(fetched(database(everything.url, "everything"), EVERYTHING, ("i",), [{"i": -7}], secrets))
+    assert rows.to_pylist() == [dict.fromkeys(EVERYTHING.names) | {"i": -7}]
+
+
+def test_a_scan_is_the_whole_table(everything, secrets):
+    """With every type."""
+    (batch,) = run(scanned(database(everything.url, "everything"), EVERYTHING, secrets))
+    assert sorted(batch.to_pylist(), key=lambda row: row["i"])[1] == ROW
+
+
+@DIALECTS
+@LAWS
+@given(
+    st.sets(st.integers(-5, 120), min_size=1, max_size=40),
+    st.sets(
+        st.tuples(st.integers(0, 99), st.sampled_from(["y0", "y3", "no", "Y1"])), min_size=1, max_size=20
+    ),
+)
+def test_rows_are_those_of_the_keys(pairs, postgres, dialect, singles, doubles):
+    """For one bind column and for two, as many as there are, whatever the keys."""
+    secrets = Secrets({"PG_PASSWORD": postgres.password})
+    source = database(pairs[dialect], "pairs")
+    table = [(i % 100, f"y{i % 7}", i) for i in range(1000)]
+    rows = run(fetched(source, PAIR, ("x",), [{"x": x} for x in sorted(singles)], secrets))
+    assert sorted(rows.column("v").to_pylist()) == [v for x, _, v in table if x in singles]
+    rows = run(fetched(source, PAIR, ("x", "y"), [{"x": x, "y": y} for x, y in sorted(doubles)], secrets))
+    assert sorted(rows.column("v").to_pylist()) == [v for x, y, v in table if (x, y) in doubles]
+
+
+@DIALECTS
+def test_dialects_without_tuples_get_the_same_rows(pairs, secrets, dialect, monkeypatch):
+    """AND and OR find what a comparison of tuples finds, also with as many keys as a batch has."""
+    keys = [{"x": x, "y": f"y{y}"} for x in range(100) for y in range(5)]
+    source = database(pairs[dialect], "pairs")
+    tuples = run(fetched(source, PAIR, ("x", "y"), keys, secrets))
+    monkeypatch.setattr("millrace.lookups.database_session._WITH_TUPLES", ())
+    others = run(fetched(source, PAIR, ("x", "y"), keys, secrets))
+    assert sorted(map(str, tuples.to_pylist())) == sorted(map(str, others.to_pylist()))
+    assert tuples.num_rows > 500
+
+
+@DIALECTS
+def test_a_batch_of_keys_is_one_statement(pairs, secrets, dialect):
+    """One round trip, whatever the number of keys, and no transaction around it."""
+    statements = []
+
+    async def work():
+        session = DatabaseSession(database(pairs[dialect], "pairs"), PAIR, ("x",), secrets)
+        await session.fetch(keys_of(PAIR, ("x",), [{"x": 1}]))  # connects
+        sa.event.listen(session._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+        sa.event.listen(session._engine, "begin", lambda *args: statements.append("BEGIN"))
+        for size in (1, 17, 500):
+            await session.fetch(keys_of(PAIR, ("x",), [{"x": x} for x in range(size)]))
+        await session.close()
+        await session.close()
+
+    run(work())
+    assert len([each for each in statements if each != "BEGIN"]) == 3
+    assert all(each == "BEGIN" or each.startswith("SELECT") for each in statements)
+
+
+@DIALECTS
+def test_statements_at_once(pairs, secrets, dialect):
+    """Each on a connection of its own, which goes from thread to thread; a scan beside them."""
+
+    async def work():
+        source = database(pairs[dialect], "pairs", max_in_flight=8)
+        session = source.open(PAIR, ("x",), secrets)
+        found = []
+        for _ in range(3):
+            keys = [keys_of(PAIR, ("x",), [{"x": x}]) for x in range(8)]
+            batches = session.scan()
+            first, *answers = await asyncio.gather(anext(batches), *map(session.fetch, keys))
+            await batches.aclose()
+            found.append((first.num_rows, [answer.num_rows for answer in answers]))
+        await session.close()
+        return found
+
+    assert run(work()) == [(1000, [10] * 8)] * 3
+
+
+def test_sqlite_is_interrupted(tmp_path):
+    """A statement that takes too long ends in its thread, too."""
+    path = tmp_path / "x.db"
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(
+            "CREATE VIEW slowly AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+            "SELECT count(*) AS x FROM n"
+        )
+    connection.close()
+    schema = pa.schema([("x", pa.int64())])
+    error = run(
+        refusal(fetched(database(f"sqlite:///{path}", "slowly", timeout=0.2), schema, ("x",), [{"x": 1}]))
+    )
+    assert (error.kind, error.again) == ("timeout", True)
+    for thread in threading.enumerate():
+        if thread.name == "database slowly":
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def test_columns_and_schemas_have_the_databases_names(postgres, secrets):
+    """Names that need quotes, views, and the lookup's own names for columns."""
+    postgres.run(
+        'CREATE SCHEMA "Odd one"',
+        'CREATE TABLE "Odd one"."From" ("Sku id" text, "select" numeric)',
+        """INSERT INTO "Odd one"."From" VALUES ('a', 1.5)""",
+        'CREATE VIEW "Odd one".seen AS SELECT * FROM "Odd one"."From"',
+    )
+    schema = pa.schema([("sku", pa.string()), ("price", pa.float64())])
+    columns = {"sku": "Sku id", "price": "select"}
+    for table in ("From", "seen"):
+        source = database(postgres.url, table, schema="Odd one", columns=columns)
+        source.check(schema, ("sku",), secrets)
+        assert run(fetched(source, schema, ("sku",), [{"sku": "a"}], secrets)).to_pylist() == [
+            {"sku": "a", "price": 1.5}
+        ]
+    assert "'\"Odd" not in source.describe() and "Odd one.seen" in source.describe()
+
+
+def test_types_that_databases_have_besides(postgres, secrets):
+    """Identifiers, enumerations, documents and arrays, as texts, structs and arrays."""
+    postgres.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+        "CREATE TABLE besides (id uuid, m mood, j jsonb, a int[], c char(3), v varchar)",
+        f"INSERT INTO besides VALUES ('{uuid.UUID(int=7)}', 'glad', "
+        """'{"a": 1, "b": [2]}', '{1,2}', 'ab', 'x')""",
+    )
+    ints = pa.list_(pa.field("element", pa.int64()))
+    schema = pa.schema(
+        [
+            ("id", pa.string()),
+            ("m", pa.string()),
+            ("j", pa.struct([("a", pa.int64()), ("b", ints)])),
+            ("a", ints),
+            ("v", pa.string()),
+        ]
+    )
+    row = {"id": str(uuid.UUID(int=7)), "m": "glad", "j": {"a": 1, "b": [2]}, "a": [1, 2], "v": "x"}
+    for column in ("id", "m", "v"):
+        found = run(
+            fetched(database(postgres.url, "besides"), schema, (column,), [{column: row[column]}], secrets)
+        )
+        assert found.to_pylist() == [row]
+
+
+def test_sqlite_has_fewer_types(tmp_path):
+    """Dates, times, decimals and truth values are texts and numbers there, and found and read as such."""
+    path = tmp_path / "x.db"
+    schema = pa.schema(
+        [("b", pa.bool_()), ("d", pa.decimal128(9, 2)), ("t", pa.date32()), ("n", pa.timestamp("us"))]
+    )
+    engine = sa.create_engine(f"sqlite:///{path}")
+    table = sa.Table(
+        "x", sa.MetaData(), sa.Column("b", sa.Boolean), sa.Column("d", sa.NUMERIC), sa.Column("t", sa.Date),
+        sa.Column("n", sa.DateTime),
+    )  # fmt: skip
+    row = {"b": True, "d": Decimal("12.50"), "t": dt.date(2024, 1, 2), "n": dt.datetime(2024, 1, 2, 3)}  # noqa: DTZ001
+    with engine.begin() as connection:
+        table.create(connection)
+        connection.execute(sa.insert(table).values(row | {"d": 12.5}))
+    engine.dispose()
+    source = database(f"sqlite:///{path}", "x")
+    for columns in (("b",), ("d",), ("t",), ("n",), ("d", "t"), ("b", "n")):
+        found = run(fetched(source, schema, columns, [{name: row[name] for name in columns}]))
+        assert found.to_pylist() == [row], columns
+
+
+def test_rows_that_only_the_database_takes_for_equal_come_back_as_they_are(tmp_path):
+    """Capital and small letters may be the same there; whoever asked drops what does not agree."""
+    path = tmp_path / "x.db"
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("CREATE TABLE x (sku TEXT COLLATE NOCASE, v INTEGER)")
+        connection.execute("INSERT INTO x VALUES ('a', 1), ('A', 2)")
+    connection.close()
+    schema = pa.schema([("sku", pa.string()), ("v", pa.int64())])
+    rows = run(fetched(database(f"sqlite:///{path}", "x"), schema, ("sku",), [{"sku": "a"}]))
+    assert sorted(rows.column("sku").to_pylist()) == ["A", "a"]
+
+
+def test_values_are_taken_strictly(everything, secrets):
+    """A column of another type than declared fails, and says what came."""
+    schema = pa.schema([("i", pa.int32()), ("s", pa.int64())])
+    error = run(
+        refusal(fetched(database(everything.url, "everything"), schema, ("i",), [{"i": -5}], secrets))
+    )
+    assert (error.kind, error.again) == ("unfit answer", False)
+    assert "column 's': expected bigint, got \"ä 'quoted'" in error.message
+
+
+def test_a_scan_comes_in_batches(postgres, secrets, monkeypatch):
+    """By a cursor in the database, so that memory does not hold the table; and can be left early."""
+    postgres.run("CREATE TABLE many AS SELECT i::bigint AS x FROM generate_series(1, 2500) i")
+    monkeypatch.setattr("millrace.lookups.database_session.SCAN_ROWS", 1000)
+    schema = pa.schema([("x", pa.int64())])
+    source = database(postgres.url, "many")
+    batches = run(scanned(source, schema, secrets))
+    assert [batch.num_rows for batch in batches] == [1000, 1000, 500]
+    assert sorted(pa.Table.from_batches(batches).column("x").to_pylist()) == list(range(1, 2501))
+
+    async def leaves():
+        session = source.open(schema, (), secrets)
+        batches = session.scan()
+        first = await anext(batches)
+        await batches.aclose()
+        await session.close()
+        return first.num_rows
+
+    assert run(leaves()) == 1000
+    assert run(scanned(database(postgres.url, "many"), schema, secrets))[0].schema == schema
+
+
+def test_a_statement_that_takes_too_long_is_abandoned(postgres, secrets):
+    """It is stopped in the database, its connection is not used again, and others go on."""
+    postgres.run(
+        "CREATE FUNCTION slow(x bigint) RETURNS bigint LANGUAGE sql AS 'SELECT x FROM pg_sleep(60)'",
+        "CREATE TABLE keys AS SELECT 1::bigint AS x",
+        "CREATE VIEW slowly AS SELECT x, slow(x) AS v FROM keys",
+    )
+    schema = pa.schema([("x", pa.int64()), ("v", pa.int64())])
+
+    async def work():
+        session = database(postgres.url, "slowly", timeout=0.5, max_in_flight=1).open(schema, ("x",), secrets)
+        keys = keys_of(schema, ("x",), [{"x": 1}])
+        errors = [await refusal(session.fetch(keys)) for _ in range(2)]
+        asked = asyncio.create_task(session.fetch(keys))
+        await asyncio.sleep(0.2)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        empty = await session.fetch(keys_of(schema, ("x",), [{"x": 2}]))
+        await session.close()
+        return errors, empty.num_rows
+
+    errors, rows = run(work())
+    assert [(error.kind, error.again) for error in errors] == [("timeout", True)] * 2
+    assert rows == 0
+    with postgres.connect() as connection:
+        for _ in range(100):
+            (busy,) = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%slowly%' "
+                "AND pid <> pg_backend_pid()"
+            ).fetchone()
+            if not busy:
+                break
+            threading.Event().wait(0.05)
+    assert not busy, "the database still works on what nobody waits for"
+
+
+def test_a_lost_connection_may_come_back(postgres, secrets, pairs):
+    """What a restart breaks is asked again; connections that broke meanwhile are noticed before their use."""
+
+    async def work():
+        session = database(pairs["postgresql"], "pairs").open(PAIR, ("x",), secrets)
+        keys = keys_of(PAIR, ("x",), [{"x": 1}])
+        await session.fetch(keys)
+        with postgres.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pairs%' "
+                "AND pid <> pg_backend_pid()"
+            )
+        rows = await session.fetch(keys)
+        await session.close()
+        return rows.num_rows
+
+    assert run(work()) == 10
+
+    postgres.run(
+        "CREATE FUNCTION breaks(x bigint) RETURNS bigint LANGUAGE sql AS "
+        "'SELECT pg_terminate_backend(pg_backend_pid())::int::bigint'",
+        "CREATE TABLE one AS SELECT 1::bigint AS x",
+        "CREATE VIEW broken AS SELECT x, breaks(x) AS v FROM one",
+    )
+    schema = pa.schema([("x", pa.int64()), ("v", pa.int64())])
+    error = run(refusal(fetched(database(postgres.url, "broken"), schema, ("x",), [{"x": 1}], secrets)))
+    assert error.again, error
+
+
+def test_a_wrong_statement_stays_wrong(postgres, secrets):
+    """A table that is gone, or a key that the column cannot be compared with, is not asked for again."""
+    schema = pa.schema([("x", pa.int64())])
+    error = run(refusal(fetched(database(postgres.url, "nowhere"), schema, ("x",), [{"x": 1}], secrets)))
+    assert (error.kind, error.again) == ("UndefinedTable", False)
+    postgres.run("CREATE TABLE texts (x uuid)")
+    text = pa.schema([("x", pa.string())])
+    error = run(refusal(fetched(database(postgres.url, "texts"), text, ("x",), [{"x": "no uuid"}], secrets)))
+    assert (error.kind, error.again) == ("InvalidTextRepresentation", False)
+
+
+def test_a_missing_table_of_sqlite_stays_missing(tmp_path):
+    """SQLite calls it operational."""
+    sqlite3.connect(tmp_path / "x.db").close()
+    source = database(f"sqlite:///{tmp_path / 'x.db'}", "nowhere")
+    error = run(refusal(fetched(source, PAIR, ("x",), [{"x": 1}])))
+    assert not error.again and "no such table" in error.message
+
+
+def test_check_finds_tables_and_columns(everything, secrets, pairs):
+    """What is missing is said with what is there."""
+    database(everything.url, "everything").check(EVERYTHING, ("i", "s"), secrets)
+    with pytest.raises(InputError, match="no such table: did you mean 'everything'"):
+        database(everything.url, "evrything").check(EVERYTHING, ("i",), secrets)
+    schema = pa.schema([("lang", pa.int64())])
+    with pytest.raises(
+        InputError, match=r"has no column 'vv' \(column 'lang' of the lookup\): did you mean 'v'"
+    ):
+        database(pairs["sqlite"], "pairs", columns={"lang": "vv"}).check(schema, ("lang",), secrets)
+    with pytest.raises(InputError, match="has no column 'lang': there is 'v', 'x', 'y'"):
+        database(pairs["sqlite"], "pairs").check(schema, ("lang",), secrets)
+    with pytest.raises(InputError, match="maps column 'k'"):
+        database(pairs["sqlite"], "pairs", columns={"k": "x"}).check(schema, ("lang",), secrets)
+    with pytest.raises(InputError, match="binds column 'k'"):
+        database(pairs["sqlite"], "pairs").check(PAIR, ("k",), secrets)
+
+
+def test_check_tells_what_is_wrong_with_a_connection(postgres, tmp_path):
+    """No driver, no dialect, no server, no file, no way in: each in words of its own."""
+    schema = pa.schema([("x", pa.int64())])
+
+    def says(source, kind=InputError, **values):
+        return failing(lambda: source.check(schema, ("x",), Secrets(values)), kind)
+
+    assert "pip install pymysql" in says(database("mysql+pymysql://u@h/d", "t"), SetupError)
+    assert "pip install psycopg2-binary" in says(database("postgresql+psycopg2://u@h/d", "t"), SetupError)
+    assert "did you mean 'postgresql'" in says(database("postgresq://u@h/d", "t"))
+    assert "asynchronous" in says(database("postgresql+psycopg_async://u@h/d", "t"))
+    assert "no URL of a database" in says(database("the database", "t"))
+    assert "no file" in says(database(f"sqlite:///{tmp_path}/no.db", "t"))
+    assert not (tmp_path / "no.db").exists()
+    assert "in memory" in says(database("sqlite://", "t"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    assert "refused" in says(database(f"postgresql+psycopg://u@127.0.0.1:{free}/d", "t"))
+    wrong = says(database(postgres.url, "t"), PG_PASSWORD="wr0ng password")
+    assert "password authentication failed" in wrong and "wr0ng" not in wrong
+    assert "there is no value for the secret ${PG_PASSWORD}" in says(database(postgres.url, "t"))
+
+
+def test_secrets_stay_hidden(postgres, everything, caplog):
+    """In texts, pickles, errors and logs; as a password, within connect_args, and as a whole URL."""
+    caplog.set_level(logging.DEBUG)
+    whole = sa.URL.create(
+        "postgresql+psycopg", "postgres", postgres.password, "127.0.0.1", postgres.port, "postgres"
+    )
+    schema = pa.schema([("x", pa.int64())])
+    sources = {
+        "PG_PASSWORD": (database(postgres.url, "nowhere"), postgres.password),
+        "PG_URL": (database("${PG_URL}", "nowhere"), whole.render_as_string(hide_password=False)),
+        "PG_ARG": (
+            database(
+                f"postgresql+psycopg://postgres@127.0.0.1:{postgres.port}/postgres",
+                "nowhere",
+                connect_args={"password": "${PG_ARG}"},
+            ),
+            postgres.password,
+        ),
+    }
+    for name, (source, value) in sources.items():
+        assert source.secrets == (name,)
+        secrets = Secrets({name: value})
+        texts = [repr(source), source.describe(), source.identity, str(pickle.dumps(source))]
+        texts.append(
+            failing(lambda source=source, secrets=secrets: source.check(schema, ("x",), secrets), InputError)
+        )
+        texts.append(str(run(refusal(fetched(source, schema, ("x",), [{"x": 1}], secrets)))))
+        found = run(fetched(_everything(source), EVERYTHING, ("i",), [{"i": -5}], secrets))
+        assert found.num_rows == 1
+        for text in [*texts, caplog.text]:
+            for form in (postgres.password, value, whole.render_as_string(hide_password=False), "s3cret"):
+                assert form not in text, name
+
+
+def _everything(source):
+    return database(source.url, "everything", connect_args=dict(source.connect_args))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: database("postgresql://u:pa55word@h/d", "t"),
+        lambda: database("postgresql://u@h/d?password=pa55word", "t"),
+        lambda: database("postgresql://u@h/d", "t", connect_args={"password": "pa55word"}),
+    ],
+)
+def test_passwords_are_not_written_out(source):
+    """They would be in every plan; the error says what to write instead, and not the password."""
+    text = failing(source, InputError)
+    assert "${NAME}" in text and "pa55word" not in text
+
+
+def test_its_identity_is_that_of_its_rows():
+    """A cache is for the same rows, however fast they are asked for."""
+    one = database("sqlite:///x.db", "t")
+    assert one.identity == database("sqlite:///x.db", "t", max_in_flight=2, batch=3).identity
+    assert one.identity != database("sqlite:///x.db", "u").identity
+    assert pickle.loads(pickle.dumps(one)) == one

@@ -1,0 +1,342 @@
+"""Lookups by functions: how they are called, what they may return, and how their failures end."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import pickle
+import threading
+from decimal import Decimal
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from millrace.errors import InputError, OptionError, UnsupportedType
+from millrace.lookups import Refused, Secrets, function, threads
+from tests.lookups.asking_sources import fetched, keys_of, refusal, run, scanned
+
+SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.int64())])
+SKU = ("sku",)
+ROW = {"sku": "a", "price": 1}
+
+
+def ask(fn, keys=("a",), schema=SCHEMA, bound=SKU, **settings):
+    """Ask a function once."""
+    given = [key if isinstance(key, dict) else {bound[0]: key} for key in keys]
+    return run(fetched(function(fn, **settings), schema, bound, given))
+
+
+def refused(fn, keys=("a",), **settings) -> Refused:
+    """Ask a function once, in vain."""
+    given = [{"sku": key} for key in keys]
+    return run(refusal(fetched(function(fn, **settings), SCHEMA, SKU, given)))
+
+
+def generated(sku):
+    yield ROW
+    yield [ROW, ("a", 2)]
+    yield pa.table({"sku": ["a"], "price": pa.array([3], pa.int8())})
+
+
+async def generated_later(sku):
+    for row in generated(sku):
+        await asyncio.sleep(0)
+        yield row
+
+
+async def later(sku):
+    await asyncio.sleep(0)
+    return {"price": 1}
+
+
+RETURNED = [
+    (lambda sku: None, []),
+    (lambda sku: [], []),
+    (lambda sku: ROW, [1]),
+    (lambda sku: {"price": 1, "more": 2}, [1]),
+    (lambda sku: ("a", 1), [1]),
+    (lambda sku: [("a", 1), ["a", 2], {"sku": "a", "price": 3}, {"price": 4}], [1, 2, 3, 4]),
+    (lambda sku: pa.table({"price": [1, 2], "sku": ["a", "a"]}), [1, 2]),
+    (lambda sku: pa.record_batch({"price": pa.array([1, None], pa.int32())}), [1, None]),
+    (lambda sku: pa.table({"price": pa.chunked_array([[1], [2]])}), [1, 2]),
+    (lambda sku: [pa.table({"price": [1]}), pa.table({"price": [2]})], [1, 2]),
+    (lambda sku: pd.DataFrame({"price": [1.0, None]}), [1, None]),
+    (lambda sku: pd.DataFrame({"sku": pd.Categorical(["a"]), "price": [1]}), [1]),
+    (lambda sku: pd.DataFrame({"sku": [], "price": []}), []),
+    (generated, [3, 1, 1, 2]),
+    (generated_later, [3, 1, 1, 2]),
+    (later, [1]),
+    (lambda sku: later(sku), [1]),
+]
+
+
+@pytest.mark.parametrize(("fn", "prices"), RETURNED)
+def test_what_a_function_may_return(fn, prices):
+    """Nothing, rows, or tables of them; at once, one by one, or later."""
+    rows = ask(fn)
+    assert rows.column("price").to_pylist() == prices
+    assert set(rows.column("sku").to_pylist()) <= {"a"}
+
+
+def test_keys_are_arguments():
+    """One value for each bind column in their order, as Python's own; with a batch, a list of each."""
+    schema = pa.schema([("d", pa.decimal128(9, 2)), ("t", pa.date32()), ("n", pa.int64())])
+    called = []
+    keys = [{"t": dt.date(2024, 1, i), "d": Decimal(i)} for i in (1, 2)]
+    ask(lambda *values: called.append(values), keys[:1], schema, ("t", "d"))
+    ask(lambda *values: called.append(values), keys, schema, ("t", "d"), batch=5)
+    ask(lambda *values: called.append(values), keys[:1], schema, ("t", "d"), batch=5)
+    first, second = keys
+    assert called == [
+        (first["t"], first["d"]),
+        ([first["t"], second["t"]], [first["d"], second["d"]]),
+        ([first["t"]], [first["d"]]),
+    ]
+
+
+def test_rows_of_a_batch_need_their_key():
+    """Whose they are is not to be known otherwise, in whatever form they come."""
+    for returned in ([{"price": 1}], pa.table({"price": [1]})):
+        error = refused(lambda skus, returned=returned: returned, ["a", "b"], batch=2)
+        assert (error.kind, error.again) == ("unfit answer", False)
+        assert "'sku'" in error.message
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({"price": "1"}, "column 'price': expected bigint, got '1' (str)"),
+        ({"prize": 1}, "did you mean 'prize'"),
+        (("a",), "a row has 1 values, expected one for each of the columns sku, price"),
+        (5, "expected None, a dict, a list of dicts or tuples, a PyArrow table or a DataFrame, got 5 (int)"),
+        ("a", "got 'a' (str)"),
+        ([5], "expected a row as an object with fields sku, price, got 5 (int)"),
+        (pa.table({"price": [1.5]}), "column 'price': expected bigint, got 1.5 (float)"),
+        (pa.table({"price": [1.0]}), "column 'price': expected bigint, got 1.0 (float)"),
+        (pd.DataFrame({"price": [1.5]}), "column 'price': expected bigint, got 1.5 (float)"),
+        (pd.DataFrame({"prize": [1]}), "did you mean 'prize'"),
+        (pa.table({"sku": [5], "price": [1]}), "column 'sku': expected string, got 5 (int)"),
+    ],
+)
+def test_what_it_must_not_return(returned, said):
+    """It is no use to call again; the message names the function and what came."""
+    error = refused(lambda sku: returned, name="prices")
+    assert (error.kind, error.again) == ("unfit answer", False)
+    assert error.message.startswith("function prices: ") and said in error.message
+
+
+class OurError(Exception):
+    pass
+
+
+def test_what_it_raises_may_pass():
+    """Its kind is the exception's; a function that knows better raises Refused itself."""
+
+    def raises(sku):
+        raise OurError("busy")
+
+    async def raises_later(sku):
+        raise OurError("busy")
+
+    def yields_and_raises(sku):
+        yield ROW
+        raise OurError("busy")
+
+    for fn in (raises, raises_later, yields_and_raises):
+        error = refused(fn)
+        assert (error.kind, error.again) == ("OurError", True)
+        assert fn.__name__ in error.message and "OurError: busy" in error.message
+
+    def knows(sku):
+        raise Refused("gone", "for good", again=False, wait=3)
+
+    error = refused(knows)
+    assert (error.kind, error.again, error.wait) == ("gone", False, 3)
+
+
+@pytest.mark.parametrize("raised", [StopIteration(), SystemExit(1), KeyboardInterrupt(), TimeoutError("own")])
+def test_exceptions_with_other_uses(raised):
+    """Event loops and generators would take them for their own."""
+
+    def raises(sku):
+        raise raised
+
+    error = refused(raises)
+    assert error.again and type(raised).__name__ in error.message
+
+
+def test_time_is_limited():
+    """A coroutine is cancelled; a thread is left alone, and others go on beside it."""
+    end = threading.Event()
+    cancelled = []
+
+    async def waits(sku):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(sku)
+            raise
+
+    error = refused(waits, timeout=0.05)
+    assert (error.kind, error.again, cancelled) == ("timeout", True, ["a"])
+
+    def blocks(sku):
+        if sku == "slow":
+            end.wait(20)
+        return ROW
+
+    async def work():
+        session = function(blocks, timeout=0.2, max_in_flight=1).open(SCHEMA, SKU, Secrets())
+        slow = keys_of(SCHEMA, SKU, [{"sku": "slow"}])
+        errors = [await refusal(session.fetch(slow)) for _ in range(2)]
+        rows = await session.fetch(keys_of(SCHEMA, SKU, [{"sku": "a"}]))
+        end.set()
+        await session.close()
+        return errors, rows.num_rows
+
+    errors, rows = run(work())
+    assert [(error.kind, error.again) for error in errors] == [("timeout", True)] * 2
+    assert rows == 1
+
+
+def test_calls_that_never_return_are_counted(monkeypatch):
+    """Threads do not pile up without end; when the calls have returned, it goes on."""
+    monkeypatch.setattr(threads, "ABANDONED", 3)
+    end = threading.Event()
+
+    async def work():
+        session = function(lambda sku: end.wait(20) and ROW, timeout=0.02).open(SCHEMA, SKU, Secrets())
+        keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
+        kinds = [(await refusal(session.fetch(keys))).kind for _ in range(5)]
+        end.set()
+        while session._threads._abandoned:
+            await asyncio.sleep(0.005)
+        rows = await session.fetch(keys)
+        await session.close()
+        return kinds, rows.num_rows
+
+    before = threading.active_count()
+    assert run(work()) == (["timeout"] * 3 + ["stuck"] * 2, 1)
+    for thread in threading.enumerate():
+        if thread.name.startswith("function "):
+            thread.join(10)
+    assert threading.active_count() <= before
+
+
+def test_threads_are_used_again():
+    """As many as calls overlap, and all end with the session."""
+
+    async def work():
+        session = function(lambda sku: {"price": threading.get_ident()}).open(SCHEMA, SKU, Secrets())
+        keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
+        seen = {(await session.fetch(keys)).column("price")[0].as_py() for _ in range(20)}
+        await session.close()
+        return len(seen)
+
+    assert run(work()) == 1
+
+
+def rows_in_turn():
+    yield ROW
+    yield [ROW] * 3
+    yield pa.table({"sku": ["a"] * 2, "price": [1, 2]})
+    yield None
+    for i in range(5):
+        yield ("a", i)
+
+
+async def rows_in_turn_later():
+    for rows in rows_in_turn():
+        yield rows
+
+
+@pytest.mark.parametrize(
+    ("fn", "count"),
+    [
+        (rows_in_turn, 11),
+        (rows_in_turn_later, 11),
+        (lambda: [ROW] * 7, 7),
+        (lambda: pa.table({"sku": ["a"], "price": [1]}), 1),
+        (lambda: pd.DataFrame({"sku": ["a"], "price": [1]}), 1),
+        (lambda: None, 0),
+        (lambda: iter([[ROW], [ROW]]), 2),
+    ],
+)
+def test_scans(fn, count, monkeypatch):
+    """All rows, in whatever form they are yielded, in batches of about a size."""
+    monkeypatch.setattr("millrace.lookups.function_session.SCAN_ROWS", 4)
+    source = function(fn, scan=True)
+    source.check(SCHEMA, (), Secrets())
+    batches = run(scanned(source, SCHEMA))
+    assert sum(batch.num_rows for batch in batches) == count
+    assert all(batch.schema == SCHEMA for batch in batches)
+    assert len(batches) >= min(count, 11) // 7
+
+
+def test_a_scan_that_fails_says_so():
+    """After what came before; its generator is closed."""
+    ended = []
+
+    def fails():
+        try:
+            yield [ROW] * 20_000
+            raise OurError("gone")
+        finally:
+            ended.append(True)
+
+    async def work():
+        session = function(fails, scan=True).open(SCHEMA, (), Secrets())
+        batches = session.scan()
+        first = await anext(batches)
+        error = await refusal(anext(batches))
+        await session.close()
+        return first.num_rows, error.kind
+
+    assert run(work()) == (20_000, "OurError")
+    assert ended == [True]
+
+    async def leaves():
+        session = function(fails, scan=True).open(SCHEMA, (), Secrets())
+        batches = session.scan()
+        await anext(batches)
+        await batches.aclose()
+        await session.close()
+
+    run(leaves())
+    assert ended == [True, True]
+
+
+def test_declarations_are_checked():
+    """Before anything runs, and without a call."""
+    with pytest.raises(InputError, match="not a function"):
+        function(5)
+    with pytest.raises(OptionError, match="scan is 1"):
+        function(later, scan=1)
+    with pytest.raises(InputError, match="is no scan"):
+        function(later).check(SCHEMA, (), Secrets())
+    with pytest.raises(InputError, match="takes no keys"):
+        function(rows_in_turn, scan=True).check(SCHEMA, SKU, Secrets())
+    with pytest.raises(InputError, match="binds column 'skuu', which it lacks: did you mean 'sku'"):
+        function(later).check(SCHEMA, ("skuu",), Secrets())
+    nested = pa.schema([("k", pa.list_(pa.field("element", pa.int64())))])
+    with pytest.raises(InputError, match="not a single value"):
+        function(later).check(nested, ("k",), Secrets())
+    with pytest.raises(UnsupportedType, match="column 'k'"):
+        function(later).check(pa.schema([("k", pa.large_string())]), ("k",), Secrets())
+    assert function(later).describe() == "function later"
+    assert function(later).secrets == ()
+    assert pickle.loads(pickle.dumps(function(later))) == function(later)
+
+
+def _scaled(factor):
+    return lambda sku: {"price": factor}
+
+
+def test_its_identity_changes_with_its_code():
+    """And with what it has captured; equal functions of two processes have equal identities."""
+    assert function(_scaled(2)).identity == function(_scaled(2)).identity
+    assert function(_scaled(2)).identity != function(_scaled(3)).identity
+    assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
+    lock = threading.Lock()
+    assert function(_scaled(lock)).identity != function(_scaled(lock)).identity

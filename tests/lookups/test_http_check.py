@@ -1,0 +1,276 @@
+"""What is wrong with a lookup over HTTP is said before anything runs, and no credentials are ever shown."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from millrace.errors import InputError, MillraceError, OptionError, UnsupportedType
+from millrace.lookups import Secrets, http, http_session
+from tests.lookups.asking_sources import failing, fetched, refusal, run
+from tests.lookups.web import answering, resets, serving, stalls
+
+SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.float64())])
+SKU = ("sku",)
+VALUE = "s3cret/ välue+%"
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: http(""), "expected a text"),
+        (lambda: http("http://h/{sku"), "has a { without its counterpart at position 9"),
+        (lambda: http("http://h/sku}"), "has a } without its counterpart"),
+        (lambda: http("http://{sku}.h/x"), "a key cannot choose whom to ask"),
+        (lambda: http("${BASE}{sku}/x"), "a key cannot choose whom to ask"),
+        (lambda: http("http://h/", body={"a": {"b": "{k"}}), "the body has a {"),
+        (lambda: http("http://h/", body={"a": object()}), "no JSON value"),
+        (lambda: http("http://h/", body=float("nan")), "no JSON value"),
+        (
+            lambda: http("http://h/", rows="items"),
+            "rows is 'items', which is no JSON path: one begins with $",
+        ),
+        (lambda: http("http://h/", rows="$.items["), "no JSON path (RFC 9535)"),
+        (lambda: http("http://h/", rows="$.a | $.b"), "no JSON path (RFC 9535)"),
+        (lambda: http("http://h/", next="$.links[*]"), "expected a path to one URL"),
+        (lambda: http("http://h/", columns={"price": "a["}), "the path of column 'price'"),
+        (lambda: http("http://h/", columns={"price": ""}), "the path of column 'price'"),
+        (lambda: http("http://h/", headers={"a b": "c"}), "'a b' is no name of a header"),
+        (lambda: http("http://h/", headers={"a": "b\r\nc: d"}), "header 'a' has a value"),
+        (lambda: http("http://h/", headers={"a": "ä"}), "expected visible ASCII"),
+        (lambda: http("http://h/", headers={"a": 5}), "header 'a' has a value"),
+        (lambda: http("http://h/", headers={"Content-Length": "5"}), "set by the connection itself"),
+    ],
+)
+def test_what_cannot_be_used(made, said):
+    """Templates, paths, headers and bodies are read when they are declared."""
+    assert said in failing(made, InputError)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"method": "PSOT"}, "did you mean 'POST'"),
+        ({"method": "DELETE"}, "method is 'DELETE'"),
+        ({"missing": (4,)}, "missing has 4"),
+        ({"missing": ("404",)}, "missing has '404'"),
+        ({"separator": ""}, "separator is ''"),
+        ({"max_bytes": 0}, "max_bytes is 0"),
+        ({"absent": "nul"}, "did you mean 'null'"),
+        ({"max_in_flight": 0}, "max_in_flight of a lookup is 0"),
+        ({"per_second": 0}, "per_second of a lookup is 0"),
+        ({"timeout": -1}, "timeout of a lookup is -1"),
+        ({"retries": -1}, "retries of a lookup is -1"),
+        ({"batch": 0}, "batch of a lookup is 0"),
+    ],
+)
+def test_options_out_of_range(settings, said):
+    """Each is named with what it may be."""
+    assert said in failing(lambda: http("http://h/{sku}", **settings), OptionError)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: http("https://user:pa55word@h/{sku}"),
+        lambda: http("https://h/{sku}?api_key=pa55word"),
+        lambda: http("https://h/{sku}?access_token=pa55word&x={sku}"),
+        lambda: http("https://h/{sku}", headers={"Authorization": "Bearer pa55word"}),
+        lambda: http("https://h/{sku}", headers={"proxy-authorization": "Basic pa55word"}),
+        lambda: http("https://h/{sku}", headers={"COOKIE": "id=pa55word"}),
+        lambda: http("https://h/{sku}", headers={"X-Api-Key": "pa55word"}),
+        lambda: http("https://h/{sku}", headers={"X-Auth-Token": "pa55word"}),
+        lambda: http("https://h/{sku}", body={"auth": [{"password": "pa55word"}]}),
+    ],
+)
+def test_credentials_are_not_written_out(made):
+    """They would be in every plan; the error says what to write instead, and not the credentials."""
+    text = failing(made, InputError)
+    assert "${" in text and "pa55word" not in text
+
+
+def test_what_only_looks_like_credentials_is_well():
+    """Secrets by name, keys, and users without a password."""
+    source = http(
+        "https://user:${PW}@h/{sku}?token={sku}&api_key=${KEY}&key=5&sort=token",
+        headers={"Authorization": "Bearer ${TOKEN}", "Accept-Language": "de"},
+        body={"token": "${TOKEN}", "key": "x", "password": "{sku}"},
+    )
+    assert source.secrets == ("PW", "KEY", "TOKEN")
+    assert http("https://user@h/{sku}").secrets == ()
+
+
+def checked(source, schema=SCHEMA, columns=SKU, **values):
+    """The error of a check."""
+    return failing(lambda: source.check(schema, columns, Secrets(values)), MillraceError)
+
+
+def test_check_compares_template_and_columns():
+    """Every placeholder is a bind column, and every bind column has one, in the URL or the body."""
+    assert "{skuu}, which is no bind column: did you mean 'sku'" in checked(http("http://h/{sku}/{skuu}"))
+    assert "{sku}, which is no bind column: a scan has none" in checked(http("http://h/{sku}"), columns=())
+    assert "lacks the bind column 'price': put {price} into" in checked(
+        http("http://h/{sku}"), columns=("sku", "price")
+    )
+    both = http("http://h/{sku}", body=["{price}"], check=False, method="POST")
+    both.check(SCHEMA, ("sku", "price"), Secrets())
+    assert both.placeholders == ("sku", "price")
+    assert "maps column 'prize', which the lookup lacks: did you mean 'price'" in checked(
+        http("http://h/{sku}", columns={"prize": "x"})
+    )
+    assert "can find several values" in checked(http("http://h/{sku}", columns={"price": "$..x"}))
+    assert "binds column 'k'" in checked(http("http://h/{k}"), columns=("k",))
+    with pytest.raises(UnsupportedType, match="'m' has a map with keys of type int64"):
+        http("http://h/{sku}").check(
+            SCHEMA.append(pa.field("m", pa.map_(pa.int64(), pa.string()))), SKU, Secrets()
+        )
+
+
+def test_check_reads_the_url():
+    """It needs a scheme of HTTP's and a host, with its secrets in it; braces can be meant."""
+    for url in ("ftp://h/{sku}", "/price/{sku}", "h/{sku}", "${BASE}/{sku}", "http:///{sku}"):
+        assert "has no host to ask" in checked(http(url, check=False), BASE="nonsense"), url
+    assert "cannot be used" in checked(http("http://h:port/{sku}", check=False))
+    http("${BASE}/{sku}?f={{x}}", check=False).check(SCHEMA, SKU, Secrets({"BASE": "https://h:8080/v1"}))
+    assert "no value for the secret ${BASE}" in checked(http("${BASE}/{sku}", check=False))
+
+
+def test_check_connects():
+    """The host has an address and somebody listens there; no request is sent."""
+
+    async def work():
+        async with serving(answering([])) as seen:
+            http(seen.url + "/{sku}").check(SCHEMA, SKU, Secrets())
+            return seen.asked
+
+    assert run(work()) == []
+    assert "has no address" in checked(http("http://nowhere.invalid/{sku}"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert "nobody accepts a connection" in checked(http(f"http://127.0.0.1:{port}/{{sku}}"))
+    http(f"http://127.0.0.1:{port}/{{sku}}", check=False).check(SCHEMA, SKU, Secrets())
+
+
+def test_check_connects_to_the_proxy(monkeypatch):
+    """Where one leads to the host, the host itself may have no address here."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://user:pw@127.0.0.1:{proxy.getsockname()[1]}")
+        http("http://nowhere.invalid/{sku}").check(SCHEMA, SKU, Secrets())
+    text = checked(http("http://nowhere.invalid/{sku}"))
+    assert "through a proxy" in text and "pw" not in text
+
+
+def test_a_secret_that_no_header_can_have():
+    """A line break at the end of a file that was read is the usual reason; the value is not shown."""
+    source = http("http://h/{sku}", headers={"Authorization": "Bearer ${TOKEN}"}, check=False)
+    text = checked(source, TOKEN="s3cret\n")
+    assert "line break" in text and "s3cret" not in text
+
+
+EVERYWHERE = {
+    "path": "/${S}/{sku}?key=${S}",
+    "headers": {"X": "Bearer ${H}"},
+    "body": {"in": "${S} and more"},
+    "method": "POST",
+}
+
+
+def everywhere(url, timeout):
+    """A source with secrets wherever they can be."""
+    settings = dict(EVERYWHERE)
+    return http(url.replace("://", "://user:${S}@") + settings.pop("path"), timeout=timeout, **settings)
+
+
+async def echoes(request):
+    """Answer with everything that was sent, as an error."""
+    from aiohttp import web
+
+    text = f"{request.raw_path} {dict(request.headers)} {await request.text()}"
+    return web.Response(status=400, text=text)
+
+
+async def echoes_rows(request):
+    """Answer with everything that was sent, in a row of another type."""
+    from aiohttp import web
+
+    return web.json_response({"sku": "a", "price": f"{request.path} {dict(request.headers)}"})
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [echoes, echoes_rows, stalls, resets, answering(f"no JSON: {VALUE}"), answering({"sku": VALUE})],
+    ids=["echoes", "echoes_rows", "stalls", "resets", "malformed", "absent"],
+)
+def test_secrets_stay_hidden(handler, caplog):
+    """In texts, pickles, errors and logs, whatever the service writes back."""
+    secrets = Secrets({"S": VALUE, "H": "h1dden-token"})
+
+    async def work():
+        async with serving(handler) as seen:
+            source = everywhere(seen.url, 0.2 if handler is stalls else 10)
+            error = await refusal(fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets))
+            return source, error, seen
+
+    caplog.set_level(logging.DEBUG)
+    source, error, seen = run(work())
+    assert seen.headers[0]["X"] == "Bearer h1dden-token"
+    assert seen.bodies == [{"in": f"{VALUE} and more"}]
+    assert "s3cret%2F%20v%C3%A4lue%2B%25" in seen.asked[0]
+    texts = [repr(source), source.describe(), source.identity, str(pickle.dumps(source)), caplog.text]
+    texts += [str(error), repr(error), str(pickle.dumps(error))]
+    for text in texts:
+        for part in ("s3cret", "h1dden", "v%C3%A4lue", "välue"):
+            assert part not in text, text
+    assert error.__cause__ is None
+
+
+def test_requests_of_others_stay_in_the_logs(caplog):
+    """Only ours are left out."""
+
+    async def work():
+        async with serving(answering([])) as seen:
+            await fetched(http(seen.url + "/ours{sku}"), SCHEMA, SKU, [{"sku": "a"}])
+            async with httpx.AsyncClient() as client:
+                await client.get(seen.url + "/theirs")
+
+    caplog.set_level(logging.DEBUG)
+    run(work())
+    assert "/theirs" in caplog.text and "/ours" not in caplog.text
+
+
+def test_the_rule_on_hosts_keeps_credentials_home(monkeypatch):
+    """Without it, another host would be asked: the rule is what stands between."""
+    got = []
+
+    async def work():
+        async with serving(answering([])) as other:
+            headers = {"Location": other.url + "/x"}
+            async with serving(answering("", 307, headers)) as seen:
+                source = http(seen.url + "/{sku}", headers={"X-Token": "${T}"})
+                secrets = Secrets({"T": "s3cret"})
+                try:
+                    await fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets)
+                finally:
+                    got.extend(each.get("X-Token") for each in other.headers)
+
+    run(refusal(work()))
+    assert got == []
+    monkeypatch.setattr(http_session, "_same_host", lambda one, other: True)
+    run(work())
+    assert got == ["s3cret"]
+
+
+def test_its_identity_is_that_of_its_answers():
+    """A cache is for the same rows, however fast they are asked for."""
+    one = http("http://h/{sku}")
+    assert one.identity == http("http://h/{sku}", max_in_flight=2, timeout=1, check=False).identity
+    assert one.identity != http("http://h/{sku}?v=2").identity
+    assert one.identity != http("http://h/{sku}", rows="$.x").identity
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert one.describe() == "http GET http://h/{sku}"

@@ -1,0 +1,292 @@
+"""Lookups in eddies: whatever is asked in whatever order, the rows are DuckDB's; no key is asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.eddy import Eddy
+from millrace.errors import ExecutionError
+from millrace.lookups import Refused, Terms
+from millrace.lookups.asking import Asking
+from millrace.options import POLICY_NAMES, Options
+from tests.eddy.access_cases import options, plans
+from tests.eddy.blocks import block
+from tests.eddy.oracle import Case, cases, multiset
+from tests.lookups.tables import TableSource, lookups
+
+INT = pa.int64()
+R = pa.table({"key": range(60), "a": [n * 7 % 25 for n in range(60)]})
+S = pa.table({"x": range(100), "y": range(100)})
+
+
+def run(case: Case, access: dict, given: Options | None = None, chunk: int = 4) -> pa.Table:
+    """Run a block whose relations have sources, but for those with access modules alone."""
+    sources = {
+        r.alias: case.tables[r.alias].combine_chunks().to_batches(max_chunksize=chunk)
+        for r in case.spec.relations
+        if not any(hasattr(am, "submit") for am in access.get(r.alias, ()))
+        or any(not hasattr(am, "submit") for am in access.get(r.alias, ()))
+    }
+    for alias, modules in access.items():
+        if any(not hasattr(am, "submit") for am in modules):
+            sources.pop(alias, None)
+    eddy = Eddy(case.spec, sources, given, access=access)
+    return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
+
+
+def joined() -> Case:
+    """R.a = S.x, as in the experiments of the SteMs paper."""
+    return block({"r": R, "s": S}, ["r.a = s.x"])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
+    """Any block, several indexes on a relation, scans beside them, batched requests, answers out of order."""
+    case = data.draw(cases(max_relations=4))
+    made = {
+        alias: replace(plan, indexes=tuple(p for p in plan.indexes if not _floats(case, alias, p.columns)))
+        for alias, plan in data.draw(plans(case)).items()
+    }
+    turns = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))
+    with lookups() as maker:
+        indexes = []
+        access: dict[str, list] = {}
+        for alias, plan in made.items():
+            for number, one in enumerate(plan.indexes):
+                terms = Terms(
+                    data.draw(st.sampled_from([1, 2, 8])), batch=data.draw(st.sampled_from([1, 2, 5]))
+                )
+                source = TableSource(
+                    case.tables[alias], terms, generous=one.generous, before=_shuffler(turns)
+                )
+                indexes.append(source)
+                access.setdefault(alias, []).append(maker.index(f"{alias}{number}", one.columns, source))
+            if alias in access and (plan.source or plan.scans):
+                access[alias].append(maker.scan(alias, TableSource(case.tables[alias])))
+        found = run(case, access, data.draw(options(POLICY_NAMES)), data.draw(st.sampled_from([1, 3])))
+    assert multiset(found) == case.expected(), case.sql()
+    for source in indexes:
+        assert set(source.asked.values()) <= {1}, "a key was asked for twice"
+        assert source.open_sessions == 0
+
+
+def _floats(case: Case, alias: str, columns: tuple[str, ...]) -> bool:
+    return any(pa.types.is_floating(case.spec.relation(alias).schema.field(c).type) for c in columns)
+
+
+def _shuffler(turns: list[int]):
+    """Return what lets other coroutines go first, now more and now fewer of them."""
+    calls = iter(range(1 << 30))
+
+    async def wait() -> None:
+        for _ in range(turns[next(calls) % len(turns)]):
+            await asyncio.sleep(0)
+
+    return wait
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("online", [False, True])
+def test_requests_are_the_distinct_keys(policy: str, online: bool) -> None:
+    """Section 4.2: R has 60 tuples with 25 values of ``a``; the index on S is asked 25 times."""
+    source = TableSource(S)
+    with lookups() as maker:
+        found = run(
+            joined(), {"s": [maker.index("s", ("x",), source)]}, Options(policy=policy, online=online)
+        )
+    assert multiset(found) == joined().expected()
+    assert sorted(source.asked.elements()) == [(n,) for n in range(25)]
+
+
+def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:
+    """25 keys, 1 request at a time, 10 keys in each: 3 requests."""
+    source = TableSource(S, Terms(max_in_flight=1, batch=10))
+    with lookups() as maker:
+        found = run(joined(), {"s": [maker.index("s", ("x",), source)]}, chunk=60)
+    assert multiset(found) == joined().expected()
+    assert [len(keys) for keys in source.requests] == [10, 10, 5]
+
+
+def test_tasks_that_share_a_room_ask_each_key_once() -> None:
+    """Two eddies at once over the same rows: each has all results, and the source is asked 25 times."""
+    source = TableSource(S, Terms(max_in_flight=3), before=_shuffler([0, 2, 1]))
+    found: list[pa.Table] = []
+    with lookups() as maker:
+
+        def task() -> None:
+            found.append(run(joined(), {"s": [maker.index("s", ("x",), source)]}))
+
+        threads = [threading.Thread(target=task) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [multiset(each) for each in found] == [joined().expected()] * 4
+    assert set(source.asked.values()) == {1}
+
+
+def test_a_request_is_repeated_as_often_as_the_terms_say() -> None:
+    """Keys that are refused twice come with the third attempt; no other key is asked again."""
+
+    def refuse(key: tuple[int], before: int) -> Refused | None:
+        return Refused("busy", "later", again=True, wait=0.0) if key[0] % 5 == 0 and before < 2 else None
+
+    source = TableSource(S, Terms(retries=2), refuse=refuse)
+    with lookups() as maker:
+        found = run(joined(), {"s": [maker.index("s", ("x",), source)]})
+        progress = maker.rooms["s"].progress()
+    assert multiset(found) == joined().expected()
+    assert source.asked == {(n,): 3 if n % 5 == 0 else 1 for n in range(25)}
+    assert (progress.keys, progress.done, progress.failed) == (25, 25, 0)
+    assert (progress.requests, progress.retried) == (35, 10)
+
+
+def _refusing(again: bool) -> TableSource:
+    return TableSource(
+        S,
+        Terms(retries=1),
+        refuse=lambda key, _: Refused("HTTP 500", "no luck", again=again, wait=0.0) if key == (3,) else None,
+    )
+
+
+def test_a_key_that_fails_fails_the_query_with_its_name() -> None:
+    """The error says which lookup, which key, how often it was asked, what went wrong and what would work."""
+    source = _refusing(again=True)
+    with (
+        lookups() as maker,
+        pytest.raises(ExecutionError, match=r"'s'.*\{\"x\": 3\}.*2 attempts.*HTTP 500.*skip"),
+    ):
+        run(joined(), {"s": [maker.index("s", ("x",), source)]})
+    assert source.asked[(3,)] == 2
+
+
+@pytest.mark.parametrize("on_error", ["skip", "null"])
+def test_a_key_that_fails_is_skipped_or_null(on_error: str) -> None:
+    """What cannot pass is asked once; skip gives its rows no match, null one of nulls; both list the key."""
+    source = _refusing(again=False)
+    expected = joined().expected()
+    with lookups() as maker:
+        found = run(joined(), {"s": [maker.index("s", ("x",), source, on_error=on_error)]})
+        failed = maker.rooms["s"].failed()
+    assert source.asked[(3,)] == 1
+    assert [(each.name, each.key, each.kind, each.attempts) for each in failed] == [
+        ("s", '{"x": 3}', "HTTP 500", 1)
+    ]
+    names = found.column_names
+    lost = [row for row in found.to_pylist() if row[names[2]] == 3]
+    if on_error == "skip":
+        assert not lost
+        assert found.num_rows == sum(expected.values()) - sum(v % 25 == 3 for v in R.column("a").to_pylist())
+    else:
+        assert found.num_rows == sum(expected.values())
+        assert lost
+        assert all(row[names[3]] is None for row in lost)
+
+
+def test_a_broken_source_fails_the_key_and_not_the_task() -> None:
+    """An exception that is no refusal is a failure of the keys that were asked, told with its type."""
+
+    async def crash() -> None:
+        raise ZeroDivisionError("1/0")
+
+    with lookups() as maker, pytest.raises(ExecutionError, match="ZeroDivisionError: 1/0"):
+        run(joined(), {"s": [maker.index("s", ("x",), TableSource(S, before=crash))]})
+
+
+def test_an_answer_that_takes_too_long_is_a_time_out() -> None:
+    """What hangs is given up after the time-out, and asked again as often as the terms say."""
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    source = TableSource(S.slice(0, 1), Terms(timeout=0.01, retries=1), before=hang)
+    case = block({"r": R.slice(0, 1), "s": S}, ["r.a = s.x"])
+    with (
+        lookups() as maker,
+        pytest.raises(ExecutionError, match=r"2 attempts: timeout: no answer within 0\.01"),
+    ):
+        run(case, {"s": [maker.index("s", ("x",), source)]})
+    assert source.open_sessions == 0
+
+
+def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
+    """No head-of-line blocking: while the first key hangs, the rows of all others come (section 4.1)."""
+    release = threading.Event()
+
+    class Slow(TableSource):
+        def open(self, *given):
+            session = super().open(*given)
+            plain = session.fetch
+
+            async def fetch(keys: pa.RecordBatch) -> pa.RecordBatch:
+                rows = await plain(keys)
+                if keys.column(0)[0].as_py() == 0:
+                    await asyncio.to_thread(release.wait)
+                return rows
+
+            session.fetch = fetch
+            return session
+
+    with lookups() as maker:
+        source = Slow(S, Terms(max_in_flight=2))
+        case = joined()
+        eddy = Eddy(
+            case.spec,
+            {"r": R.to_batches()},
+            Options(online=True),
+            access={"s": [maker.index("s", ("x",), source)]},
+        )
+        rows = 0
+        for batch in eddy.run():
+            rows += batch.num_rows
+            if rows == sum(a != 0 for a in R.column("a").to_pylist()):
+                release.set()
+    assert rows == sum(case.expected().values())
+
+
+def test_a_scan_that_breaks_off_leaves_the_rest_to_the_index() -> None:
+    """Half of the table comes by the scan, the other half is looked up; there is no duplicate."""
+    source = TableSource(S)
+    with lookups() as maker:
+        broken = maker.scan("s", TableSource(S, Terms(retries=0), breaks=4))
+        good = maker.scan("s again", TableSource(S, chunk=7))
+        found = run(joined(), {"s": [maker.index("s", ("x",), source), broken, good]})
+    assert multiset(found) == joined().expected()
+    assert broken.state == "broken"
+    assert "connection is gone" in broken.why
+
+
+def test_a_scan_that_fails_at_once_is_begun_again() -> None:
+    """Nothing was returned yet, so that it can be."""
+    attempts = iter(range(10))
+
+    class Late(TableSource):
+        def open(self, *given):
+            self.breaks = 0 if next(attempts) < 2 else None
+            return super().open(*given)
+
+    with lookups() as maker:
+        scan = maker.scan("s", Late(S, Terms(retries=2)))
+        found = run(joined(), {"s": [scan]})
+    assert multiset(found) == joined().expected()
+    assert scan.state == "complete"
+
+
+def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of tasks that share a room fails when a task asks for what others are asking."""
+    plain = Asking._hear
+
+    def hear(self, found, failed, ask) -> None:
+        others, self._waiting = self._waiting, set()
+        plain(self, found, failed, [*ask, *others])
+
+    monkeypatch.setattr(Asking, "_hear", hear)
+    with pytest.raises(AssertionError):
+        test_tasks_that_share_a_room_ask_each_key_once()

@@ -1,0 +1,319 @@
+"""Values of JSON and of Python become exactly the declared columns, or an error that says which does not."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import uuid
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.errors import UnsupportedType
+from millrace.lookups.json_rows import RowReader, check_types
+from millrace.lookups.json_text import parse
+from millrace.lookups.strict import Rules, Unfit, array_of, sql_name
+
+LAWS = settings(max_examples=80, deadline=None, derandomize=True)
+
+UTC_MICROS = pa.timestamp("us", tz="UTC")
+PLAIN_MICROS = pa.timestamp("us")
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_TIMES = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))  # noqa: DTZ001
+LEAVES = {
+    pa.bool_(): st.booleans(),
+    pa.int8(): st.integers(-(2**7), 2**7 - 1),
+    pa.int16(): st.integers(-(2**15), 2**15 - 1),
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float32(): st.floats(allow_nan=False, width=32),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.decimal128(38, 6): st.decimals(-(10**32) + 1, 10**32 - 1, places=6, allow_nan=False),
+    pa.decimal128(9, 0): st.integers(-(10**9) + 1, 10**9 - 1).map(Decimal),
+    pa.string(): _TEXT,
+    pa.binary(): st.binary(max_size=8),
+    pa.date32(): st.dates(),
+    UTC_MICROS: _TIMES.map(lambda time: time.replace(tzinfo=dt.UTC)),
+    PLAIN_MICROS: _TIMES,
+}
+
+
+@st.composite
+def kinds(draw, depth: int = 2) -> pa.DataType:
+    """Any type that JSON can have."""
+    choice = draw(st.integers(0, 5 if depth else 2))
+    if choice <= 2:
+        return draw(st.sampled_from(list(LEAVES)))
+    if choice == 3:
+        return pa.list_(pa.field("element", draw(kinds(depth - 1))))
+    if choice == 4:
+        return pa.map_(pa.string(), draw(kinds(depth - 1)))
+    names = draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True))
+    return pa.struct([pa.field(name, draw(kinds(depth - 1))) for name in names])
+
+
+def values(kind: pa.DataType) -> st.SearchStrategy:
+    """Values of a type, null among them."""
+    if kind in LEAVES:
+        each = LEAVES[kind]
+    elif pa.types.is_list(kind):
+        each = st.lists(values(kind.value_type), max_size=3)
+    elif pa.types.is_map(kind):
+        each = st.dictionaries(_TEXT, values(kind.item_type), max_size=3)
+    else:
+        each = st.fixed_dictionaries({f.name: values(f.type) for f in kind.fields})
+    return st.none() | each
+
+
+@st.composite
+def columns(draw) -> tuple[pa.DataType, list]:
+    kind = draw(kinds())
+    return kind, draw(st.lists(values(kind), max_size=5))
+
+
+def as_json(value) -> str:
+    """Write a value as a careful service would; decimals with all their digits."""
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case dt.datetime() | dt.date():
+            return json.dumps(value.isoformat())
+        case bytes():
+            return json.dumps(base64.b64encode(value).decode())
+        case list():
+            return f"[{','.join(map(as_json, value))}]"
+        case dict():
+            return f"{{{','.join(f'{json.dumps(k)}:{as_json(v)}' for k, v in value.items())}}}"
+    return json.dumps(value)
+
+
+def expected(given_values: list, kind: pa.DataType) -> pa.Array:
+    """Arrow's own array of the values."""
+
+    def pairs(value, kind):
+        if value is None:
+            return None
+        if pa.types.is_map(kind):
+            return [(k, pairs(v, kind.item_type)) for k, v in value.items()]
+        if pa.types.is_list(kind):
+            return [pairs(v, kind.value_type) for v in value]
+        if pa.types.is_struct(kind):
+            return {f.name: pairs(value[f.name], f.type) for f in kind.fields}
+        return value
+
+    return pa.array([pairs(value, kind) for value in given_values], kind)
+
+
+@LAWS
+@given(columns())
+def test_what_is_written_as_json_is_read_back(column):
+    """Every value of every type, nested ones and extremes too, survives its way through JSON."""
+    kind, given_values = column
+    text = "[" + ",".join(f'{{"x": {as_json(value)}, "more": 1}}' for value in given_values) + "]"
+    schema = pa.schema([("x", kind)])
+    batch = RowReader(schema, (), Rules()).batch(parse(text.encode(), exact=True))
+    batch.validate(full=True)
+    assert batch.schema == schema
+    assert batch.column("x").equals(expected(given_values, kind))
+
+
+@LAWS
+@given(columns())
+def test_python_values_are_taken_as_they_are(column):
+    """What a driver or a function returns under Arrow's own Python types is the same column."""
+    kind, given_values = column
+    array = array_of(given_values, kind, "x", Rules(native=True))
+    array.validate(full=True)
+    assert array.equals(expected(given_values, kind))
+
+
+def taken(given_values: list, kind: pa.DataType) -> pa.Array | None:
+    """The array of JSON's values; None if one is not of the type."""
+    try:
+        return array_of(given_values, kind, "x", Rules())
+    except Unfit:
+        return None
+
+
+@LAWS
+@given(kinds(depth=1), st.sampled_from([True, 3, 2.5, "text", [1], {"a": 1}, 10**40]))
+def test_a_wrong_value_is_never_taken(kind, value):
+    """Whatever JSON value comes for whatever type, the column has it unchanged, or there is an error."""
+    (parsed,) = parse(f"[{json.dumps(value)}]".encode(), exact=True)
+    array = taken([None, parsed], kind)
+    if array is None:
+        return
+    back = array[1].as_py()
+    if pa.types.is_map(kind):
+        back = dict(back)
+    if isinstance(back, bytes):
+        back = base64.b64encode(back).decode()
+    assert back == value and isinstance(back, bool) == isinstance(value, bool)
+
+
+WRONG = [
+    (pa.int64(), "1.0", "expected bigint, got 1.0 (float)"),
+    (pa.int64(), '"5"', "expected bigint, got '5' (str)"),
+    (pa.int64(), "true", "expected bigint, got True (bool)"),
+    (pa.int8(), "128", "expected tinyint, got 128 (int)"),
+    (pa.bool_(), "1", "expected boolean, got 1 (int)"),
+    (pa.string(), "5", "expected string, got 5 (int)"),
+    (pa.string(), '"\\ud800"', "expected string"),
+    (pa.float64(), '"1.5"', "expected double, got '1.5' (str)"),
+    (pa.float64(), "1e400", "out of range"),
+    (pa.float64(), "1" + "0" * 400, "out of range"),
+    (pa.float32(), "1e300", "out of range"),
+    (pa.decimal128(5, 2), "1.234", "expected decimal(5,2), got 1.234 (float)"),
+    (pa.decimal128(5, 2), "1234.5", "expected decimal(5,2)"),
+    (pa.decimal128(5, 2), '"a"', "expected decimal(5,2)"),
+    (pa.decimal128(5, 2), "1e999999999", "expected decimal(5,2)"),
+    (pa.decimal128(5, 2), "NaN", "expected decimal(5,2)"),
+    (pa.binary(), '"not base64!"', "base64"),
+    (pa.date32(), '"2024-1-1"', "expected date"),
+    (pa.date32(), '"2024-01-01T00:00:00"', "expected date"),
+    (pa.date32(), "20240101", "expected date"),
+    (UTC_MICROS, '"2024-01-01T00:00:00"', "with a time zone"),
+    (PLAIN_MICROS, '"2024-01-01T00:00:00Z"', "without a time zone"),
+    (UTC_MICROS, "1700000000", "expected timestamp, got 1700000000 (int)"),
+    (pa.list_(pa.field("element", pa.int64())), "[1, null, true]", "column 'x[]': expected bigint, got True"),
+    (pa.list_(pa.field("element", pa.int64())), '{"a": 1}', "expected array<bigint>"),
+    (pa.struct([("a", pa.struct([("b", pa.int64())]))]), '{"a": {"b": "c"}}', "column 'x.a.b'"),
+    (
+        pa.struct([("amount", pa.int64())]),
+        '{"amonut": 1}',
+        "field 'amount' is missing; did you mean 'amonut'?",
+    ),
+    (pa.map_(pa.string(), pa.int64()), "[1]", "expected map<string,bigint>, got [1] (list)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "said"), WRONG, ids=lambda each: str(each)[:40])
+def test_a_wrong_value_is_named(kind, text, said):
+    """The error has the column, the type as it was declared, and the value."""
+    with pytest.raises(Unfit) as caught:
+        array_of([None, parse(text.encode(), exact=True)], kind, "x", Rules())
+    assert said in str(caught.value)
+
+
+RIGHT = [
+    (pa.float64(), "NaN", math.nan),
+    (pa.float64(), "-Infinity", -math.inf),
+    (pa.float64(), str(2**63 + 1), float(2**63 + 1)),
+    (pa.decimal128(38, 18), "0.123456789012345678", Decimal("0.123456789012345678")),
+    (pa.decimal128(20, 2), "12345678901234567.89", Decimal("12345678901234567.89")),
+    (pa.decimal128(5, 2), '"1.50"', Decimal("1.50")),
+    (pa.decimal128(5, 2), "1.5000", Decimal("1.50")),
+    (pa.decimal128(5, 2), "1e2", Decimal(100)),
+    (UTC_MICROS, '"2024-01-01T01:00:00.1234567+01:00"', dt.datetime(2024, 1, 1, 0, 0, 0, 123456, dt.UTC)),
+    (PLAIN_MICROS, '"2024-01-01 01:02:03.123456789"', dt.datetime(2024, 1, 1, 1, 2, 3, 123456)),  # noqa: DTZ001
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), RIGHT, ids=lambda each: str(each)[:40])
+def test_nothing_that_was_sent_is_lost(kind, text, value):
+    """Digits of decimals do not pass through floats; times are cut to microseconds as Spark cuts them."""
+    array = array_of([parse(text.encode(), exact=True)], kind, "x", Rules())
+    assert array.equals(pa.array([value], kind)) or math.isnan(array[0].as_py())
+
+
+ELSEWHERE = dt.timezone(dt.timedelta(hours=1))
+NATIVE = [
+    (pa.bool_(), 1, True),
+    (pa.int64(), np.int32(5), 5),
+    (pa.int64(), Decimal(5), 5),
+    (pa.float64(), Decimal("1.5"), 1.5),
+    (pa.decimal128(9, 2), 12.34, Decimal("12.34")),
+    (pa.string(), uuid.UUID(int=7), str(uuid.UUID(int=7))),
+    (pa.binary(), memoryview(b"ab"), b"ab"),
+    (pa.date32(), dt.datetime(2024, 1, 2), dt.date(2024, 1, 2)),  # noqa: DTZ001
+    (pa.date32(), "2024-01-02", dt.date(2024, 1, 2)),
+    (UTC_MICROS, dt.datetime(2024, 1, 2, tzinfo=ELSEWHERE), dt.datetime(2024, 1, 1, 23, tzinfo=dt.UTC)),
+    (pa.list_(pa.field("element", pa.int64())), np.array([1, 2]), [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "means"), NATIVE, ids=lambda each: str(each)[:40])
+def test_what_python_has_other_names_for_is_taken(kind, value, means):
+    """Drivers and functions return the same value in several guises."""
+    assert array_of([value], kind, "x", Rules(native=True)).to_pylist() == [means]
+
+
+UNCERTAIN = [
+    (pa.bool_(), 2),
+    (pa.int64(), 1.0),
+    (pa.int64(), Decimal("1.5")),
+    (pa.decimal128(9, 2), 0.1 + 0.2),
+    (pa.decimal128(38, 2), 12345678901234567.0),
+    (pa.string(), 5),
+    (pa.binary(), "text"),
+    (pa.date32(), dt.datetime(2024, 1, 2, 3)),  # noqa: DTZ001
+    (UTC_MICROS, dt.datetime(2024, 1, 2)),  # noqa: DTZ001
+    (PLAIN_MICROS, dt.datetime(2024, 1, 2, tzinfo=dt.UTC)),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), UNCERTAIN, ids=lambda each: str(each)[:40])
+def test_what_would_have_to_be_guessed_is_an_error(kind, value):
+    """Digits behind a float's, a missing time zone and the like are not made up."""
+    with pytest.raises(Unfit, match="column 'x'"):
+        array_of([None, value], kind, "x", Rules(native=True))
+
+
+SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.float64())])
+
+
+def test_the_rule_on_fractions_keeps_their_digits():
+    """Without it, decimals would pass through floats, and lose what those cannot hold."""
+    kind = pa.decimal128(20, 2)
+    text = b"12345678901234567.89"
+    exact = array_of([parse(text, exact=True)], kind, "x", Rules())
+    assert exact.to_pylist() == [Decimal(text.decode())]
+    with pytest.raises(Unfit, match="expected decimal"):
+        array_of([parse(text, exact=False)], kind, "x", Rules())
+
+
+def test_a_missing_column_is_an_error_that_lists_near_names():
+    """A service that renames a field is found out, not read as null."""
+    with pytest.raises(Unfit, match="column 'price' is not in a row: did you mean 'prize'"):
+        RowReader(SCHEMA, (), Rules()).batch([{"sku": "a", "prize": 1.0}])
+
+
+def test_absent_columns_can_be_null():
+    """With absent="null", but never for bind columns, which would fail silently."""
+    reader = RowReader(SCHEMA, ("sku",), Rules(absent="null"))
+    assert reader.batch([{"sku": "a"}]).to_pylist() == [{"sku": "a", "price": None}]
+    with pytest.raises(Unfit, match="'sku'"):
+        reader.batch([{"price": 1.0}])
+
+
+def test_rows_that_lack_the_key_have_the_one_that_was_asked_for():
+    """An explicit null or another value stays what it is."""
+    reader = RowReader(SCHEMA, ("sku",), Rules())
+    rows = [{"price": 1.0}, {"sku": None, "price": 2.0}, {"sku": "b", "price": 3}]
+    batch = reader.batch(rows, {"sku": pa.scalar("a")})
+    assert batch.column("sku").to_pylist() == ["a", None, "b"]
+    assert reader.batch(rows[:1] * 2, {"sku": pa.scalar("a")}).column("sku").to_pylist() == ["a", "a"]
+
+
+def test_long_values_are_cut_short_behind_secrets():
+    """A secret within a value is hidden before its text is cut, so that no half of it is left."""
+    secret = "s3cret" * 20
+    rules = Rules(scrub=lambda text: text.replace(secret, "${TOKEN}"))
+    with pytest.raises(Unfit) as caught:
+        array_of([f"{'x' * 50}{secret}"], pa.int64(), "x", rules)
+    assert "s3c" not in str(caught.value)
+    assert len(str(caught.value)) < 150
+
+
+def test_types_are_named_as_in_a_schema():
+    """Types that no lookup can have are refused by the column's name."""
+    nested = pa.map_(pa.string(), pa.list_(pa.field("element", pa.decimal128(9, 2))))
+    assert sql_name(pa.struct([("a", nested)])) == "struct<a:map<string,array<decimal(9,2)>>>"
+    with pytest.raises(UnsupportedType, match="column 'x': Arrow type uint8"):
+        check_types(pa.schema([("x", pa.uint8())]))

@@ -1,0 +1,124 @@
+"""Values of secrets are in requests and nowhere else; terms and failures are what they say."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.errors import InputError, OptionError
+from millrace.lookups import Refused, Secrets, Terms, names_in
+from millrace.lookups.refused import shortened
+
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=12)
+
+WRITTEN = [
+    str,
+    lambda value: quote(value),
+    lambda value: quote(value, safe=""),
+    quote_plus,
+    repr,
+    json.dumps,
+    lambda value: base64.b64encode(value.encode()).decode(),
+]
+
+
+@LAWS
+@given(st.lists(VALUES, min_size=1, max_size=3, unique=True), st.sampled_from(WRITTEN))
+def test_no_value_is_left_in_a_text(values, written):
+    """However a library writes it, its name stands in its place."""
+    secrets = Secrets({f"S{i}": value for i, value in enumerate(values)})
+    text = " | ".join(f"<{written(value)}>" for value in values)
+    scrubbed = secrets.scrub(text)
+    for piece, value in zip(scrubbed.split(" | "), values, strict=False):
+        assert "${S" in piece
+        assert written(value) not in piece.replace("${S", "")
+
+
+def test_the_longest_value_is_taken_out_first():
+    """One secret may be a part of another; the rest of it must not remain."""
+    secrets = Secrets({"SHORT": "abc", "LONG": "abcdef"})
+    assert secrets.scrub("abcdef abc") == "${LONG} ${SHORT}"
+
+
+@LAWS
+@given(st.text("ab", max_size=30), st.integers(0, 60))
+def test_a_text_that_was_cut_has_no_half_of_a_value(filling, end):
+    """Where a longer text ends in the middle of a secret, its first half is taken off as well."""
+    value = "0123456789"
+    text = f"{filling}{value}{filling}{value}"[:end]
+    scrubbed = Secrets({"A": value}).scrub_beginning(text)
+    assert not set(scrubbed) & set(value)
+    assert text.startswith(scrubbed.partition("$")[0])
+
+
+def test_values_are_put_in():
+    """Everywhere they are mentioned, encoded for their place; a secret without a value is an error."""
+    secrets = Secrets({"A": "x/y", "B_2": "z"})
+    template = "${A}-${B_2}-${A}-$A-${}"
+    assert names_in(template, "${C}${A}") == ("A", "B_2", "C")
+    assert secrets.fill(template) == "x/y-z-x/y-$A-${}"
+    assert secrets.fill("${A}", lambda value: quote(value, safe="")) == "x%2Fy"
+    with pytest.raises(InputError, match=r"\$\{C\}"):
+        secrets.fill("${C}")
+
+
+def test_values_are_not_shown_and_not_pickled():
+    """Neither by themselves nor with what hides a part of one."""
+    secrets = Secrets({"A": "s3cret"}).hiding("cre", "${A}")
+    assert "s3cret" not in repr(secrets) + str(secrets)
+    assert secrets.scrub("cre s3cret") == "${A} ${A}"
+    assert secrets.names == ("A",) and secrets.values() == {"A": "s3cret"}
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(secrets)
+    assert Secrets().scrub("text") == "text"
+
+
+def test_they_come_from_the_environment(monkeypatch):
+    """Of the planning process; what is missing or empty is named."""
+    monkeypatch.setenv("MILLRACE_A", "s3cret")
+    monkeypatch.setenv("MILLRACE_EMPTY", "")
+    assert Secrets.of_environment(["MILLRACE_A"]).fill("${MILLRACE_A}") == "s3cret"
+    for name in ("MILLRACE_EMPTY", "MILLRACE_NOT_THERE"):
+        with pytest.raises(InputError, match=f"prices needs the secret .*environment variable {name}"):
+            Secrets.of_environment(["MILLRACE_A", name], "prices")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *[(name, value) for name in ("max_in_flight", "batch") for value in (0, -1, 1.5, True, None, "8")],
+        *[("retries", value) for value in (-1, 1001, 1.0, True)],
+        *[("timeout", value) for value in (0, -1.0, float("inf"), float("nan"), None, True, "5")],
+        *[("per_second", value) for value in (0, -1.0, float("inf"), True)],
+    ],
+)
+def test_terms_are_within_their_range(setting, value):
+    """A limit that lets nothing or everything pass is a mistake, and named."""
+    with pytest.raises(OptionError, match=f"{setting} of a lookup is"):
+        Terms(**{setting: value})
+
+
+def test_terms_have_defaults():
+    """Which any service bears."""
+    assert Terms() == Terms(max_in_flight=8, per_second=None, retries=3, timeout=30.0, batch=1)
+    assert Terms(per_second=0.5, retries=0, timeout=1).per_second == 0.5
+
+
+def test_a_refusal_travels():
+    """From a task to the planning process, with all that it says."""
+    refused = pickle.loads(pickle.dumps(Refused("HTTP 429", "busy", again=True, wait=2.5)))
+    assert (refused.kind, refused.message, refused.again, refused.wait, str(refused)) == (
+        "HTTP 429", "busy", True, 2.5, "busy",
+    )  # fmt: skip
+
+
+def test_messages_are_one_short_line():
+    """Whatever a service writes into its errors."""
+    assert shortened("a\n  b\tc") == "a b c"
+    assert shortened("x" * 1000, 10) == "xxxxxxxxx…"

@@ -1,0 +1,47 @@
+"""What other processes do in the tests of results."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.errors import ExecutionError
+from millrace.limits import Address
+from millrace.results import ResultsSink
+
+SCHEMA = pa.schema([("partition", pa.int64()), ("v", pa.float64())])
+
+
+def batch_of(partition: int, order: int, size: int = 1000) -> pa.RecordBatch:
+    """A partition's rows, in one of many orders: the same multiset, with many rows that are equal."""
+    values = np.random.default_rng(order).permutation(np.arange(size) % 77 / 2)
+    return pa.RecordBatch.from_arrays([pa.array(np.full(size, partition)), pa.array(values)], schema=SCHEMA)
+
+
+def send_part(address: Address, stream: str, partition: int, rows: int, told: Connection) -> None:
+    """Send some rows of a partition, say so, and do nothing more."""
+    with ResultsSink(address, stream, partition, 0) as sink:
+        sink.send(batch_of(partition, 1).slice(0, rows))
+        told.send(rows)
+        told.recv()
+
+
+def send_all(address: Address, stream: str, partition: int, order: int) -> None:
+    """Send a whole partition in small batches."""
+    with ResultsSink(address, stream, partition, order) as sink:
+        batch = batch_of(partition, order)
+        for low in range(0, batch.num_rows, 90):
+            sink.send(batch.slice(low, 90))
+        sink.commit()
+
+
+def send_for_ever(address: Address, stream: str, told: Connection) -> None:
+    """Send until the stream takes no more, and say why it does not."""
+    try:
+        with ResultsSink(address, stream, 0, 0) as sink:
+            while True:
+                sink.send(batch_of(0, 0))
+    except ExecutionError as error:
+        told.send(str(error))

@@ -1,0 +1,320 @@
+"""The results channel: rows arrive while tasks run, each exactly once, and everybody hears of an end."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from millrace.errors import ExecutionError
+from millrace.limits import Address, Coordinator, wire
+from millrace.results import ResultsServer, ResultsSink
+from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
+from tests.results import tasks
+from tests.results.tasks import SCHEMA, batch_of
+
+
+@pytest.fixture
+def server():
+    """A server of the test's own."""
+    served = ResultsServer()
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def stream(server):
+    """A stream of two columns."""
+    with server.open(SCHEMA) as opened:
+        yield opened
+
+
+def sink_of(stream, partition: int, attempt: int = 0) -> ResultsSink:
+    return ResultsSink(stream.address, stream.id, partition, attempt)
+
+
+def send(stream, partition: int, *batches: pa.RecordBatch, attempt: int = 0, commit: bool = True) -> None:
+    """Be a task that ends, or dies before its commit."""
+    with sink_of(stream, partition, attempt) as sink:
+        for batch in batches:
+            sink.send(batch)
+        if commit:
+            sink.commit()
+
+
+def rows(batches) -> Counter:
+    return Counter(row for batch in batches for row in zip(*batch.to_pydict().values(), strict=True))
+
+
+def test_rows_come_while_the_tasks_run(stream):
+    """Each batch before the next is sent, in its schema; the end comes when the job is over."""
+    with sink_of(stream, 0) as sink:
+        for number in range(3):
+            sink.send(batch_of(0, number))
+            assert next(stream) == batch_of(0, number)
+        sink.commit()
+    stream.finish()
+    assert list(stream) == []
+
+
+def test_processes_send_at_once(stream):
+    """All rows of all partitions, whatever their order."""
+    workers = [
+        SPAWN.Process(target=tasks.send_all, args=(stream.address, stream.id, number, number))
+        for number in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(PATIENCE)
+    stream.finish()
+    assert rows(stream) == rows(batch_of(number, 0) for number in range(3))
+    assert [worker.exitcode for worker in workers] == [0] * 3
+
+
+def test_a_killed_task_is_run_again_without_a_row_twice(stream):
+    """kill -9 after some rows have come: the next attempt gives only the others, in its own order."""
+    ours, theirs = SPAWN.Pipe()
+    victim = SPAWN.Process(target=tasks.send_part, args=(stream.address, stream.id, 5, 400, theirs))
+    victim.start()
+    assert ours.poll(PATIENCE) and ours.recv() == 400
+    first = next(stream)
+    assert first.num_rows == 400
+    victim.kill()
+    victim.join(PATIENCE)
+    send(stream, 5, batch_of(5, 2).slice(0, 700), attempt=1, commit=False)  # dies as well
+    tasks.send_all(stream.address, stream.id, 5, 3)
+    stream.finish()
+    assert rows([first, *stream]) == rows([batch_of(5, 0)])
+
+
+def test_two_attempts_at_once_share_the_work(stream):
+    """Rows count from whichever is ahead; the first to commit wins, and the other may go on in vain."""
+    one, other = batch_of(0, 1), batch_of(0, 2)
+    with sink_of(stream, 0, 0) as slow, sink_of(stream, 0, 1) as fast:
+        for low in range(0, 1000, 100):
+            fast.send(other.slice(low, 100))
+            if low < 500:
+                slow.send(one.slice(low, 100))
+        fast.commit()
+        slow.send(one.slice(500))
+        slow.commit()
+    stream.finish()
+    assert rows(stream) == rows([one])
+
+
+def test_a_partition_that_is_there_is_not_wanted_again(stream):
+    """Its task need not compute it; if it does, nothing comes twice."""
+    with sink_of(stream, 0) as sink:
+        assert sink.wanted
+        sink.send(batch_of(0, 0))
+        sink.commit()
+    with sink_of(stream, 0, 1) as sink:
+        assert not sink.wanted
+    send(stream, 0, batch_of(0, 5), attempt=2)
+    stream.finish()
+    assert rows(stream) == rows([batch_of(0, 0)])
+
+
+def test_tasks_wait_for_a_slow_consumer(server):
+    """Not much more than what the stream may hold is taken from them; all of it comes in the end."""
+    stream = server.open(SCHEMA, most_waiting=100_000)
+    sent = 0
+    batch = batch_of(0, 0, 10_000)
+
+    def task() -> None:
+        nonlocal sent
+        with sink_of(stream, 0) as sink:
+            for _ in range(400):  # 64 MB, more than all buffers on the way
+                sink.send(batch)
+                sent += 1
+            sink.commit()
+        stream.finish()
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(task)
+        taken = [next(stream)]
+        room = server._streams[stream.id]
+        while not room.waiting.full:
+            pass
+        assert room.waiting._size < 100_000 + 2 * batch.nbytes
+        assert sent < 400 and not running.done()
+        taken += list(stream)
+        running.result(PATIENCE)
+    assert rows(taken) == Counter({row: 400 * count for row, count in rows([batch]).items()})
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_closed_stream_stops_its_tasks(server, full):
+    """Also one that waits for the consumer: it hears that nobody wants its rows."""
+    stream = server.open(SCHEMA, most_waiting=1 if full else 1 << 30)
+    ours, theirs = SPAWN.Pipe()
+    worker = SPAWN.Process(target=tasks.send_for_ever, args=(stream.address, stream.id, theirs))
+    worker.start()
+    next(stream)
+    stream.close()
+    assert ours.poll(PATIENCE)
+    assert ours.recv() == "the stream of results takes no more rows: the reader has closed it"
+    worker.join(PATIENCE)
+    with pytest.raises(ExecutionError, match="has ended, or the reader has closed it"):
+        sink_of(stream, 1)
+    assert list(stream) == []
+    stream.fail(ValueError("the job was cancelled"))
+    assert list(stream) == []
+    assert stream.id not in server._streams
+
+
+def test_a_job_that_fails_fails_the_stream(stream):
+    """At once, also while the consumer waits, and whatever has come so far."""
+    send(stream, 0, batch_of(0, 0), commit=False)
+    next(stream)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(next, stream)
+        stream.fail(RuntimeError("task 3 failed four times"))
+        with pytest.raises(RuntimeError, match="four times"):
+            waiting.result(PATIENCE)
+    with pytest.raises(RuntimeError, match="four times"):
+        next(stream)
+    with pytest.raises(ExecutionError, match="has ended"):
+        sink_of(stream, 0)
+
+
+def test_a_job_that_ends_without_all_rows_is_an_error(stream):
+    """A task that never committed is named, however it went away."""
+    send(stream, 7, batch_of(7, 0), commit=False)
+    send(stream, 8, batch_of(8, 0))
+    stream.finish()
+    with pytest.raises(ExecutionError, match=r"not sent to their end: 7$"):
+        list(stream)
+
+
+def test_rows_that_change_between_attempts_are_an_error(stream):
+    """The consumer has seen rows that the second attempt does not have."""
+    send(stream, 0, batch_of(0, 0), commit=False)
+    with sink_of(stream, 0, 1) as sink:
+        sink.send(batch_of(1, 0))
+        with pytest.raises(ExecutionError, match="takes no more rows"):
+            sink.commit()
+    with pytest.raises(ExecutionError, match="partition 0 ran more than once, with other rows"):
+        list(stream)
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
+    """To the consumer, and to the tasks."""
+
+    def full(self, payload):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("millrace.results.payloads.Payloads.append", full)
+    with sink_of(stream, 0) as sink:
+        sink.send(batch_of(0, 0))
+        with pytest.raises(ExecutionError, match="takes no more rows: it has failed"):
+            sink.commit()
+    with pytest.raises(ExecutionError, match=r"No space left.*set TMPDIR"):
+        next(stream)
+
+
+def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
+    """Together these have all rows; a batch without rows is not sent."""
+    monkeypatch.setattr(wire, "USUAL_ATTACHMENT", 10_000)
+    send(stream, 0, batch_of(0, 0, 100_000), batch_of(0, 0, 0))
+    stream.finish()
+    taken = list(stream)
+    assert len(taken) > 100 and rows(taken) == rows([batch_of(0, 0, 100_000)])
+
+
+def test_a_row_that_is_too_large_is_an_error(stream, monkeypatch):
+    """It cannot be cut."""
+    monkeypatch.setattr(wire, "LARGEST_ATTACHMENT", 100)
+    with sink_of(stream, 0) as sink, pytest.raises(ExecutionError, match="a row of the result takes"):
+        sink.send(batch_of(0, 0, 1))
+
+
+def test_other_columns_are_an_error(stream):
+    """Names or types; but a column may be nullable or not."""
+    with sink_of(stream, 0) as sink:
+        with pytest.raises(ExecutionError, match=r"columns v int64, expected partition int64, v double"):
+            sink.send(pa.record_batch({"v": [1]}))
+        fields = [field.with_nullable(False) for field in SCHEMA]
+        sink.send(batch_of(0, 0).cast(pa.schema(fields)))
+        assert next(stream).schema == SCHEMA
+
+
+def test_dictionaries_travel(server):
+    """A batch brings along the values that its codes stand for."""
+    batches = [pa.record_batch({"d": pa.array(some).dictionary_encode()}) for some in (["a", "b"], ["c"])]
+    stream = server.open(batches[0].schema)
+    send(stream, 0, *batches)
+    stream.finish()
+    assert [batch.to_pydict() for batch in stream] == [{"d": ["a", "b"]}, {"d": ["c"]}]
+
+
+def test_a_wrong_token_and_an_unknown_stream_are_refused(stream):
+    """The error says which; the token of a coordinator of the same process does not help."""
+    coordinator = Coordinator()
+    for token in ("0" * 32, coordinator.address.token):
+        wrong = Address(stream.address.host, stream.address.port, token)
+        with pytest.raises(ExecutionError, match="refused to share results: wrong token"):
+            ResultsSink(wrong, stream.id, 0, 0)
+    coordinator.close()
+    with pytest.raises(ExecutionError, match="stream 'x' has ended"):
+        ResultsSink(stream.address, "x", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        frame("{}"),
+        frame('{"commit": true}'),
+        frame('{"batch": true, "attached": 1}') + b"x",
+        frame('{"start": [0, 0]}') + frame('{"start": [1, 0]}'),
+        frame('{"start": [-1, 0]}'),
+        frame('{"start": [0, 0]}') + frame('{"batch": true, "attached": 3}') + b"abc",
+        frame('{"start": [0, 0]}') + frame('{"batch": true}'),
+        frame('{"start": [0, 0]}') + b"\xff" * 50,
+    ],
+)
+def test_a_task_that_talks_nonsense_is_shown_out(stream, garbage):
+    """The partition is sent by another attempt."""
+    hello = frame(f'{{"token": "{stream.address.token}", "results": "{stream.id}"}}')
+    assert b"welcome" in raw(stream.address, hello, garbage)
+    send(stream, 0, batch_of(0, 0))
+    stream.finish()
+    assert rows(stream) == rows([batch_of(0, 0)])
+
+
+def test_a_server_that_ends_is_noticed_on_both_sides(server):
+    """The consumer and the tasks get errors, and nobody waits for ever."""
+    stream = server.open(SCHEMA)
+    with sink_of(stream, 0) as sink:
+        server.close()
+        with pytest.raises(ExecutionError, match=r"was lost|takes no more rows"):
+            sink.commit()
+    with pytest.raises(ExecutionError, match="server of results has been closed"):
+        next(stream)
+    with pytest.raises(ExecutionError, match="cannot reach the driver"):
+        sink_of(stream, 0)
+    with pytest.raises(ExecutionError, match="has been closed"):
+        server.open(SCHEMA)
+    stream.close()
+
+
+def test_one_server_serves_a_process_beside_the_coordinator():
+    """Each is started once, with a port and a token of its own."""
+    results, limits = ResultsServer.started(), Coordinator.started()
+    assert ResultsServer.started() is results and Coordinator.started() is limits
+    assert results.address.port != limits.address.port
+    assert results.address.token != limits.address.token
+
+
+def test_the_consumer_is_woken_by_another_thread(stream):
+    """It may wait before the first task has begun."""
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(lambda: rows(stream))
+        task = threading.Thread(target=lambda: (send(stream, 0, batch_of(0, 0)), stream.finish()))
+        task.start()
+        assert waiting.result(PATIENCE) == rows([batch_of(0, 0)])
+        task.join()
