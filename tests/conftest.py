@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from millrace.benchmarks import tpch_data
+from millrace.benchmarks import postgres as postgresql, tpch_data
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -48,3 +48,10 @@ def spark():
 def tpch_tiny(tmp_path_factory) -> dict[str, str]:
     """TPC-H at scale 0.01: the path of each table's Parquet file, by table name."""
     return tpch_data.ensure(0.01, tmp_path_factory.mktemp("tpch") / "sf001")
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server in a temporary folder."""
+    with postgresql.postgres() as server:
+        yield server

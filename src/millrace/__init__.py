@@ -1,4 +1,4 @@
-"""Millrace: joins and expensive predicates on Spark through eddies.
+"""Millrace: joins, lookups and expensive predicates on Spark through eddies.
 
 >>> import millrace
 >>> millrace.sql("SELECT …", tables={"orders": "orders.parquet"}).show()  # doctest: +SKIP
@@ -9,7 +9,8 @@ Spark's Python workers starts without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,9 +19,17 @@ from millrace.errors import MillraceError
 from millrace.options import Options
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from millrace.front.prepared import Query
+    from millrace.limits import LookupProgress
+    from millrace.lookups.database import database
+    from millrace.lookups.function import function
+    from millrace.lookups.http import http
+    from millrace.lookups.source import Source
+    from millrace.lookups.table import LookupTable
     from millrace.predicates.spec import Kind
     from millrace.run_report import RunReport
 
@@ -31,14 +40,31 @@ __all__ = [
     "MillraceError",
     "Options",
     "__version__",
+    "database",
     "explain",
+    "failed_keys",
+    "function",
+    "http",
     "join",
+    "lookup",
+    "lookup_progress",
     "predicate",
     "query",
     "report",
     "sql",
+    "stream_results",
     "where",
 ]
+
+Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
+_SOURCES = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the makers of sources when they are first used."""
+    if name in _SOURCES:
+        return getattr(import_module(_SOURCES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def where(
@@ -150,10 +176,104 @@ def report(df: DataFrame) -> RunReport:
     return handle_of(df).report()
 
 
+def lookup(
+    name: str,
+    schema: str | pa.Schema | StructType,
+    bind: Sequence[str] | Sequence[Sequence[str]],
+    via: Source | Sequence[Source],
+    *,
+    scan: object = None,
+    on_error: Literal["fail", "skip", "null"] = "fail",
+    cache: str | Path | None = None,
+    ttl: float | None = None,
+) -> LookupTable:
+    """Declare a table whose rows are got by asking for keys, to be joined in :func:`sql` like any other.
+
+    >>> prices = millrace.lookup(  # doctest: +SKIP
+    ...     "prices", "sku string, price double", bind=["sku"],
+    ...     via=millrace.http("https://api.example/price/{sku}", per_second=50),
+    ... )
+    >>> millrace.sql("SELECT … FROM orders o JOIN prices p ON o.sku = p.sku",  # doctest: +SKIP
+    ...              tables={"orders": "orders.parquet", "prices": prices})
+
+    A query gives the keys: by equalities with other relations (of inner, outer, semi and anti joins),
+    by constants, or by ``IN (SELECT …)``. Each distinct key is asked once per run. With a scan, or with
+    several indexes, the table is a set: equal rows from several of them are one, and none of them may
+    return a row twice.
+
+    Args:
+        name: What plans, reports and errors call it.
+        schema: Its columns: Spark's DDL, an Arrow schema or a ``StructType``.
+        bind: The columns whose values are sent; or several lists of them, one for each index. They may
+            be integers, strings, booleans, decimals, dates and timestamps.
+        via: What is asked: :func:`http`, :func:`database` or :func:`function`; a list gives each index
+            its own.
+        scan: A path of Parquet data, a DataFrame, or a source that can return all rows; or several of
+            these, of which at most one is a path or DataFrame. It is read while the indexes are asked.
+        on_error: What becomes of a key for which asking fails, after the source's retries: ``"fail"``
+            fails the query, ``"skip"`` gives it no rows, ``"null"`` one row with nulls beside the key.
+        cache: A folder, or a file that ends in ``.sqlite``, in which answers outlive the run.
+        ttl: Seconds for which they do; None for ever.
+
+    Raises:
+        InputError: A column, source or scan cannot be used.
+        OptionError: A setting is out of range.
+    """
+    from millrace.front.declared import lookup as declare
+
+    return declare(name, schema, bind, via, scan=scan, on_error=on_error, cache=cache, ttl=ttl)
+
+
+def lookup_progress(df: DataFrame) -> list[LookupProgress]:
+    """Return how far the lookups of a DataFrame are that Millrace returned; at any time, also while it runs.
+
+    Raises:
+        MillraceError: It is not the very DataFrame that :func:`sql` or :func:`join` returned.
+    """
+    from millrace.spark.handles import query_of
+
+    found: list[LookupProgress] = query_of(df).lookups()
+    return found
+
+
+def failed_keys(df: DataFrame) -> pa.Table:
+    """Return the keys that could not be looked up in the latest run of a DataFrame.
+
+    Its columns are ``lookup``, ``key`` (the bind columns as JSON), ``error`` (what kind), ``message`` and
+    ``attempts``.
+
+    Raises:
+        MillraceError: It is not the very DataFrame that :func:`sql` or :func:`join` returned.
+    """
+    from millrace.spark.handles import query_of
+
+    return query_of(df).failed_keys()
+
+
+def stream_results(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Run any DataFrame and yield its rows as they come, while Spark's tasks still run.
+
+    Their order is that in which they come. Closing the iterator, or Ctrl-C, cancels the job.
+
+    Args:
+        df: One that Millrace returned, or any other.
+        batch_size: Rows in a batch, at most; None leaves batches as they come.
+
+    Raises:
+        MillraceError: ``batch_size`` is out of range, or a column's type cannot be sent.
+        Exception: What the job raised, once the rows that came before are given out.
+    """
+    from millrace.front.direct import frame_stream
+    from millrace.spark.handles import known_query
+
+    query = known_query(df)
+    return frame_stream(df, None, batch_size) if query is None else query.stream_results(batch_size)
+
+
 def sql(
     query: str,
     spark: SparkSession | None = None,
-    tables: Mapping[str, str | Path | DataFrame] | None = None,
+    tables: Tables | None = None,
     options: Options | dict[str, Any] | None = None,
     predicates: Mapping[str, object] | Iterable[object] | None = None,
 ) -> DataFrame:
@@ -162,8 +282,9 @@ def sql(
     Args:
         query: Any SELECT that Spark SQL accepts; set operations and WITH are fine.
         spark: The session; by default the active one, or a new one.
-        tables: Names that the query uses, each a path of Parquet data (a file, a folder, a glob)
-            or a DataFrame. Other names are looked up in the session's catalog and views.
+        tables: Names that the query uses, each a path of Parquet data (a file, a folder, a glob), a
+            DataFrame, or what :func:`lookup` returns. Other names are looked up in the session's
+            catalog and views.
         options: Settings of the run.
         predicates: Python predicates that the query calls by name: ``{name: predicate}``, or several
             that have names of their own, as :func:`where` takes them. Conditions that are a call of
@@ -183,7 +304,7 @@ def sql(
 def query(
     query: str,
     spark: SparkSession | None = None,
-    tables: Mapping[str, str | Path | DataFrame] | None = None,
+    tables: Tables | None = None,
     options: Options | dict[str, Any] | None = None,
     predicates: Mapping[str, object] | Iterable[object] | None = None,
 ) -> Query:
@@ -197,7 +318,7 @@ def query(
 
 
 def join(
-    relations: Mapping[str, str | Path | DataFrame],
+    relations: Tables,
     on: Iterable[str] = (),
     where: Iterable[str] = (),
     select: Iterable[str] = ("*",),
@@ -210,7 +331,7 @@ def join(
     >>> millrace.join({"c": df, "o": "orders.parquet"}, on=["c.k = o.k"])  # doctest: +SKIP
 
     Args:
-        relations: Alias of each relation, and its Parquet path or DataFrame.
+        relations: Alias of each relation, and its Parquet path, DataFrame or lookup table.
         on: Join conditions in SQL, over the aliases; all must hold.
         where: Further conditions in SQL.
         select: Result columns in SQL; all columns by default.

@@ -1,7 +1,8 @@
 """A block with its inputs: what the SQL front hands to Spark execution.
 
 ``Block.join`` is what the eddies run. ``Block.inputs`` says, for each relation, where its tuples
-come from: Parquet files that the tasks read themselves, or a Spark DataFrame.
+come from: Parquet files that the tasks read themselves, a Spark DataFrame, or the indexes of a lookup
+table, which are asked for the values that other relations have.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from millrace.spec import JoinSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from millrace.lookups.index_spec import IndexSpec
+    from millrace.lookups.source import Source
     from millrace.sources.parquet import ParquetTable
 
 
@@ -43,9 +46,32 @@ class FrameInput:
 
 
 @dataclass(frozen=True)
+class LookupInput:
+    """The access methods of a lookup table.
+
+    With more than one of them the relation has all columns of the table, because equal rows from several
+    are one; with a single index it has those that are needed, its bind columns among them.
+
+    Attributes:
+        indexes: Those that the block's equalities can bind.
+        scan: All rows as files or as a DataFrame, its filters applied; None without.
+        sources: Sources that return all rows, asynchronously.
+        filters: Applied to what ``indexes`` and ``sources`` return; they may read any column of the table.
+    """
+
+    indexes: tuple[IndexSpec, ...]
+    scan: ParquetInput | FrameInput | None = None
+    sources: tuple[Source, ...] = ()
+    filters: tuple[Predicate, ...] = ()
+
+
+Input = ParquetInput | FrameInput | LookupInput
+
+
+@dataclass(frozen=True)
 class Block:
     """One block of a query: the join and, per relation alias, its input."""
 
     name: str
     join: JoinSpec
-    inputs: dict[str, ParquetInput | FrameInput] = field(compare=False)
+    inputs: dict[str, Input] = field(compare=False)

@@ -197,3 +197,29 @@ def state_command(
                 state.runs(names, rounds, quick=quick),
                 lambda ticker: state.bench(spark, names, scale, rounds, ticker, quick=quick),
             )
+
+
+@app.command("access")
+def access_command(
+    cases: Annotated[str | None, typer.Option(metavar="limit,flow,hybrid", help="Only these.")] = None,
+    scale: Annotated[float, typer.Option(min=0.01, max=100, help="Multiplies the number of keys.")] = 1.0,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Lookups over HTTP and in PostgreSQL: requests, time, flow of results; pandas UDFs and JDBC beside."""
+    from millrace.benchmarks import access, access_database
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        names = access.QUICK if quick and cases is None else access.parse_cases(cases)
+        jar = access_database.jdbc_jar() if "database" in names else None
+        conf = {} if jar is None else {"spark.driver.extraClassPath": jar}
+        with session("millrace bench access", master, conf=conf, debug=debug) as spark:
+            frame.finish(
+                access.runs(names, rounds), lambda ticker: access.bench(spark, names, scale, rounds, ticker)
+            )

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from millrace.limits import LookupProgress
 
 _EVERY = 0.1
 Show = Callable[[int, int], None]
@@ -19,8 +21,13 @@ Show = Callable[[int, int], None]
 
 
 @contextmanager
-def task_bar(spark: SparkSession, stderr: Console) -> Iterator[None]:
-    """Show a bar of finished Spark tasks on ``stderr`` while the body runs, if it is a terminal."""
+def task_bar(
+    spark: SparkSession, stderr: Console, lookups: Callable[[], list[LookupProgress]] | None = None
+) -> Iterator[None]:
+    """Show a bar of finished Spark tasks on ``stderr`` while the body runs, if it is a terminal.
+
+    ``lookups`` returns how far the query's lookups are; each has a line of its own.
+    """
     if not stderr.is_terminal:
         yield
         return
@@ -31,7 +38,7 @@ def task_bar(spark: SparkSession, stderr: Console) -> Iterator[None]:
         def show(total: int, finished: int) -> None:
             bar.update(line, total=total or None, completed=finished)
 
-        with _connect(spark, show) if is_connect(spark) else _classic(spark, show):
+        with _connect(spark, show) if is_connect(spark) else _classic(spark, show), _lookups(bar, lookups):
             yield
 
 
@@ -40,18 +47,41 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def lookup_line(one: LookupProgress) -> str:
+    """Return how far a lookup is, in words."""
+    text = f"{one.name}: {one.done:,} of {one.keys:,} keys"
+    parts = ((one.cached, "cached"), (one.failed, "failed"), (one.in_flight, "in flight"))
+    text += "".join(f", {count:,} {what}" for count, what in parts if count)
+    return text + (f", {one.rate:,.0f} a second" if one.rate else "")
+
+
 @contextmanager
-def _classic(spark: SparkSession, show: Show) -> Iterator[None]:
-    tracker = spark.sparkContext.statusTracker()
-    stop = threading.Event()
-    stages: dict[int, tuple[int, int]] = {}
+def _lookups(bar: Progress, lookups: Callable[[], list[LookupProgress]] | None) -> Iterator[None]:
+    """Keep a line for each lookup up to date."""
+    if lookups is None:
+        yield
+        return
+    lines: list[TaskID] = []
 
     def look() -> None:
-        active = set(tracker.getActiveStageIds())
-        for stage in active | set(stages):
-            if info := tracker.getStageInfo(stage):
-                stages[stage] = (info.numTasks, info.numCompletedTasks)
-        show(sum(total for total, _ in stages.values()), sum(done for _, done in stages.values()))
+        for place, one in enumerate(lookups()):
+            if place == len(lines):
+                lines.append(bar.add_task("", total=None))
+            bar.update(
+                lines[place],
+                description=lookup_line(one),
+                total=one.keys or None,
+                completed=one.done + one.failed,
+            )
+
+    with _repeatedly(look):
+        yield
+
+
+@contextmanager
+def _repeatedly(look: Callable[[], None]) -> Iterator[None]:
+    """Call a function every now and then while the body runs."""
+    stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(_EVERY):
@@ -64,6 +94,22 @@ def _classic(spark: SparkSession, show: Show) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+@contextmanager
+def _classic(spark: SparkSession, show: Show) -> Iterator[None]:
+    tracker = spark.sparkContext.statusTracker()
+    stages: dict[int, tuple[int, int]] = {}
+
+    def look() -> None:
+        active = set(tracker.getActiveStageIds())
+        for stage in active | set(stages):
+            if info := tracker.getStageInfo(stage):
+                stages[stage] = (info.numTasks, info.numCompletedTasks)
+        show(sum(total for total, _ in stages.values()), sum(done for _, done in stages.values()))
+
+    with _repeatedly(look):
+        yield
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -11,7 +11,24 @@ from rich.text import Text
 
 from millrace.run_report import RunReport, describe, describe_cell, describe_state, size
 
+if TYPE_CHECKING:
+    from millrace.limits import LookupProgress
+
 _NUMBERS = (int, float)
+
+
+def failures(lookups: Iterable[LookupProgress]) -> list[str]:
+    """Return a line for each lookup of which keys failed."""
+    lines = []
+    for one in lookups:
+        if one.failed:
+            kinds = ", ".join(f"{kind}: {count:,}" for kind, count in one.failures)
+            lines.append(
+                f"{one.failed:,} of {one.keys:,} keys of {one.name} could not be looked up ({kinds})"
+            )
+        if one.problem:
+            lines.append(f"the cache of {one.name} is not kept: {one.problem}")
+    return lines
 
 
 def rows_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from millrace.cli import output, render
+from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import is_connect, task_bar
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import Options
@@ -29,6 +30,7 @@ class Request:
     Attributes:
         text: The query.
         tables: Paths by table name.
+        lookups: Files that declare lookup tables, by table name.
         engine: ``"millrace"`` or ``"spark"``.
         options: Millrace's settings.
         explain: Show the plan instead of running the query.
@@ -45,6 +47,7 @@ class Request:
     report: bool
     output: Path | None
     limit: int
+    lookups: Mapping[str, str] = field(default_factory=dict)
 
 
 def pairs(items: Sequence[str], flag: str) -> dict[str, str]:
@@ -66,6 +69,7 @@ def pairs(items: Sequence[str], flag: str) -> dict[str, str]:
 
 _EXAMPLE = {
     "--table": "--table orders=data/orders.parquet",
+    "--lookup": "--lookup prices=prices.toml",
     "--option": "--option batch_size=10000",
     "--conf": "--conf spark.driver.memory=8g",
 }
@@ -118,7 +122,7 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
             frame.explain()
         return
     try:
-        with task_bar(spark, stderr):
+        with task_bar(spark, stderr, query.lookups if query is not None and request.lookups else None):
             message, rows = _consume(frame, request)
     except KeyboardInterrupt:
         _cancel(spark)
@@ -127,6 +131,9 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
         render.print_rows(stdout, frame.columns, rows, message)
     else:
         stderr.print(Text(message))
+    if query is not None and request.lookups:
+        for line in render.failures(query.lookups()):
+            stderr.print(Text(line, style="yellow"))
     if request.report:
         _report(query, stdout, stderr)
 
@@ -135,8 +142,15 @@ def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | No
     if request.engine == "millrace":
         from millrace.front.frontend import query as make
 
-        query = make(request.text, spark, dict(request.tables), request.options)
+        tables: dict[str, Any] = dict(request.tables)
+        for name, path in request.lookups.items():
+            if name in tables:
+                raise InputError(f"--table and --lookup both name {name!r}: give them different names")
+            tables[name] = lookup_from(name, path)
+        query = make(request.text, spark, tables, request.options)
         return query.df, query
+    if request.lookups:
+        raise InputError("--lookup needs --engine millrace: Spark alone cannot ask for rows by key")
     for name, path in request.tables.items():
         spark.read.parquet(path).createOrReplaceTempView(name)
     return spark.sql(request.text), None

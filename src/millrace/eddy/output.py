@@ -30,8 +30,11 @@ class Sink(Protocol):
     def rest(self) -> Iterator[Any]:
         """Yield output that is ready when no tuple is in flight."""
 
+    def idle(self) -> Iterator[Any]:
+        """Yield what there is: nothing has arrived, and the eddy is about to wait."""
+
     def pause(self) -> Iterator[Any]:
-        """Yield what there is: every source that has not ended has stalled."""
+        """Yield what there is, be it nothing: every source that has not ended has stalled."""
 
     def finish(self) -> Iterator[Any]:
         """Yield what is left."""
@@ -61,6 +64,10 @@ class Mask:
         for kept in self._kept:
             yield pa.array(kept)
         self._kept.clear()
+
+    def idle(self) -> Iterator[pa.Array]:
+        """Nothing: masks do not wait for each other."""
+        return iter(())
 
     def pause(self) -> Iterator[pa.Array]:
         """Nothing: masks do not wait for each other."""
@@ -109,6 +116,10 @@ class Output:
         self._rows += batch.size
         if self._rows >= self._size:
             yield from self._flush()
+
+    def idle(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are ready."""
+        return self._flush() if self._ready else iter(())
 
     def pause(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are ready, or an empty batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from millrace.clock import Clock
@@ -56,19 +57,8 @@ def run_of(
         lessons: Where eddies of the same run leave what they learned; a static plan learns nothing.
         access: More access modules by alias; without SteMs one scan, or only indexes, for a relation.
     """
-    if options.architecture == "static":
-        return StaticPlan(
-            spec,
-            sources,
-            options,
-            stream=stream,
-            schedule=schedule,
-            clock=clock,
-            output=output,
-            callers=callers,
-            access=access,
-        )
-    return Eddy(
+    make = StaticPlan if options.architecture == "static" else partial(Eddy, lessons=lessons)
+    return make(
         spec,
         sources,
         options,
@@ -77,6 +67,5 @@ def run_of(
         clock=clock,
         output=output,
         callers=callers,
-        lessons=lessons,
         access=access,
     )

@@ -1,65 +1,27 @@
 """Find the blocks of one SELECT, and take them."""
 
-# ruff: noqa: S608  # SQL is what this module writes
-
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.block import Block, FrameInput, ParquetInput
+from millrace.block import Block, Input
 from millrace.errors import MillraceError
 from millrace.expressions import Call, ColumnRef, columns_of, relations_of
-from millrace.front.coercion import Field, comparison_type, field_of
+from millrace.front.binding import Constants, bind, constants_of, is_asked, lookup_input, lookup_of
+from millrace.front.clause import Clause
+from millrace.front.coercion import comparison_type
 from millrace.front.components import split
 from millrace.front.conjuncts import Conjunct, Sorted, pushable, sort_conjuncts, volatile
 from millrace.front.context import Context, Taken
-from millrace.front.from_clause import Chain, Leave, read_chain
-from millrace.front.names import Scope
+from millrace.front.from_clause import read_chain
+from millrace.front.leave import Leave
 from millrace.front.predicates import Translator, conjuncts, constant_operands, unwrap
-from millrace.front.relations import Member, estimate, input_of, member_of
+from millrace.front.relations import Member, input_of, member_of
 from millrace.front.rewrite import Rewriting
+from millrace.front.semijoins import Semijoin, semijoins
 from millrace.spark.execute import execute
 from millrace.spark.values import spark_values
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-
-
-@dataclass(eq=False)
-class _Semijoin:
-    """``x IN (SELECT …)`` as one more relation of a block."""
-
-    conjunct: Conjunct
-    spec: RelationSpec
-    input: FrameInput
-    equalities: list[Equality]
-
-
-@dataclass(eq=False)
-class _Clause:
-    """One FROM clause being worked on."""
-
-    context: Context
-    chain: Chain
-    members: dict[str, Member] = field(default_factory=dict)
-
-    @property
-    def scope(self) -> Scope:
-        return self.chain.scope
-
-    def lookup(self, column: exp.Column) -> tuple[str, Field] | None:
-        """Return the member and the column that a reference means."""
-        found = self.context.find(column)
-        if found is None or found.scope is not self.scope or found.nested:
-            return None
-        for member in self.members.values():
-            if member.source is found.source:
-                return member.alias, member.field(found.column)
-        return None
 
 
 def take_blocks(context: Context, select: exp.Select) -> list[exp.Expr] | None:
@@ -70,10 +32,11 @@ def take_blocks(context: Context, select: exp.Select) -> list[exp.Expr] | None:
     """
     scope = context.resolver.scope_of(select)
     try:
-        chain = read_chain(context.statement, scope)
+        asked = any(s.kind == "table" and s.table is not None and s.table.lookup for s in scope.sources)
+        chain = read_chain(context.statement, scope, 1 if asked else 2)
         if chain is None:
             return None
-        clause = _Clause(context, chain)
+        clause = Clause(context, chain)
         rewriting = _take(clause)
     except Leave as leave:
         context.reasons.append(f"{_where(context, select)}: {leave}")
@@ -89,15 +52,16 @@ def _where(context: Context, select: exp.Select) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def _take(clause: _Clause) -> Rewriting | None:
+def _take(clause: Clause) -> Rewriting | None:
     context, chain = clause.context, clause.chain
     _find_members(clause)
     members = clause.members
-    if len(members) < 2:
+    if len(members) < 2 and not any(lookup_of(member) for member in members.values()):
         return None
     found = _conjuncts(clause)
     translator = Translator(clause.lookup, context.constants, context.ansi)
-    sorted_ = sort_conjuncts(found, translator, context.text_of)
+    unscanned = {alias for alias, member in members.items() if lookup_of(member) is not None}
+    sorted_ = sort_conjuncts(found, translator, context.text_of, unscanned)
     _add_using(clause, sorted_)
     groups = _groups(clause, sorted_)
     sorted_.place_calls(groups)
@@ -119,11 +83,13 @@ def _take(clause: _Clause) -> Rewriting | None:
     return rewriting
 
 
-def _find_members(clause: _Clause) -> None:
+def _find_members(clause: Clause) -> None:
     """Collect the relations that a block may take; the others stay where they are."""
     context, chain = clause.context, clause.chain
     inner = [link for link in chain.links[: chain.movable] if link.kind == "inner"]
-    if len(inner) < 2:
+    if len(inner) < 2 and not any(
+        s.kind == "table" and s.table and s.table.lookup for k in inner for s in k.sources
+    ):
         where = _where(context, clause.scope.select)
         context.reasons.append(f"{where}: no two relations joined by an inner join")
         return
@@ -144,7 +110,7 @@ def _find_members(clause: _Clause) -> None:
     _resolve_using(clause)
 
 
-def _resolve_using(clause: _Clause) -> None:
+def _resolve_using(clause: Clause) -> None:
     """Make USING and NATURAL lists of columns, and hide the right side's columns, as Spark does."""
     chain = clause.chain
     by_source = {id(m.source): m for m in clause.members.values()}
@@ -166,13 +132,13 @@ def _resolve_using(clause: _Clause) -> None:
         left.append(member)
 
 
-def _check_outer(clause: _Clause, found: Sorted) -> None:
+def _check_outer(clause: Clause, found: Sorted) -> None:
     """Refuse conditions above a block that may not move above a RIGHT or FULL join."""
     if not clause.chain.whole and found.above:
         raise Leave("a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join")
 
 
-def _conjuncts(clause: _Clause) -> list[Conjunct]:
+def _conjuncts(clause: Clause) -> list[Conjunct]:
     """Return the conjuncts of inner ONs, and of WHERE where filters may move."""
     context, chain = clause.context, clause.chain
     nodes: list[exp.Expr] = []
@@ -204,7 +170,7 @@ def _conjuncts(clause: _Clause) -> list[Conjunct]:
     return result
 
 
-def _reads(clause: _Clause, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
+def _reads(clause: Clause, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
     """Return the members a condition reads, and the numbers of links of other relations it reads.
 
     What lies outside of this FROM clause, or is not known, has the number -1.
@@ -226,7 +192,7 @@ def _reads(clause: _Clause, node: exp.Expr) -> tuple[frozenset[str], frozenset[i
     return frozenset(reads), frozenset(foreign)
 
 
-def _add_using(clause: _Clause, found: Sorted) -> None:
+def _add_using(clause: Clause, found: Sorted) -> None:
     """Add the equalities of USING between members."""
     by_source = {id(m.source): m for m in clause.members.values()}
     left: list[Member] = []
@@ -246,7 +212,7 @@ def _add_using(clause: _Clause, found: Sorted) -> None:
             left.append(member)
 
 
-def _groups(clause: _Clause, found: Sorted) -> list[list[str]]:
+def _groups(clause: Clause, found: Sorted) -> list[list[str]]:
     """Return the sets of members that make blocks."""
     chain = clause.chain
     others = {n: f"#{n}" for n, link in enumerate(chain.links) if not _is_member(clause, n)}
@@ -258,26 +224,45 @@ def _groups(clause: _Clause, found: Sorted) -> list[list[str]]:
         if number in others and link.join is not None and link.join.args.get("on") is not None:
             reads, foreign = _reads(clause, link.join.args["on"])
             above.append({*reads, others[number], *(others[n] for n in foreign if n in others)})
-    return split(list(clause.members), list(others.values()), within, above)
+    groups = split(list(clause.members), list(others.values()), within, above)
+    inside = {alias for group in groups for alias in group}
+    return groups + [
+        [alias] for alias in clause.members if alias not in inside and _alone(clause, alias, found)
+    ]
 
 
-def _is_member(clause: _Clause, number: int) -> bool:
+def _alone(clause: Clause, alias: str, found: Sorted) -> bool:
+    """Tell whether a relation is a block by itself: a lookup table that Spark cannot scan, or need not."""
+    member = clause.members[alias]
+    lookup = lookup_of(member)
+    if lookup is None or is_asked(member):
+        return lookup is not None
+    filters = found.filters.get(alias, ())
+    return any(
+        all(constants_of(filters, ColumnRef(alias, column), lookup) is not None for column in columns)
+        for columns in lookup.table.bind
+    )
+
+
+def _is_member(clause: Clause, number: int) -> bool:
     link = clause.chain.links[number]
     return any(m.link is link for m in clause.members.values())
 
 
-def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewriting) -> None:
+def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewriting) -> None:
     """Make one block: its inputs, its join, and its place in the rewritten text."""
     context = clause.context
     members = [clause.members[alias] for alias in group]
     equalities = [e for e, _ in found.equalities if e.left.relation in group]
     residuals = [p for p, _ in found.residuals if relations_of(p) & set(group)]
     calls = [p for p in residuals if isinstance(p, Call)]
-    semijoins = list(_semijoins(clause, group, found)) if clause.chain.whole else []
-    for semijoin in semijoins:
+    joined = list(semijoins(clause, group, found)) if clause.chain.whole else []
+    for semijoin in joined:
         found.above.remove(semijoin.conjunct)
         found.used.append(semijoin.conjunct)
         equalities += semijoin.equalities
+    binding = bind(context, members, [each.spec for each in joined], equalities, found.filters)
+    equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
     piece = rewriting.piece(members)
     counting = rewriting.counts_only(piece)
     if not counting and not piece.names:
@@ -290,18 +275,24 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
     read = set(_ends(equalities))
     read |= {ref for p in residuals for ref in columns_of(p)} | {o.source for o in output}
     specs: list[RelationSpec] = []
-    inputs: dict[str, ParquetInput | FrameInput] = {}
+    inputs: dict[str, Input] = {}
     scans: list[tuple[str, str]] = []
     for member in members:
         columns = [f for f in member.fields if ColumnRef(member.alias, f.name) in read]
-        spec, given, where = input_of(context, member, columns, found)
+        given: Input
+        if member.alias in binding.indexes:
+            indexes, where = binding.indexes[member.alias], ""
+            spec, given = lookup_input(context, member, columns, found, indexes)
+        else:
+            spec, given, where = input_of(context, member, columns, found)
         specs.append(spec)
         inputs[member.alias] = given
         if where:
             scans.append((member.alias, where))
-    for semijoin in semijoins:
-        specs.append(semijoin.spec)
-        inputs[semijoin.spec.alias] = semijoin.input
+    extras: list[Semijoin | Constants] = [*joined, *binding.constants]
+    for extra in extras:
+        specs.append(extra.spec)
+        inputs[extra.spec.alias] = extra.input
     join = JoinSpec(
         tuple(specs),
         tuple(dict.fromkeys(equalities)),
@@ -323,59 +314,3 @@ def _assemble(clause: _Clause, group: list[str], found: Sorted, rewriting: Rewri
 
 def _ends(equalities: list[Equality]) -> list[ColumnRef]:
     return [ref for equality in equalities for ref in (equality.left, equality.right)]
-
-
-def _semijoins(clause: _Clause, group: list[str], found: Sorted) -> Iterator[_Semijoin]:
-    """Turn ``x IN (SELECT …)`` over columns of the block into relations of their own."""
-    context = clause.context
-    for conjunct in list(found.above):
-        node = unwrap(conjunct.node)
-        query = node.args.get("query") if isinstance(node, exp.In) else None
-        if query is None or conjunct.foreign or not conjunct.reads <= set(group):
-            continue
-        left = unwrap(node.this)
-        keys = left.expressions if isinstance(left, exp.Tuple) else [left]
-        columns = [clause.lookup(key) if isinstance(key, exp.Column) else None for key in keys]
-        pairs = [c for c in columns if c is not None and c[1].comparable]
-        if len(pairs) != len(columns) or volatile(query) or context.escapes(query):
-            continue
-        made = _subquery(clause, conjunct, query, pairs)
-        if made is not None:
-            yield made
-
-
-def _subquery(
-    clause: _Clause, conjunct: Conjunct, query: exp.Expr, pairs: list[tuple[str, Field]]
-) -> _Semijoin | None:
-    context = clause.context
-    inner = query.this if isinstance(query, exp.Subquery) and query.is_wrapper else query
-    if not context.statement.has_span(inner):
-        return None
-    names = [f"c{i}" for i in range(len(pairs))]
-    text = context.text.render(*context.statement.span(inner))
-    try:
-        prefix = context.with_prefix(query)
-        frame = context.frames.sql(f"{prefix}SELECT * FROM ({text}) AS __in({', '.join(names)})")
-        fields = [field_of(column) for column in frame.schema.fields]
-    except (PySparkException, Leave):
-        return None
-    alias = f"__in{context.statement.span(conjunct.node)[0]}"
-    equalities = []
-    for (owner, column), other in zip(pairs, fields, strict=True):
-        kind = None
-        if other.comparable:
-            kind = comparison_type(column.type, other.type, ansi=context.ansi)
-        # IN coerces as set operations do; only where both ways agree it is an equality.
-        if kind is None:
-            return None
-        if column.type != other.type and not _same_family(column.type, other.type):
-            return None
-        equalities.append(Equality(ColumnRef(owner, column.name), ColumnRef(alias, other.name), kind))
-    rows, size = estimate(context, frame)
-    schema = pa.schema([pa.field(f.name, f.arrow) for f in fields])
-    spec = RelationSpec(alias, schema, distinct=True, rows=rows)
-    return _Semijoin(conjunct, spec, FrameInput(frame, size), equalities)
-
-
-def _same_family(left: t.DataType, right: t.DataType) -> bool:
-    return isinstance(left, t.IntegralType) and isinstance(right, t.IntegralType)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -181,16 +181,23 @@ def links_by_null_safe_equality(predicate: Predicate) -> bool:
 
 
 def sort_conjuncts(
-    found: Iterable[Conjunct], translator: Translator, text_of: Callable[[exp.Expr], str | None]
+    found: Iterable[Conjunct],
+    translator: Translator,
+    text_of: Callable[[exp.Expr], str | None],
+    unscanned: Container[str] = (),
 ) -> Sorted:
-    """Decide for every conjunct whether a scan, the block or Spark above the block evaluates it."""
+    """Decide for every conjunct whether a scan, the block or Spark above the block evaluates it.
+
+    ``unscanned`` are aliases of relations that Spark does not scan, so that only a block filters them.
+    """
     result = Sorted()
     for conjunct in found:
         if isinstance(conjunct.predicate, Call):
             result.calls.append(conjunct)
             continue
         alias = conjunct.single
-        if alias is not None and (conjunct.predicate is not None or conjunct.pushable):
+        scanned = conjunct.pushable and alias not in unscanned
+        if alias is not None and (conjunct.predicate is not None or scanned):
             result.filter(alias, conjunct.predicate, conjunct.text)
             result.used.append(conjunct)
             continue

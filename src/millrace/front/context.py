@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from millrace.block import Block
 from millrace.front.constants import Constants
-from millrace.front.from_clause import Leave
+from millrace.front.leave import Leave
 from millrace.front.names import Found, Resolver, visible_ctes
 from millrace.front.parse import Span, Statement
 from millrace.front.tables import Catalog
@@ -68,6 +68,7 @@ class Context:
         taken: The blocks so far, inner ones first.
         filters: The filters so far, inner ones first.
         reasons: Why something stayed with Spark.
+        placed: Ids of the syntax trees of lookup tables that a block asks.
     """
 
     spark: SparkSession
@@ -84,6 +85,7 @@ class Context:
     taken: list[Taken] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    placed: set[int] = field(default_factory=set)
     _found: dict[int, Found | None] = field(default_factory=dict)
 
     def find(self, column: exp.Column) -> Found | None:
@@ -91,6 +93,10 @@ class Context:
         if id(column) not in self._found:
             self._found[id(column)] = self.resolver.find(column)
         return self._found[id(column)]
+
+    def forget(self) -> None:
+        """Look columns up anew: more relations' columns are known now."""
+        self._found.clear()
 
     def text_of(self, node: exp.Expr) -> str | None:
         """Return a node's text as written, with tables bound; None for a node the parser invented."""

@@ -13,12 +13,9 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from millrace.front.leave import Leave
 from millrace.front.names import Scope, Source, is_join_group
 from millrace.front.parse import Span, Statement
-
-
-class Leave(Exception):
-    """A FROM clause stays with Spark; the message says why. Never leaves this package."""
 
 
 @dataclass(eq=False)
@@ -72,8 +69,8 @@ class Chain:
         return self.movable == len(self.links)
 
 
-def read_chain(statement: Statement, scope: Scope) -> Chain | None:
-    """Return the chain of a SELECT; None when it has no FROM of two relations.
+def read_chain(statement: Statement, scope: Scope, least: int = 2) -> Chain | None:
+    """Return the chain of a SELECT; None when it has no FROM of at least so many relations.
 
     Raises:
         Leave: The clause has a form that only Spark handles.
@@ -81,7 +78,7 @@ def read_chain(statement: Statement, scope: Scope) -> Chain | None:
     select = scope.select
     start = select.args.get("from_")
     joins = list(select.args.get("joins") or ())
-    if start is None or len(scope.sources) < 2:
+    if start is None or len(scope.sources) < least:
         return None
     if select.args.get("laterals"):
         raise Leave("LATERAL VIEW")

@@ -17,7 +17,8 @@ from millrace.block import FrameInput, ParquetInput
 from millrace.front.coercion import Field, field_of
 from millrace.front.conjuncts import Sorted, volatile
 from millrace.front.context import Context
-from millrace.front.from_clause import Leave, Link
+from millrace.front.from_clause import Link
+from millrace.front.leave import Leave
 from millrace.front.names import Source
 from millrace.front.tables import by_name
 from millrace.front.texts import plain_quote, quote
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
 _UNITS = {unit: 1024**i for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
+# Where Spark knows nothing it takes 8 EiB, or what is left of these after a projection or a filter.
+_UNKNOWN_BYTES = 1 << 50
 
 
 @dataclass(eq=False)
@@ -98,7 +101,7 @@ def _derived_frame(context: Context, link: Link, source: Source, shown: str) -> 
         raise Leave(f"{short} reads columns of the query around it")
     prefix = context.with_prefix(node)
     try:
-        frame = context.frames.sql(f"{prefix}SELECT * FROM {context.text.render(*link.item)}")
+        frame = context.frames.rows(f"{prefix}SELECT * FROM {context.text.render(*link.item)}")
         frame.schema  # noqa: B018  # Spark Connect analyses only now
     except PySparkException as error:
         raise Leave(f"{short} cannot be analysed by itself ({_first_line(error)})") from None
@@ -121,7 +124,7 @@ def input_of(
     """
     table = member.source.table
     if table is not None and table.parquet is not None and member.alias not in found.spark_only:
-        schema = _schema(member, columns)
+        schema = schema_of(member, columns)
         filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
         direct = ParquetInput(table.parquet, tuple(schema.names), filters)
         return RelationSpec(member.alias, schema, rows=table.parquet.rows), direct, ""
@@ -131,7 +134,7 @@ def input_of(
         if not carried:
             raise Leave(f"no column of {member.alias} can pass through a join here")
         columns = [min(carried, key=_width)]
-    schema = _schema(member, columns)
+    schema = schema_of(member, columns)
     where = " AND ".join(found.texts.get(member.alias, ()))
     try:
         frame = _scan(context, member, columns, where)
@@ -155,10 +158,24 @@ def _scan(context: Context, member: Member, columns: list[Field], where: str) ->
     text = f"{context.with_prefix(member.source.node)}SELECT {wanted} FROM {item}"
     if where:
         text += f" WHERE {where}"
-    return context.frames.sql(text)
+    return context.frames.rows(text)
 
 
-def _schema(member: Member, columns: list[Field]) -> pa.Schema:
+def frame_input(
+    context: Context, member: Member, frame: DataFrame, where: str
+) -> tuple[FrameInput, int | None]:
+    """Return rows of a relation's columns, filtered by Spark, and how many these are by its estimate."""
+    names = [f.name if f.name.isidentifier() else f"__c{place}" for place, f in enumerate(member.fields)]
+    pairs = zip(member.fields, names, strict=True)
+    wanted = ", ".join(f"{quote(f.name)} AS {quote(name)}" for f, name in pairs)
+    text = f"SELECT {wanted} FROM {context.frames.place(frame, 't')} AS {quote(member.alias)}"
+    made = context.frames.rows(text + (f" WHERE {where}" if where else ""))
+    rows, size = estimate(context, made)
+    return FrameInput(made, size), rows
+
+
+def schema_of(member: Member, columns: list[Field]) -> pa.Schema:
+    """Return columns of a relation in a block's types; Leave where a block cannot carry one."""
     for field in columns:
         if field.arrow is None:
             raise Leave(
@@ -187,7 +204,7 @@ def estimate(context: Context, frame: DataFrame) -> tuple[int | None, int | None
     if match is None:
         return None, None
     size = int(float(match[1]) * _UNITS.get(match[2], 1))
-    if size > 1 << 62:
+    if size > _UNKNOWN_BYTES:
         return None, None
     if match[3] is not None:
         return int(float(match[3])), size

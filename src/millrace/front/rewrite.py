@@ -16,7 +16,8 @@ from sqlglot import exp
 from millrace.expressions import ColumnRef
 from millrace.front.conjuncts import Sorted, is_boolean
 from millrace.front.context import Context, Taken
-from millrace.front.from_clause import Chain, Leave
+from millrace.front.from_clause import Chain
+from millrace.front.leave import Leave
 from millrace.front.names import Found
 from millrace.front.relations import Member
 from millrace.front.stars import expand
@@ -133,6 +134,7 @@ class Rewriting:
         self._stars()
         self._context.text.edits += self._edits
         self._context.taken += self.taken
+        self._context.placed |= {id(m.source.node) for p in self._pieces for m in p.members}
         for conjunct in self._found.used:
             if conjunct in self._found.calls:
                 self._context.calls.take(conjunct.node)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from millrace.front.from_clause import Chain, Leave
+from millrace.front.from_clause import Chain
+from millrace.front.leave import Leave
 from millrace.front.names import Source
 from millrace.front.relations import Member
 from millrace.front.texts import quote

@@ -17,7 +17,9 @@ from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.front.coercion import Field, field_of
+from millrace.front.lookup_tables import Lookup, lookup_of
 from millrace.front.texts import Frames, placeholders, quote, substitute
+from millrace.lookups.table import LookupTable
 from millrace.sources.parquet import ParquetTable, open_table
 from millrace.spark.types import spark_schema
 
@@ -37,12 +39,19 @@ class Table:
         frame: All its rows, for what Spark runs itself.
         parquet: The files, when the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
+        lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
     """
 
     name: str
     frame: DataFrame
     parquet: ParquetTable | None
     placeholder: str | None
+    lookup: Lookup | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is a lookup table that Spark cannot read."""
+        return self.lookup is not None and self.lookup.scan is None
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -55,7 +64,9 @@ class Table:
 
         It costs Spark much less than the table itself; None where a type cannot be written down.
         """
-        if self.parquet is None or not all(isinstance(f.type, t.AtomicType) for f in self.fields):
+        if self.parquet is None and self.lookup is None:
+            return None
+        if not all(isinstance(f.type, t.AtomicType) for f in self.fields):
             return None
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
         return f"(SELECT {', '.join(items)} WHERE false)"
@@ -137,9 +148,15 @@ class Catalog:
             return self._from_path(name, str(where))
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
             return Table(name, where, None, self.frames.place(where, "t"))
+        if isinstance(where, LookupTable):
+            lookup, frame = lookup_of(self.frames, where)
+            table = Table(name, frame, None, self.frames.place(frame, "t"), lookup)
+            if table.asked:
+                self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
+            return table
         raise InputError(
             f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet files "
-            "(a file, a folder or a glob) or a Spark DataFrame"
+            "(a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
         )
 
     def _from_path(self, name: str, path: str) -> Table:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millrace.front.leave import Leave
 from millrace.front.parse import Span
 
 if TYPE_CHECKING:
@@ -105,12 +106,32 @@ class Frames:
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._frames: dict[str, DataFrame] = {}
+        self._barred: dict[str, str] = {}
+
+    def bar(self, placeholder: str, what: str) -> None:
+        """Note that Spark can analyse a frame but not read it, and what it stands for."""
+        self._barred[placeholder.strip("{}")] = what
+
+    def barred(self, template: str) -> list[str]:
+        """Return what a template reads that Spark cannot read."""
+        return sorted({self._barred[name] for name in placeholders(template) if name in self._barred})
 
     def place(self, frame: DataFrame, stem: str) -> str:
         """Return the placeholder that stands for the frame."""
         name = f"{stem}{len(self._frames)}"
         self._frames[name] = frame
         return "{" + name + "}"
+
+    def rows(self, template: str) -> DataFrame:
+        """Return a template's DataFrame, to be read; Spark's errors come out unchanged.
+
+        Raises:
+            Leave: It reads what Spark can only analyse.
+        """
+        barred = self.barred(template)
+        if barred:
+            raise Leave(f"it reads {' and '.join(barred)}, of which Spark has no rows")
+        return self.sql(template)
 
     def sql(self, template: str) -> DataFrame:
         """Let Spark analyse a template; its errors come out unchanged."""

@@ -12,10 +12,11 @@ experiments time is simulated.
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +101,25 @@ class IndexAM(Protocol):
 
     def close(self) -> None:
         """Let go of the source; what is pending is not wanted any more."""
+
+
+@runtime_checkable
+class Waking(Protocol):
+    """An access module that says when to look, rather than being looked at time and again."""
+
+    def wake_by(self, event: threading.Event) -> None:
+        """Set this event whenever something has come; the eddy clears it before it looks."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """An index AM that works on a certain number of bindings at a time; the rest stand in its queue.
+
+    Attributes:
+        at_once: That number; None for any number.
+    """
+
+    at_once: int | None
 
 
 def is_index(module: ScanAM | IndexAM) -> bool:
@@ -191,6 +211,7 @@ class Index:
 
     Attributes:
         asked: Bindings submitted so far.
+        at_once: Bindings that are looked up at the same time.
     """
 
     def __init__(
@@ -218,7 +239,7 @@ class Index:
         self._find = source if callable(source) else _Finder(source)
         self._clock = clock
         self._delay = delay
-        self._in_flight = in_flight
+        self.at_once = in_flight
         self._capacity = capacity
         self._pending = 0
         self._free = -math.inf
@@ -238,13 +259,13 @@ class Index:
         """Take bindings; they are answered in their order."""
         self.asked += bindings.num_rows
         self._pending += bindings.num_rows
-        if self._in_flight is None:
+        if self.at_once is None:
             self._asked.append((self._clock.now() + self._delay, bindings))
             return
         self._free = max(self._free, self._clock.now())
-        for low in range(0, bindings.num_rows, self._in_flight):
+        for low in range(0, bindings.num_rows, self.at_once):
             self._free += self._delay
-            self._asked.append((self._free, bindings.slice(low, self._in_flight)))
+            self._asked.append((self._free, bindings.slice(low, self.at_once)))
 
     def poll(self) -> list[Answer]:
         """Return the answers whose time has come."""

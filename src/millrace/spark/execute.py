@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
-from millrace.block import Block, FrameInput, ParquetInput
-from millrace.errors import InputError
+from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
+from millrace.errors import InputError, OptionError
 from millrace.expressions import Call, show
 from millrace.figures import CellFigures
+from millrace.limits import FailedKey, LookupProgress
 from millrace.options import Options
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
 from millrace.spark.exchange import BLOCK_SCHEMA, Cut
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
+from millrace.spark.lookups import Lookups
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reports import Reports
+from millrace.spark.streaming import Target, stream_of
 from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, Scan, ScanTask
 from millrace.spark.types import spark_schema
 from millrace.spec import JoinSpec
@@ -42,11 +45,17 @@ class BlockRun:
         plan: What will happen, as text.
         figures: Returns the figures of the latest run of ``frame``, and never waits; see
             :meth:`millrace.spark.reports.Reports.figures`.
+        stream: Runs it and returns its result as it comes, without Spark in between.
+        progress: Returns how far the lookups are, at any time.
+        failed: Returns the keys that could not be looked up.
     """
 
     frame: DataFrame
     plan: str
     figures: Callable[..., list[CellFigures]]
+    stream: Callable[[], Iterator[pa.RecordBatch]]
+    progress: Callable[[], list[LookupProgress]] = list
+    failed: Callable[[], list[FailedKey]] = list
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
@@ -56,8 +65,8 @@ def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
         InputError: A relation has no input, or a Parquet table has to be read by Spark.
     """
     for alias in block.join.aliases:
-        given = block.inputs.get(alias)
-        if given is None:
+        given = _scanned(block.inputs.get(alias))
+        if alias not in block.inputs:
             raise InputError(f"block {block.name}: relation {alias!r} has no input")
         if isinstance(given, ParquetInput) and given.table.unsupported:
             raise InputError(
@@ -74,29 +83,56 @@ class _Assembly:
         self._spark = spark
         self._block = block
         self._options = options
-        self._inputs = [block.inputs[alias] for alias in block.join.aliases]
+        given = [block.inputs[alias] for alias in block.join.aliases]
+        self._inputs = [_scanned(each) for each in given]
+        self._looked_up = {n: each for n, each in enumerate(given) if isinstance(each, LookupInput)}
+        if self._looked_up and options.memory_budget is not None:
+            raise OptionError(
+                "option memory_budget is set for a join with lookups, whose tuples wait in memory for their "
+                "answers; expected one of the two: leave it out, or load the looked-up rows into a table"
+            )
         self._splits: list[tuple[Split, ...] | None] = [
             splits(each.table, each.filters, each.columns) if isinstance(each, ParquetInput) else None
             for each in self._inputs
         ]
-        self._sizes = _sizes(block.join, self._inputs, self._splits)
+        self._sizes = _sizes(block.join, self._inputs, self._splits, self._looked_up)
         self._join = replace(
             block.join,
             relations=tuple(
-                replace(relation, rows=size.rows)
+                relation if size.asked else replace(relation, rows=size.rows)
                 for relation, size in zip(block.join.relations, self._sizes, strict=True)
             ),
         )
         self._parallelism = options.cells or default_parallelism(spark)
-        self._placement = place(self._join, self._sizes, options, self._parallelism)
+        bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
+        self._placement = place(self._join, self._sizes, options, self._parallelism, bound)
         self._reports = Reports(spark, wanted=options.report)
+        self._lookups: Lookups | None = None
+        if self._looked_up:
+            named = {self._join.aliases[n]: each for n, each in self._looked_up.items()}
+            self._lookups = Lookups.of(spark, self._reports.sink.run, self._join, named, options)
 
     def run(self) -> BlockRun:
+        exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.EXCHANGED]
+        last = self._last(exchanged)
+        schema = self._join.output_schema
+        run = BlockRun(
+            self._frame(exchanged, last),
+            self._plan(last),
+            self._reports.figures,
+            lambda: stream_of(
+                self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
+            ),
+        )
+        if self._lookups is None:
+            return run
+        return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)
+
+    def _frame(self, exchanged: list[int], last: int | None, target: Target | None = None) -> DataFrame:
+        """Return the block's result; with a target, which gets it instead, a DataFrame without rows."""
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        exchanged = [n for n, mode in enumerate(placement.modes) if mode is Mode.EXCHANGED]
-        last = self._last(exchanged)
         called = [p for p in self._join.residuals if isinstance(p, Call)]
         task = EddyTask(
             join=self._join,
@@ -113,6 +149,11 @@ class _Assembly:
             lessons=FileLessons(sink.run) if called else None,
             last=last,
             sink=sink,
+            lookups=self._lookups,
+            unread=tuple(
+                self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.ASKED
+            ),
+            target=target,
         )
         if Mode.FRAME in placement.modes:
             assert placement.stream is not None
@@ -123,8 +164,7 @@ class _Assembly:
             source = self._exchange(exchanged, last)
         else:
             source = _numbers(self._spark, placement.cells or 1)
-        mapped = source.mapInArrow(task, sink.schema(self._join.output_schema))
-        return BlockRun(self._reports.attach(mapped), self._plan(last), self._reports.figures)
+        return self._reports.attach(source.mapInArrow(task, sink.schema(self._join.output_schema)))
 
     def _scan(self, number: int, mode: Mode) -> Scan:
         given, own = self._inputs[number], self._splits[number]
@@ -195,13 +235,16 @@ class _Assembly:
         for number, relation in enumerate(join.relations):
             size, given = self._sizes[number], self._inputs[number]
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
-            if isinstance(given, ParquetInput):
+            if size.asked:
+                text = f"  {relation.alias}:"
+            elif isinstance(given, ParquetInput):
                 text += f" from {size.splits} row groups of {given.table.path}"
                 if given.filters:
                     text += f" where {' AND '.join(map(show, given.filters))}"
             else:
                 text += " from a DataFrame"
-            text += f", columns {', '.join(relation.schema.names) or 'none'}"
+            comma = "" if size.asked else ","
+            text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
             text += f"; {placement.modes[number].value}"
             if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
@@ -217,15 +260,23 @@ def _numbers(spark: SparkSession, tasks: int) -> DataFrame:
     return spark.range(0, tasks, 1, numPartitions=tasks)
 
 
+def _scanned(given: Input | None) -> ParquetInput | FrameInput | None:
+    """Return what is read of a relation, None where it is only looked up."""
+    return given.scan if isinstance(given, LookupInput) else given
+
+
 def _sizes(
     join: JoinSpec,
-    inputs: Sequence[ParquetInput | FrameInput],
+    inputs: Sequence[ParquetInput | FrameInput | None],
     pruned: Sequence[tuple[Split, ...] | None],
+    looked_up: Collection[int],
 ) -> tuple[Size, ...]:
-    """Return what is known of the relations' sizes."""
+    """Return what is known of the relations' sizes; nothing is read of those that are only looked up."""
     sizes: list[Size | None] = []
-    for relation, given, own in zip(join.relations, inputs, pruned, strict=True):
-        if isinstance(given, ParquetInput) and own is not None:
+    for number, (relation, given, own) in enumerate(zip(join.relations, inputs, pruned, strict=True)):
+        if number in looked_up and given is None:
+            sizes.append(Size(0, 0, None, relation.distinct, asked=True))
+        elif isinstance(given, ParquetInput) and own is not None:
             rows = sum(split.rows for split in own)
             kept = rows if relation.rows is None else min(rows, relation.rows)
             width = given.table.decoded_bytes_of(given.columns) / max(1, given.table.rows)

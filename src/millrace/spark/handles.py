@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.run_report import RunReport
+
+if TYPE_CHECKING:
+    from millrace.limits import LookupProgress
 
 
 class Handle(Protocol):
@@ -18,6 +23,19 @@ class Handle(Protocol):
 
     def report(self) -> RunReport:
         """Return the figures of the latest run."""
+
+
+class QueryHandle(Handle, Protocol):
+    """The account of a query's DataFrame."""
+
+    def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Run it and yield its rows as they come."""
+
+    def lookups(self) -> list[LookupProgress]:
+        """Return how far its lookups are."""
+
+    def failed_keys(self) -> pa.Table:
+        """Return the keys that could not be looked up."""
 
 
 _HANDLE = "_millrace_handle"
@@ -39,6 +57,27 @@ def handle_of(frame: DataFrame) -> Handle:
     if found is None:
         raise InputError(
             "nothing is known of this DataFrame: expected the very one that millrace.where, millrace.sql or "
+            "millrace.join returned, not one derived from it"
+        )
+    return found
+
+
+def known_query(frame: DataFrame) -> QueryHandle | None:
+    """Return the handle of a query's DataFrame, None for any other DataFrame."""
+    found: QueryHandle | None = getattr(frame, "__dict__", {}).get(_HANDLE)
+    return found if hasattr(found, "failed_keys") else None
+
+
+def query_of(frame: DataFrame) -> QueryHandle:
+    """Return the handle of a query's DataFrame.
+
+    Raises:
+        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned this very DataFrame.
+    """
+    found = known_query(frame)
+    if found is None:
+        raise InputError(
+            "nothing is known of lookups of this DataFrame: expected the very one that millrace.sql or "
             "millrace.join returned, not one derived from it"
         )
     return found

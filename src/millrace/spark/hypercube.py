@@ -15,7 +15,7 @@ A relation with set semantics cannot be spread: equal tuples must meet.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -120,7 +120,13 @@ class Cube:
         return f"{self.cells} cells ({'; '.join(parts)})"
 
 
-def choose(graph: QueryGraph, sizes: Sequence[float], cells: int, distinct: Sequence[bool]) -> Cube:
+def choose(
+    graph: QueryGraph,
+    sizes: Sequence[float],
+    cells: int,
+    distinct: Sequence[bool],
+    looked_up: Collection[int] = (),
+) -> Cube:
     """Return the cube of at most ``cells`` cells whose fullest cell receives the least.
 
     Args:
@@ -128,13 +134,13 @@ def choose(graph: QueryGraph, sizes: Sequence[float], cells: int, distinct: Sequ
         sizes: Rows or bytes of each relation that are to be sent.
         cells: Upper bound on the number of cells, at least 1.
         distinct: For each relation, whether it has set semantics.
+        looked_up: Relations with an index, which every cell can ask for any of their tuples: they are no
+            reason for an axis, for there a result would be found in every cell.
 
     Ties go to fewer copies sent, then to fewer cells.
     """
-    candidates = [
-        Axis(1, c.type, tuple(_first_columns(c.members))) for c in graph.classes if c.span.bit_count() > 1
-    ]
-    loose = [number for number in range(graph.relations) if not distinct[number]]
+    candidates = [axis for axis, _ in class_axes(graph, looked_up)]
+    loose = [n for n in range(graph.relations) if not distinct[n] and n not in looked_up]
     loose.sort(key=lambda number: -sizes[number])
     candidates += [Axis(1, None, ((number, ""),)) for number in loose[:2]]
     # The heaviest classes first, so that a cut-off search drops the lightest.
@@ -149,6 +155,13 @@ def choose(graph: QueryGraph, sizes: Sequence[float], cells: int, distinct: Sequ
         while _count(len(candidates), cells, 1) > _SEARCH_LIMIT:
             candidates.pop()
     return Cube(tuple(axis for axis in _best(candidates, sizes, cells, step=1) if axis.share > 1))
+
+
+def class_axes(graph: QueryGraph, looked_up: Collection[int] = ()) -> Iterator[tuple[Axis, int]]:
+    """Yield the attribute classes that tuples can be dealt by, as axes of one coordinate, numbered."""
+    for number, attribute in enumerate(graph.classes):
+        if attribute.span.bit_count() > 1 and any(r not in looked_up for r, _ in attribute.members):
+            yield Axis(1, attribute.type, tuple(_first_columns(attribute.members))), number
 
 
 def _best(candidates: Sequence[Axis], sizes: Sequence[float], cells: int, *, step: int) -> list[Axis]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from millrace.graph import QueryGraph
 from millrace.options import Options
-from millrace.spark.hypercube import Axis, Cube, choose
+from millrace.spark.hypercube import Axis, Cube, choose, class_axes
 from millrace.spec import JoinSpec
 
 CELL_BYTES = 512 * 1024 * 1024
@@ -20,6 +20,8 @@ CELL_BYTES = 512 * 1024 * 1024
 _EXCHANGE_COST = 4
 # A DataFrame may have hundreds of partitions, and each would read the replicated tables again.
 _BESIDE_FRAME_BYTES = 16 * 1024 * 1024
+# A cell that owns its keys waits for no other one; for that, cells may receive so many times the least.
+_OWNING_COST = 2
 # Below this size it does not matter that a table has too few row groups to keep every core busy.
 _SMALL_BYTES = 64 * 1024 * 1024
 
@@ -31,6 +33,7 @@ class Mode(Enum):
     WHOLE = "read whole by every task"
     FRAME = "streamed from Spark's own tasks"
     EXCHANGED = "exchanged in blocks"
+    ASKED = "looked up as its keys come"
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,14 @@ class Size:
         bytes: Their estimated size in memory.
         splits: Number of row groups to read; None for a DataFrame.
         distinct: Whether it has set semantics, so that equal tuples must meet in one cell.
+        asked: Whether it is not read at all, but looked up.
     """
 
     rows: int
     bytes: int
     splits: int | None
     distinct: bool
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,25 @@ class Placement:
     reason: str
 
 
-def place(join: JoinSpec, sizes: Sequence[Size], options: Options, parallelism: int) -> Placement:
-    """Decide where the relations of a block are read."""
+def place(
+    join: JoinSpec,
+    sizes: Sequence[Size],
+    options: Options,
+    parallelism: int,
+    bound: Mapping[int, Sequence[tuple[str, ...]]] | None = None,
+) -> Placement:
+    """Decide where the relations of a block are read.
+
+    Args:
+        join: The block.
+        sizes: Of its relations.
+        options: The run's settings.
+        parallelism: Number of tasks that keep Spark busy.
+        bound: The relations that are looked up, by number, with the bind columns of their indexes.
+    """
     total = sum(size.bytes for size in sizes)
+    if bound:
+        return _by_keys(join, sizes, options, parallelism, bound)
     if options.placement != "hypercube":
         stream = _stream(sizes, forced=options.placement == "in_place")
         if stream is not None:
@@ -90,10 +111,57 @@ def place(join: JoinSpec, sizes: Sequence[Size], options: Options, parallelism: 
     return Placement((Mode.EXCHANGED,) * len(sizes), cube.cells, cube, None, reason)
 
 
+def _by_keys(
+    join: JoinSpec,
+    sizes: Sequence[Size],
+    options: Options,
+    parallelism: int,
+    bound: Mapping[int, Sequence[tuple[str, ...]]],
+) -> Placement:
+    """Decide for a block with lookups: tuples are dealt by the keys that are asked for.
+
+    One cell then owns a key, and no two have to agree on who asks for it. Where that would load the cells
+    too much, or in place, any cell may want any key, and the coordinator of the job sees to it that it
+    is asked for once.
+    """
+    modes = [Mode.ASKED if size.asked else Mode.EXCHANGED for size in sizes]
+    if options.placement == "in_place":
+        stream = _stream(
+            [replace(s, distinct=s.distinct or n in bound) for n, s in enumerate(sizes)], forced=True
+        )
+        if stream is not None:
+            return _in_place(sizes, stream, parallelism, "asked for")
+    if all(size.asked for size in sizes):
+        return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
+    graph = QueryGraph.of(join)
+    cells = parallelism
+    if options.cells is None:
+        cells = max(parallelism, math.ceil(sum(size.bytes for size in sizes) / CELL_BYTES))
+    weights = [0 if size.asked else max(1, size.bytes) for size in sizes]
+    best = choose(graph, weights, cells, [s.distinct or n in bound for n, s in enumerate(sizes)], list(bound))
+    owners = [
+        Cube((replace(axis, share=cells),))
+        for axis, number in class_axes(graph, list(bound))
+        if any(
+            c in graph.classes[number].columns(r) for r, keys in bound.items() for key in keys for c in key
+        )
+    ]
+
+    def load(cube: Cube) -> float:
+        return sum(weight * cube.copies(n) / cube.cells for n, weight in enumerate(weights))
+
+    owner = min(owners, key=load, default=None)
+    if owner is not None and load(owner) <= _OWNING_COST * load(best):
+        return Placement(
+            tuple(modes), owner.cells, owner, None, "each key is to have one cell that asks for it"
+        )
+    return Placement(tuple(modes), best.cells, best, None, "keys are asked for by any cell, once")
+
+
 def _stream(sizes: Sequence[Size], *, forced: bool) -> int | None:
     """Return the largest relation that may be streamed, or None."""
-    free = [number for number, size in enumerate(sizes) if not size.distinct]
-    frames = sum(size.splits is None for size in sizes)
+    free = [number for number, size in enumerate(sizes) if not size.distinct and not size.asked]
+    frames = sum(size.splits is None and not size.asked for size in sizes)
     # Beside a streamed DataFrame nothing can be exchanged, so it must be the only one.
     fitting = [n for n in free if sizes[n].splits is not None or frames == 1]
     if not forced and free:
@@ -123,6 +191,7 @@ def _objection(sizes: Sequence[Size], stream: int, options: Options, parallelism
 
 def _in_place(sizes: Sequence[Size], stream: int, parallelism: int, reason: str) -> Placement:
     modes = [Mode.EXCHANGED if size.splits is None else Mode.WHOLE for size in sizes]
+    modes = [Mode.ASKED if size.asked else mode for size, mode in zip(sizes, modes, strict=True)]
     splits = sizes[stream].splits
     if splits is None:
         modes[stream] = Mode.FRAME

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ from millrace.sources.tables import Split
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
+from millrace.spark.lookups import Lookups
 from millrace.spark.reports import Sink
+from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
 from millrace.spec import JoinSpec
 from millrace.spill import run_of
@@ -65,6 +68,9 @@ class EddyTask:
         lessons: What tasks on this machine have learned, None where there are no users' predicates.
         last: With sorted blocks, the number of the relation whose blocks come last.
         sink: Where the figures go.
+        lookups: The relations that are looked up, None without.
+        unread: Aliases of those among them that are not read as well.
+        target: Where the result goes as it comes; None gives it to Spark.
     """
 
     join: JoinSpec
@@ -77,6 +83,9 @@ class EddyTask:
     lessons: FileLessons | None
     last: int | None
     sink: Sink
+    lookups: Lookups | None = None
+    unread: tuple[str, ...] = ()
+    target: Target | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
@@ -91,30 +100,29 @@ class EddyTask:
             cell = _number(batches) if self.frame is None else _partition()
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
-        sources: dict[str, Iterable[pa.RecordBatch]] = {}
-        for number, relation in enumerate(self.join.relations):
-            if relation.alias in self.scans:
-                scan = self.scans[relation.alias]
-                sources[relation.alias] = scan.read(cell, max(self.options.batch_size, LEAST_ROWS))
-            elif reader is not None:
-                sources[relation.alias] = reader.source(number)
+        sources = self._sources(batches, reader, cell)
+        with self.lookups.open(self.join) if self.lookups else nullcontext() as opened:
+            run = run_of(
+                self.join,
+                sources,
+                self.options,
+                stream=self.stream,
+                callers=self.limits.caller,
+                lessons=self.lessons,
+                access=opened.access if opened else None,
+            )
+            if self.target is None:
+                for result in run.run():
+                    yield self.sink.data(result)
             else:
-                sources[relation.alias] = _normalised(batches, relation.schema)
-        run = run_of(
-            self.join,
-            sources,
-            self.options,
-            stream=self.stream,
-            callers=self.limits.caller,
-            lessons=self.lessons,
-        )
-        for result in run.run():
-            yield self.sink.data(result)
+                self.target.send(run.run())
         if reader is not None:
             reader.drain()
         if not self.sink.active:
             return
         figures = run.figures(cell)
+        if opened:
+            figures = replace(figures, modules=(*figures.modules, *opened.figures()))
         texts = []
         if reader is not None:
             texts = reader.figures
@@ -126,6 +134,21 @@ class EddyTask:
             )
         figures = replace(figures, seconds=time.perf_counter() - began)
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], self.join.output_schema)
+
+    def _sources(
+        self, batches: Iterator[pa.RecordBatch], reader: BlockReader | None, cell: int
+    ) -> dict[str, Iterable[pa.RecordBatch]]:
+        """Return what is read here, by alias."""
+        sources: dict[str, Iterable[pa.RecordBatch]] = {}
+        for number, relation in enumerate(self.join.relations):
+            if relation.alias in self.scans:
+                scan = self.scans[relation.alias]
+                sources[relation.alias] = scan.read(cell, max(self.options.batch_size, LEAST_ROWS))
+            elif relation.alias == self.frame:
+                sources[relation.alias] = _normalised(batches, relation.schema)
+            elif reader is not None and relation.alias not in self.unread:
+                sources[relation.alias] = reader.source(number)
+        return sources
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from millrace import eddy
 from millrace.clock import Clock
 from millrace.eddy import Run
+from millrace.eddy.access import Access
 from millrace.eddy.lessons import Lessons
 from millrace.eddy.output import Sink
 from millrace.errors import InputError
@@ -29,6 +30,7 @@ def run_of(
     output: Sink | None = None,
     callers: Callable[[int, Call], Caller] | None = None,
     lessons: Lessons | None = None,
+    access: Access | None = None,
 ) -> Run:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
 
@@ -43,6 +45,7 @@ def run_of(
         output: What becomes of result tuples.
         callers: Returns what calls a user's predicate, by its number among the residual predicates.
         lessons: Where eddies of the same run leave what they learned.
+        access: Access modules by alias, beside the sources; not under a memory budget.
 
     Raises:
         OptionError: A spill folder that cannot be used.
@@ -55,7 +58,30 @@ def run_of(
             "of order of time; expected one of the two: windows bound the state by themselves"
         )
     spills = options.memory_budget is not None and len(spec.relations) > 1
-    make = SpillingEddy if spills else eddy.run_of
-    return make(
-        spec, sources, options, stream=stream, clock=clock, output=output, callers=callers, lessons=lessons
+    if spills and access:
+        raise InputError(
+            f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "
+            "that wait for answers wait in memory; expected one of the two: leave memory_budget out"
+        )
+    if spills:
+        return SpillingEddy(
+            spec,
+            sources,
+            options,
+            stream=stream,
+            clock=clock,
+            output=output,
+            callers=callers,
+            lessons=lessons,
+        )
+    return eddy.run_of(
+        spec,
+        sources,
+        options,
+        stream=stream,
+        clock=clock,
+        output=output,
+        callers=callers,
+        lessons=lessons,
+        access=access,
     )

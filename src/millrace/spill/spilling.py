@@ -228,6 +228,9 @@ class _Unfinished:
     def rest(self) -> Iterator[Any]:
         return self._sink.rest()
 
+    def idle(self) -> Iterator[Any]:
+        return self._sink.idle()
+
     def pause(self) -> Iterator[Any]:
         return self._sink.pause()
 

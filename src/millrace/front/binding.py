@@ -1,0 +1,273 @@
+"""What binds the lookup tables of a block: equalities, constants, or nothing.
+
+An index can be asked when each of its bind columns has a value from relations that can be read first
+(Raman, Deshpande & Hellerstein 2003, section 2.2). Constants of the query become a relation of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.block import FrameInput, LookupInput, ParquetInput
+from millrace.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
+from millrace.front.coercion import Field
+from millrace.front.conjuncts import Sorted
+from millrace.front.context import Context
+from millrace.front.leave import Leave
+from millrace.front.lookup_tables import Lookup
+from millrace.front.relations import Member, frame_input, schema_of
+from millrace.graph import QueryGraph
+from millrace.lookups.index_spec import IndexSpec
+from millrace.spark.types import spark_schema
+from millrace.spec import Equality, JoinSpec, RelationSpec
+
+_MOST_CONSTANTS = 100_000
+
+
+@dataclass(eq=False)
+class Constants:
+    """Constant keys as a relation of a block."""
+
+    spec: RelationSpec
+    input: FrameInput
+
+
+@dataclass(eq=False)
+class Binding:
+    """How the lookup tables of a block are reached.
+
+    Attributes:
+        equalities: The block's, with those that constants add.
+        residuals: What became of equalities that compare a bind column in a second type.
+        constants: Relations of constants.
+        indexes: Per lookup table that is asked, the indexes that are bound; none for one that is only
+            scanned by sources.
+    """
+
+    equalities: list[Equality]
+    residuals: list[Predicate] = field(default_factory=list)
+    constants: list[Constants] = field(default_factory=list)
+    indexes: dict[str, tuple[IndexSpec, ...]] = field(default_factory=dict)
+
+
+def lookup_of(member: Member) -> Lookup | None:
+    """Return the lookup table that a relation is, None for any other relation."""
+    table = member.source.table if member.source.kind == "table" else None
+    return None if table is None else table.lookup
+
+
+def is_asked(member: Member) -> bool:
+    """Tell whether a relation is a lookup table that Spark cannot read."""
+    found = lookup_of(member)
+    return found is not None and found.scan is None
+
+
+def bind(
+    context: Context,
+    members: Sequence[Member],
+    others: Sequence[RelationSpec],
+    equalities: Sequence[Equality],
+    filters: Mapping[str, list[Predicate]],
+) -> Binding:
+    """Find out how the lookup tables among the relations of a block are reached.
+
+    Args:
+        context: The query.
+        members: The block's relations.
+        others: Relations of subqueries.
+        equalities: What joins them all.
+        filters: Per alias, what the block applies to the relation alone.
+
+    Raises:
+        Leave: A lookup table without a scan is bound by nothing.
+    """
+    lookups = {m.alias: found for m in members if (found := lookup_of(m)) is not None}
+    binding = Binding(list(equalities))
+    if not lookups:
+        return binding
+    for alias, found in lookups.items():
+        if not found.table.is_set:
+            _keep_one_type(binding, alias, found)
+    specs = [_whole(member) for member in members] + list(others)
+    reached = {spec.alias for spec in specs}
+    reached -= {alias for alias, found in lookups.items() if not found.table.is_scanned}
+    while True:
+        ties = _Ties.of(specs, binding.equalities)
+        fresh = {
+            alias
+            for alias, found in lookups.items()
+            if alias not in reached and any(ties.bound(alias, c, reached) for c in found.table.bind)
+        }
+        if fresh:
+            reached |= fresh
+            continue
+        lost = [alias for alias in lookups if alias not in reached]
+        if not lost:
+            break
+        made = next((m for alias in lost if (m := _constants(
+            context, alias, lookups[alias], ties, reached, filters.get(alias, ()), len(binding.constants)
+        ))), None)  # fmt: skip
+        if made is None:
+            raise Leave("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
+        for constants, equality in made:
+            binding.constants.append(constants)
+            binding.equalities.append(equality)
+            specs.append(constants.spec)
+            reached.add(constants.spec.alias)
+    everything = {spec.alias for spec in specs}
+    for alias, found in lookups.items():
+        bound = tuple(i for i in found.table.indexes() if ties.bound(alias, i.columns, everything - {alias}))
+        if bound or found.scan is None:
+            binding.indexes[alias] = bound
+    return binding
+
+
+def _unbound(alias: str, found: Lookup) -> str:
+    name = found.table.name
+    shown = f"lookup table {name!r}" + ("" if alias.lower() == name.lower() else f" ({alias})")
+    return f"{shown} needs values for {found.table.needs(alias)}"
+
+
+def _whole(member: Member) -> RelationSpec:
+    fields = [pa.field(f.name, f.arrow) for f in member.fields if f.arrow is not None]
+    return RelationSpec(member.alias, pa.schema(fields))
+
+
+def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
+    """Let each bind column be compared in one type: asked in two, a row could come twice."""
+    for column in found.table.bind[0]:
+        own = found.table.schema.field(column).type
+        ref = ColumnRef(alias, column)
+        touching = [e for e in binding.equalities if ref in (e.left, e.right)]
+        kinds = list(dict.fromkeys(e.type for e in touching))
+        if len(kinds) < 2:
+            continue
+        kept = own if own in kinds else kinds[0]
+        for equality in touching:
+            if equality.type != kept:
+                binding.equalities.remove(equality)
+                sides = Column(equality.left), Column(equality.right)
+                binding.residuals.append(Compare("=", *sides, equality.type))
+
+
+@dataclass(frozen=True)
+class _Ties:
+    """Which columns equalities tie to which relations."""
+
+    names: tuple[str, ...]
+    graph: QueryGraph
+
+    @classmethod
+    def of(cls, specs: Sequence[RelationSpec], equalities: Sequence[Equality]) -> _Ties:
+        spec = JoinSpec(tuple(specs), tuple(dict.fromkeys(equalities)))
+        return cls(spec.aliases, QueryGraph.of(spec))
+
+    def bound(self, alias: str, columns: Sequence[str], reached: set[str]) -> bool:
+        """Tell whether relations that are reached have values for all the columns."""
+        return all(self.tied(alias, column, reached) for column in columns)
+
+    def tied(self, alias: str, column: str, reached: set[str]) -> bool:
+        """Tell whether a relation that is reached has values for a column."""
+        number = self.names.index(alias)
+        return any(
+            (number, column) in each.members
+            and any(self.names[other] in reached for other, _ in each.members if other != number)
+            for each in self.graph.classes
+        )
+
+
+def _constants(
+    context: Context,
+    alias: str,
+    found: Lookup,
+    ties: _Ties,
+    reached: set[str],
+    filters: Sequence[Predicate],
+    number: int,
+) -> list[tuple[Constants, Equality]]:
+    """Return relations of constants that bind an index of a lookup table, none if there are none."""
+    best: dict[str, list[Any]] | None = None
+    for columns in found.table.bind:
+        free = [c for c in columns if not ties.tied(alias, c, reached)]
+        values = {c: v for c in free if (v := constants_of(filters, ColumnRef(alias, c), found)) is not None}
+        if len(values) == len(free) and (best is None or len(values) < len(best)):
+            best = values
+    made = []
+    for place, (column, keys) in enumerate((best or {}).items()):
+        kind = found.table.schema.field(column).type
+        name = f"__key{number + place}"
+        schema = pa.schema([pa.field("key", kind)])
+        rows = pa.table([pa.array([v.as_py() for v in keys], kind)], schema=schema)
+        if pa.types.is_timestamp(kind):  # without a way through Python's time zones
+            micros = pa.array([v.value for v in keys], pa.int64())
+            rows = pa.table([micros.cast(pa.timestamp("us")).cast(kind)], schema=schema)
+        frame = context.spark.createDataFrame(rows, spark_schema(schema))
+        spec = RelationSpec(name, schema, rows=len(keys))
+        equality = Equality(ColumnRef(name, "key"), ColumnRef(alias, column), kind)
+        made.append((Constants(spec, FrameInput(frame, max(1, rows.nbytes))), equality))
+    return made
+
+
+def constants_of(filters: Sequence[Predicate], ref: ColumnRef, found: Lookup) -> list[pa.Scalar] | None:
+    """Return distinct values, in the column's type, one of which a row must have; None if any may do."""
+    kind = found.table.schema.field(ref.column).type
+    for predicate in filters:
+        values = _values(predicate, ref)
+        if values is not None and len(values) <= _MOST_CONSTANTS:
+            exact = [each for value in values if (each := _exactly(value, kind)) is not None]
+            return list(dict.fromkeys(exact))
+    return None
+
+
+def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
+    match predicate:
+        case Compare("=" | "<=>", Column(left), Literal(value, _), kind) if left == ref and value is not None:
+            return [pa.scalar(value, kind)]
+        case InList(Column(left), values, kind) if left == ref:
+            return [pa.scalar(value, kind) for value in values if value is not None]
+        case And(arguments):
+            known = [v for a in arguments if (v := _values(a, ref)) is not None]
+            return min(known, key=len, default=None)
+        case Or(arguments):
+            each = [_values(a, ref) for a in arguments]
+            if any(v is None for v in each):
+                return None
+            return [value for values in each for value in values or ()]
+    return None
+
+
+def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a constant in a column's type; None if no value of that type is equal to it."""
+    try:
+        made = value.cast(kind)
+        return made if made.cast(value.type).equals(value) else None
+    except pa.ArrowInvalid:
+        return None
+
+
+def lookup_input(
+    context: Context, member: Member, columns: list[Field], found: Sorted, indexes: tuple[IndexSpec, ...]
+) -> tuple[RelationSpec, LookupInput]:
+    """Return the spec and the input of a lookup table that is asked."""
+    lookup = lookup_of(member)
+    assert lookup is not None
+    table = lookup.table
+    if table.is_set:
+        columns = list(member.fields)
+    filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
+    schema = schema_of(member, columns)
+    scan: ParquetInput | FrameInput | None = None
+    rows = None
+    if lookup.parquet is not None:
+        scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
+        rows = lookup.parquet.rows
+    elif lookup.scan is not None:
+        where = " AND ".join(found.texts.get(member.alias, ()))
+        scan, rows = frame_input(context, member, lookup.scan, where)
+    # Of a set, equal tuples from several access methods are one by that alone.
+    spec = RelationSpec(member.alias, schema, rows=rows)
+    return spec, LookupInput(indexes, scan, table.sources, filters)

@@ -1,0 +1,86 @@
+"""Lookup tables among the tables of a query: what Spark analyses in their place, and what it may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from millrace.errors import InputError, near
+from millrace.front.texts import Frames, plain_quote
+from millrace.lookups.stand_in import Unreadable
+from millrace.sources.parquet import ParquetTable, open_table
+from millrace.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.lookups.table import LookupTable
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """A lookup table of the query.
+
+    Attributes:
+        table: As declared.
+        scan: All its rows with exactly its columns, as they come; None without a scan that Spark can read.
+        parquet: The same as files, when the tasks can read them directly.
+    """
+
+    table: LookupTable
+    scan: DataFrame | None = None
+    parquet: ParquetTable | None = None
+
+
+def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
+    """Return a lookup table, and the DataFrame that stands for it in the query's text.
+
+    That is its scan, equal rows once, where Spark can read one; else one that fails when it is read.
+
+    Raises:
+        MillraceError: A source cannot work, or the scan has not the table's columns.
+    """
+    table.check()
+    if table.frame is None:
+        return Lookup(table), _unreadable(frames, table)
+    parquet = None
+    if isinstance(table.frame, str):
+        parquet = open_table(table.frame)
+        given = frames.spark.read.parquet(table.frame)
+        if parquet.unsupported is not None or not parquet.schema.equals(table.schema):
+            parquet = None
+    else:
+        given = table.frame
+    scan = _with_columns(table, given)
+    return Lookup(table, scan, parquet), scan.distinct()
+
+
+def _unreadable(frames: Frames, table: LookupTable) -> DataFrame:
+    """Return a DataFrame of the table's columns that nobody can read, opaque to Spark's optimizer."""
+    one = frames.spark.range(0, 1, 1, 1)
+    return one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
+
+
+def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
+    """Return a scan's rows with the table's columns, in its order and types."""
+    where = f"the scan of lookup table {table.name!r}"
+    known = {name.lower(): name for name in given.columns}
+    columns = []
+    for field in spark_schema(table.schema).fields:
+        name = known.get(field.name.lower())
+        if name is None:
+            raise InputError(f"{where} has no column {field.name!r}: {near(field.name, given.columns)}")
+        column = sf.col(plain_quote(name))
+        if given.schema[name].dataType != field.dataType:
+            column = column.cast(field.dataType)
+        columns.append(column.alias(field.name))
+    try:
+        made = given.select(*columns)
+        made.schema  # noqa: B018  # Spark Connect analyses only now
+    except PySparkException as error:
+        first = str(error).split("\n", 1)[0]
+        raise InputError(f"{where} has columns of other types, which Spark cannot cast ({first})") from None
+    return made

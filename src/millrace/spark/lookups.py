@@ -1,0 +1,203 @@
+"""The lookups of a block: registered where the query is planned, opened where its tasks run.
+
+What asks is imported where it is used: tasks without lookups do not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from millrace.clock import WallClock
+from millrace.eddy.access import Access
+from millrace.expressions import Predicate, and_all, columns_of, evaluate
+from millrace.figures import ModuleFigures
+from millrace.options import Options
+from millrace.spark.limits import host_of
+from millrace.spec import JoinSpec
+
+if TYPE_CHECKING:
+    from millrace.block import LookupInput
+    from millrace.limits import Address, FailedKey, LookupProgress, Offer
+    from millrace.lookups import Secrets, Source
+    from millrace.lookups.asking import Connect
+    from millrace.lookups.index import LookupIndex
+    from millrace.lookups.index_spec import IndexSpec
+    from millrace.lookups.scan import LookupScan
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The access modules of one relation of a block that is looked up.
+
+    Attributes:
+        alias: Of the relation.
+        schema: All columns of the lookup table.
+        filters: Applied to what its sources return.
+        indexes: With the number that the coordinator knows each by.
+        scans: The same for sources that return all rows.
+    """
+
+    alias: str
+    schema: pa.Schema
+    filters: tuple[Predicate, ...]
+    indexes: tuple[tuple[int, IndexSpec], ...]
+    scans: tuple[tuple[int, Source], ...]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The access modules of one task."""
+
+    access: Access
+    modules: Sequence[LookupIndex | LookupScan]
+
+    def figures(self) -> tuple[ModuleFigures, ...]:
+        """Return what was asked for."""
+        return tuple(module.figures() for module in self.modules)
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """All lookups of a block; travels to the tasks.
+
+    Attributes:
+        run: Identifies the run.
+        address: Of the coordinator, where keys are claimed, limits kept and secrets known.
+        relations: What is looked up.
+    """
+
+    run: str
+    address: Address
+    relations: tuple[Lookup, ...] = field(default_factory=tuple)
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        run: str,
+        join: JoinSpec,
+        inputs: Mapping[str, LookupInput],
+        options: Options,
+    ) -> Lookups:
+        """Register the lookups with this process's coordinator.
+
+        Raises:
+            InputError: A secret has no value in this process's environment.
+        """
+        from millrace.limits import Coordinator, Offer
+        from millrace.lookups import Secrets
+
+        offers: list[Offer] = []
+        relations = []
+        for alias, given in inputs.items():
+            indexes, scans = [], []
+            for spec in given.indexes:
+                secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
+                indexes.append((len(offers), spec))
+                offers.append(spec.offer(secrets))
+            for source in given.sources:
+                secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
+                scans.append((len(offers), source))
+                offers.append(Offer(f"scan of {alias}", secrets=secrets.values()))
+            schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
+            relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
+        coordinator = Coordinator.started(host_of(spark, options))
+        coordinator.offer(run, offers)
+        return cls(run, coordinator.address, tuple(relations))
+
+    def progress(self) -> list[LookupProgress]:
+        """Return how far the indexes are; in the process that planned the query."""
+        from millrace.limits import Coordinator
+
+        numbers = [number for relation in self.relations for number, _ in relation.indexes]
+        known = Coordinator.started(self.address.host).progress(self.run)
+        return [known[number] for number in numbers]
+
+    def failed(self) -> list[FailedKey]:
+        """Return the keys that could not be looked up; in the process that planned the query."""
+        from millrace.limits import Coordinator
+
+        return Coordinator.started(self.address.host).failed(self.run)
+
+    @contextmanager
+    def open(self, join: JoinSpec) -> Iterator[Opened]:
+        """Open the access modules in a task; what is under way is given up at the end."""
+        from millrace.lookups.index import LookupIndex
+        from millrace.lookups.loop import Loop
+        from millrace.lookups.scan import LookupScan
+
+        loop = Loop()
+        clock = WallClock()
+        job = f"{self.run}/{_execution()}"
+        modules: list[LookupIndex | LookupScan] = []
+        access: dict[str, list[LookupIndex | LookupScan]] = {}
+        for relation in self.relations:
+            keep = _Keep(relation.alias, relation.filters, join.relation(relation.alias).schema)
+            mine: list[LookupIndex | LookupScan] = [
+                LookupIndex(spec, keep, loop, self._connecting(f"{job}/{number}"), clock)
+                for number, spec in relation.indexes
+            ]
+            for number, source in relation.scans:
+                secrets = self._secrets(f"{job}/{number}")
+                mine.append(LookupScan(relation.alias, source, relation.schema, keep, loop, secrets, clock))
+            access[relation.alias] = mine
+            modules += mine
+        try:
+            yield Opened(access, modules)
+        finally:
+            loop.close()
+
+    def _connecting(self, namespace: str) -> Connect:
+        from millrace.limits import LookupClient
+
+        return lambda: LookupClient.connect(self.address, namespace)
+
+    def _secrets(self, namespace: str) -> Callable[[], Awaitable[Secrets]]:
+        from millrace.limits import LookupClient
+        from millrace.lookups import Secrets
+
+        async def secrets() -> Secrets:
+            client = await LookupClient.connect(self.address, namespace)
+            try:
+                return Secrets(await client.secrets())
+            finally:
+                await client.close()
+
+        return secrets
+
+
+@dataclass(frozen=True)
+class _Keep:
+    """Filters a lookup's rows, and chooses the columns that the join needs."""
+
+    alias: str
+    filters: tuple[Predicate, ...]
+    schema: pa.Schema
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        condition = and_all(self.filters)
+        if condition is not None and rows.num_rows:
+            values = {ref: rows.column(ref.column) for ref in set(columns_of(condition))}
+            rows = rows.filter(evaluate(condition, values))
+        columns = [rows.column(name) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _execution() -> str:
+    """Return what is the same for all tasks of one action, and of no other: keys are asked for once in it.
+
+    An action may compute a stage more than once, to sample it before it sorts, say. Without Spark's own
+    number of the action, the stage has to do.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return "0"
+    action = context.getLocalProperty("spark.sql.execution.id")
+    return f"stage {context.stageId()}" if action is None else action

@@ -1,0 +1,111 @@
+"""Results as they come: tasks send them to this process while they run.
+
+Spark gives out a partition when it is done, and hands rows from one Python stage to the next in pieces of
+thousands. Who waits for the first rows gets them here from the tasks themselves
+(:mod:`millrace.results`), each exactly once, whatever Spark runs again.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from millrace.options import Options
+from millrace.spark.limits import host_of
+from millrace.spark.types import normalise
+
+if TYPE_CHECKING:
+    from millrace.limits import Address
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where tasks send results; travels to them.
+
+    Attributes:
+        address: Of the process that wants them.
+        stream: What they belong to.
+    """
+
+    address: Address
+    stream: str
+
+    def send(self, results: Iterator[pa.RecordBatch]) -> None:
+        """Send all that a task results in; nothing is computed for a partition that is there already."""
+        from millrace.results import ResultsSink  # what most tasks do not need
+
+        context = TaskContext.get()
+        partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+        with ResultsSink(self.address, self.stream, partition, attempt) as sink:
+            if sink.wanted:
+                for batch in results:
+                    sink.send(batch)
+                sink.commit()
+
+
+@dataclass(frozen=True)
+class _Send:
+    """What runs above a DataFrame whose rows are wanted as they come."""
+
+    target: Target
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.target.send(normalise(batch, self.schema) for batch in batches)
+        yield from ()
+
+
+def sent(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
+    """Return what makes, for a target, a DataFrame without rows that sends it all of this one's."""
+    return lambda target: frame.mapInArrow(_Send(target, schema), frame.schema)
+
+
+def stream_of(
+    spark: SparkSession, options: Options, schema: pa.Schema, frame_of: Callable[[Target], DataFrame]
+) -> Iterator[pa.RecordBatch]:
+    """Run a job and yield what its tasks send, as it comes; the job is cancelled when the iterator is closed.
+
+    Args:
+        spark: The session.
+        options: The run's settings.
+        schema: Of the result.
+        frame_of: Returns the DataFrame to run, without rows of its own.
+
+    Raises:
+        Exception: What the job raised.
+    """
+    from millrace.results import ResultsServer
+
+    server = ResultsServer.started(host_of(spark, options))
+    tag = f"millrace-{uuid.uuid4().hex}"
+    with server.open(schema) as stream:
+        frame = frame_of(Target(stream.address, stream.id))
+
+        def run() -> None:
+            spark.addTag(tag)  # tags belong to a thread
+            try:
+                frame.collect()
+            except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
+                stream.fail(error)
+            else:
+                stream.finish()
+            finally:
+                spark.removeTag(tag)
+
+        thread = threading.Thread(target=run, name="millrace results", daemon=True)
+        thread.start()
+        done = False
+        try:
+            yield from stream
+            done = True
+        finally:
+            if not done and thread.is_alive():
+                spark.interruptTag(tag)
+    thread.join()

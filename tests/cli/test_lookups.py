@@ -1,0 +1,104 @@
+"""``millrace sql --lookup``: tables declared in files."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.cli.lookups import lookup_from
+from millrace.cli.progress import lookup_line
+from millrace.cli.render import failures
+from millrace.errors import MillraceError
+from millrace.limits import LookupProgress
+
+QUERY = "select o.id, p.price from o left join prices p on o.sku = p.sku order by 1"
+
+
+@pytest.fixture
+def given(tmp_path):
+    """A table of orders, a database of prices, and the arguments that name them."""
+    pq.write_table(pa.table({"id": [1, 2, 3], "sku": ["a", "b", None]}), tmp_path / "o.parquet")
+    database = sqlite3.connect(tmp_path / "prices.sqlite")
+    database.execute("create table prices (sku text, price real)")
+    database.execute("insert into prices values ('a', 1.5)")
+    database.commit()
+    database.close()
+    file = tmp_path / "prices.toml"
+    file.write_text(
+        'schema = "sku string, price double"\nbind = ["sku"]\n'
+        f'[database]\nurl = "sqlite:///{tmp_path}/prices.sqlite"\ntable = "prices"\n'
+    )
+    return ["--table", f"o={tmp_path}/o.parquet", "--lookup", f"prices={file}"]
+
+
+def test_rows_are_looked_up(run, given):
+    """A query may join a table that a file declares."""
+    done = run("sql", QUERY, *given)
+    assert done.exit_code == 0, done.stderr
+    assert "1.5" in done.stdout and "3 rows" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_plan_shows_the_lookup(run, given):
+    """``--explain`` tells what is asked."""
+    done = run("sql", QUERY, *given, "--explain")
+    assert "by sku via database" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        (["--engine", "spark"], "--lookup needs --engine millrace"),
+        (["--table", "prices=o.parquet"], "--table and --lookup both name 'prices'"),
+        (["--lookup", "prices"], "--lookup 'prices': expected NAME=VALUE"),
+    ],
+)
+def test_arguments_that_do_not_go_together(run, given, extra, problem):
+    """One message, before anything runs."""
+    done = run("sql", QUERY, *given, *extra)
+    assert done.exit_code == 1 and problem in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("schema = ", "is no TOML file"),
+        ('bind = ["sku"]\n[http]\nurl = "http://x/{sku}"', "has no schema: expected for example"),
+        ('schema = "sku string"\n[http]\nurl = "http://x/{sku}"', "has no bind"),
+        ('schema = "sku string"\nbind = ["sku"]', "has no source: expected one of"),
+        ('schema = "sku string"\nbind = ["sku"]\n[http]\n[database]', r"\[http\] and \[database\]"),
+        ('schema = "sku string"\nbind = ["sku"]\nhttp = 3', r"expected a section \[http\]"),
+        ('schema = "sku string"\nbind = ["sku"]\n[http]', r"\[http\] has no url"),
+        (
+            'schema = "sku string"\nbind = ["sku"]\n[http]\nurl = "http://x"\nretires = 3',
+            "did you mean 'retries'",
+        ),
+        ('schema = "sku string"\nbinds = ["sku"]', "unknown setting 'binds': did you mean 'bind'"),
+    ],
+)
+def test_files_that_declare_no_lookup(tmp_path, text, problem):
+    """The file, what is wrong in it, and what was expected."""
+    file = tmp_path / "p.toml"
+    file.write_text(text)
+    with pytest.raises(MillraceError, match=problem):
+        lookup_from("p", str(file))
+
+
+def test_a_file_that_is_not_there():
+    """Its name is told."""
+    with pytest.raises(MillraceError, match=r"p=/no/such.toml: No such file"):
+        lookup_from("p", "/no/such.toml")
+
+
+def test_progress_and_failures_in_words():
+    """One line each; what is zero is left out."""
+    one = LookupProgress("p", 1200, 7, 3, 2, 4, 9, 1, 2.0, 3.5, (("HTTP 503", 2),), "disk full")
+    assert lookup_line(one) == "p: 7 of 1,200 keys, 3 cached, 2 failed, 4 in flight, 4 a second"
+    assert lookup_line(LookupProgress("p", 0, 0, 0, 0, 0, 0, 0, 0.0)) == "p: 0 of 0 keys"
+    assert failures([one]) == [
+        "2 of 1,200 keys of p could not be looked up (HTTP 503: 2)",
+        "the cache of p is not kept: disk full",
+    ]

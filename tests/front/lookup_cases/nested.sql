@@ -1,0 +1,25 @@
+select id from o where exists (select 1 from prices p where p.sku = o.sku and p.price > 2)
+
+select id from o where id = 1 or not exists (select 1 from prices p where p.sku = o.sku and p.price > 2)
+
+select id from o where o.sku in (select sku from prices where price > 2)
+
+select o.id from o where (o.sku, o.n) in (select sku, k from prices)
+
+select id, (select max(price) from prices p where p.sku = o.sku) m from o
+
+select o.id, d.price from o join (select * from prices where price > 1) d on d.sku = o.sku
+
+select o.id, p.price from o join prices p on lower(o.sku) = p.sku
+
+select * except (price, k) from (select id, sku s from o) d join prices p on d.s = p.sku
+
+with q as (select sku, max(price) m from prices group by sku) select o.id, q.m from o join q on q.sku = o.sku
+
+with q as (select * from prices where price > 1), r as (select q.sku, q.price, o.id from q join o on q.sku = o.sku) select s.id, t.price from r s left join r t on s.sku = t.sku
+
+with unused as (select * from prices) select id from o
+
+select o.id, d.s from o left join (select sku as s from prices union all select nxt from cats where k = 1) d on d.s = o.sku
+
+select * from prices where sku = 'a' union all select * from prices p where p.sku in ('b') and p.price > 0

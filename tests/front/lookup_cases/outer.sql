@@ -1,0 +1,26 @@
+select o.id, p.price from o left join prices p on o.sku = p.sku and p.price > 1.5 and o.id < 5
+
+select o.id, p.price from o left join prices p on coalesce(o.sku, 'z') = p.sku where o.id > 1 and p.price is null
+
+select p.*, o.id from o left join prices p using (sku)
+
+select p.price, o.id from prices p right join o on p.sku = o.sku and o.id > 1
+
+select p.price, c.name, o.id from o left join prices p on o.sku = p.sku left join cats c on p.k = c.k
+
+select o.id, c.name, p.price from o left join cats c on o.n = c.k join prices p on coalesce(c.nxt, 'z') = p.sku
+
+select * from prices p full join o on p.sku = o.sku where p.sku = 'a'
+
+select id from o left semi join prices p on p.sku = o.sku and p.price > 2
+
+select id from o left anti join pairs p on p.sku = o.sku and p.region = 'EU'
+
+select o.sku, count(p.price), sum(p.price) from o left join prices p on p.sku = o.sku and p.region = o.region group by o.sku
+
+select /*+ broadcast(o) */ o.id -- c
+, p.price from o -- x
+ left join prices p -- y
+ on o.sku -- z
+ = p.sku -- {w}
+ where o.id < 5 -- end

@@ -1,0 +1,89 @@
+"""Results as they come: every row once, the result's columns, errors, and an end when nobody wants more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import pyarrow as pa
+import pytest
+
+from millrace import query, stream_results
+from millrace.errors import OptionError
+
+
+def bag(batches) -> Counter[str]:
+    """The rows as a multiset."""
+    columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
+    return Counter(repr(row) for each in columns for row in zip(*each, strict=True))
+
+
+def of(frame) -> Counter[str]:
+    """The same of a DataFrame."""
+    return Counter(repr(tuple(row)) for row in frame.collect())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select a.id, b.k, a.s as text from a join b on a.id = b.id",
+        "select a.id + 1 as n, b.v from a join b on a.id = b.id where upper(a.s) = 'X'",
+        "select a.id, count(*) as id from a, b where a.k = b.k group by a.id order by 1",
+        "select * from a where id > 100",
+        "select count(*) from a, b where a.id = b.id",
+    ],
+)
+def test_every_row_comes_once(spark, views, text):
+    """Whether the result is a block's, or Spark works above it."""
+    found = query(text, spark, views)
+    batches = list(found.stream_results())
+    assert bag(batches) == of(spark.sql(text))
+    assert all(batch.schema.names == spark.sql(text).columns for batch in batches)
+
+
+def test_only_plain_columns_of_a_block_come_from_it(spark, views):
+    """Anything more is Spark's to do."""
+    direct = query("select a.id, b.k as id from a join b on a.id = b.id", spark, views).direct
+    assert direct is not None and direct.columns == ("id", "k")
+    for text in (
+        "select distinct a.id from a join b on a.id = b.id",
+        "select a.id from a join b on a.id = b.id limit 1",
+        "select a.id from a join b on a.id = b.id order by 1",
+        "select a.id + 1 from a join b on a.id = b.id",
+        "select count(*) from a join b on a.id = b.id",
+        "select 1, a.id from a join b on a.id = b.id",
+    ):
+        assert query(text, spark, views).direct is None, text
+
+
+def test_batches_have_a_size_at_most(spark):
+    """None leaves them as they come."""
+    frame = spark.range(0, 1000, 1, 2)
+    batches = list(stream_results(frame, 64))
+    assert max(batch.num_rows for batch in batches) <= 64
+    assert sorted(pa.Table.from_batches(batches)["id"].to_pylist()) == list(range(1000))
+    for wrong in (0, True, 1.5):
+        with pytest.raises(OptionError, match="expected a whole number above 0"):
+            stream_results(frame, wrong)
+
+
+def test_a_failure_comes_out(spark):
+    """What the job raised is raised where rows are read."""
+    frame = spark.sql("select cast(raise_error('broken on purpose') as int) as x from range(3)")
+    with pytest.raises(Exception, match="broken on purpose"):
+        list(stream_results(frame))
+
+
+def test_rows_come_while_the_job_runs_and_closing_cancels_it(spark):
+    """A job of endless rows gives the first ones, and ends when the iterator is closed."""
+
+    def endless(batches):
+        for batch in batches:
+            while True:
+                yield batch
+
+    stream = stream_results(spark.range(0, 8, 1, 1).mapInArrow(endless, "id long"))
+    first = list(islice(stream, 3))
+    stream.close()
+    assert [batch.num_rows > 0 for batch in first] == [True] * 3
+    assert sum(batch.num_rows for batch in stream_results(spark.range(1))) == 1

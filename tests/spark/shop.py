@@ -1,0 +1,127 @@
+"""A web service on a fixed port, in a thread of its own, that can misbehave, stop and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Self
+
+from aiohttp import web
+
+KEYS = 40
+
+
+class Shop:
+    """Answers ``GET /{k}`` with ``[{"k": k, "v": "value {k}"}]``, 404 for keys it does not have.
+
+    Attributes:
+        behave: From a key and how often it was asked before to what is wrong with the answer, or ``"ok"``.
+        latency: Seconds before an answer.
+        asked: How often each key was asked.
+        answered: How often each key was answered well.
+        most: Requests under way at once, at most.
+        restarts: How often it was stopped and started.
+        headers: Values of the header Authorization.
+        queries: Values of the parameter ``key``.
+    """
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.behave: Callable[[int, int], str] = lambda key, before: "ok"
+        self.latency = 0.0
+        self.asked: Counter[int] = Counter()
+        self.answered: Counter[int] = Counter()
+        self.now = self.most = self.restarts = 0
+        self.headers: set[str] = set()
+        self.queries: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._within(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._within(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def restart(self, after: int, pause: float) -> None:
+        """Stop once so many keys are answered, connections broken off, and come back after a pause."""
+
+        async def again() -> None:
+            while len(self.answered) < after:
+                await asyncio.sleep(0.001)
+            await self._close()
+            self.restarts += 1
+            await asyncio.sleep(pause)
+            await self._open()
+
+        self._within(again())
+
+    def _within(self, work) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    async def _open(self) -> None:
+        application = web.Application()
+        application.router.add_get("/{k}", self._answer)
+        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+
+    async def _close(self) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        key = int(request.match_info["k"])
+        before = self.asked[key]
+        self.asked[key] += 1
+        self.headers.add(request.headers.get("Authorization", ""))
+        self.queries.add(request.query.get("key", ""))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(self.latency)
+            return await self._behaving(self.behave(key, before), key, request)
+        finally:
+            self.now -= 1
+
+    async def _behaving(self, how: str, key: int, request: web.Request) -> web.StreamResponse:
+        row: dict[str, object] = {"k": key, "v": f"value {key}"}
+        if how == "reset":
+            assert request.transport is not None
+            request.transport.abort()
+        elif how in ("truncate", "drip"):
+            response = web.StreamResponse()
+            response.content_length = 1000
+            await response.prepare(request)
+            await response.write(b'[{"k": 1,')
+            if how == "drip":
+                while True:
+                    await response.write(b" ")
+                    await asyncio.sleep(0.05)
+            assert request.transport is not None
+            request.transport.close()
+            return response
+        elif how.isdigit():
+            return web.Response(status=int(how), headers={"Retry-After": "0"})
+        elif how == "nonsense":
+            return web.Response(text="[{]", content_type="application/json")
+        elif how == "wrong type":
+            row["v"] = {"not": "a string"}
+        elif how == "missing column":
+            del row["v"]
+        elif how == "more fields":
+            row["extra"] = [1, 2]
+        if not 0 <= key < KEYS or how == "404 always":
+            return web.Response(status=404)
+        self.answered[key] += 1
+        return web.json_response([row])

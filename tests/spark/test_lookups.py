@@ -1,0 +1,287 @@
+"""Lookups on Spark: each key once a job, wherever it is wanted; services, databases and tasks that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace.errors import MillraceError
+from millrace.options import Options
+from tests.spark.shop import KEYS, Shop
+
+SCRIPT = Path(__file__).with_name("lookup_job.py")
+QUERY = "SELECT r.id, p.v FROM r JOIN p ON r.k = p.k"
+COPIES = 4
+
+
+@pytest.fixture
+def shop():
+    """A service that knows a value for each key, and misbehaves as it is told."""
+    with Shop() as served:
+        yield served
+
+
+def rows(spark):
+    """Some rows for each key, and one for a key that the shop does not have."""
+    return spark.range(0, KEYS * COPIES + 1, 1, 3).selectExpr("id", f"if(id = 0, -1, id % {KEYS}) AS k")
+
+
+def expected() -> list[tuple[int, str]]:
+    return [(n, f"value {n % KEYS}") for n in range(1, KEYS * COPIES + 1)]
+
+
+def items(shop: Shop, schema: str = "k bigint, v string", **how):
+    """The shop's items as a lookup table; settings of tables and of services."""
+    mine = {name: how.pop(name) for name in ("on_error", "cache", "ttl") if name in how}
+    how = {"max_in_flight": 4, "timeout": 5.0, "retries": 3, **how}
+    return millrace.lookup("p", schema, bind=["k"], via=millrace.http(f"{shop.url}/{{k}}", **how), **mine)
+
+
+def found(query: millrace.front.prepared.Query) -> list[tuple[int, str]]:
+    return sorted(map(tuple, query.df.collect()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cells": 1},
+        {"cells": 4},
+        {"placement": "in_place"},
+        {"cells": 4, "online": True, "batch_size": 3},
+        {"cells": 3, "architecture": "joins"},
+        {"cells": 3, "architecture": "stairs"},
+        {"cells": 2, "architecture": "static"},
+    ],
+    ids=str,
+)
+def test_each_key_is_asked_once_a_job(spark, shop, options) -> None:
+    """One cell or many, in place or dealt by key: right rows, and as many requests as there are keys."""
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop)}, Options(**options))
+    assert found(query) == expected()
+    assert set(shop.asked.values()) == {1}
+    assert len(shop.asked) == KEYS + 1
+    (progress,) = query.lookups()
+    assert (progress.keys, progress.done, progress.requests) == (KEYS + 1,) * 3
+    modules = [m for _, m in query.report().modules() if m.action == "request"]
+    assert sum(m.calls for m in modules) == KEYS + 1
+
+
+def test_an_action_that_samples_first_asks_once(spark, shop) -> None:
+    """A global sort computes its input twice: the second time rows come from the job's own answers."""
+    query = millrace.query(QUERY + " ORDER BY r.id DESC", spark, {"r": rows(spark), "p": items(shop)})
+    assert [tuple(row) for row in query.df.collect()] == expected()[::-1]
+    assert set(shop.asked.values()) == {1}
+
+
+def test_limits_hold_over_all_tasks(spark, shop) -> None:
+    """Three requests at once, whatever the number of cells."""
+    shop.latency = 0.01
+    query = millrace.query(
+        QUERY, spark, {"r": rows(spark), "p": items(shop, max_in_flight=3)}, Options(cells=4)
+    )
+    assert found(query) == expected()
+    assert 1 <= shop.most <= 3
+
+
+FAULTS = {
+    "reset": "the connection is broken off",
+    "truncate": "the answer is cut off",
+    "nonsense": "the answer is no JSON",
+    "drip": "the answer does not end",
+    "503": "the service is busy",
+    "429": "the service has enough",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_that_pass_cost_a_repetition(spark, shop, fault) -> None:
+    """Some keys fail once: all rows are right, those keys were asked twice and no other one."""
+    bad = {3, 17, 30}
+    shop.behave = lambda key, before: fault if key in bad and not before else "ok"
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, timeout=0.5)})
+    assert found(query) == expected()
+    assert shop.asked == Counter({key: 2 if key in bad else 1 for key in (-1, *range(KEYS))})
+    assert query.lookups()[0].retried == len(bad)
+
+
+def test_a_service_that_restarts_meanwhile_loses_no_key(spark, shop) -> None:
+    """It is gone after some answers, and back later: right rows, and no key is answered twice."""
+    shop.latency = 0.005
+    restarted = threading.Thread(target=lambda: shop.restart(after=10, pause=0.3))
+    restarted.start()
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, retries=20)})
+    assert found(query) == expected()
+    restarted.join()
+    assert shop.restarts == 1
+    assert set(shop.answered.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("wrong type", r"v.*(string|bigint)"),
+        ("missing column", "v"),
+        ("404 always", None),
+        ("418", "418"),
+        ("reset", "attempts"),
+    ],
+)
+def test_faults_that_stay_fail_the_query_and_say_why(spark, shop, fault, says) -> None:
+    """The error names the lookup, the key and what is wrong; a key that is not there is no error."""
+    shop.behave = lambda key, _: fault if key == 5 else "ok"
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, retries=1)})
+    if says is None:
+        assert found(query) == [row for row in expected() if row[0] % KEYS != 5]
+        return
+    with pytest.raises(Exception, match=rf"(?s)lookup 'p': key \{{\"k\": 5\}}.*{says}"):
+        found(query)
+    assert shop.asked[5] <= 2
+    (failed,) = query.failed_keys().to_pylist()
+    assert (failed["lookup"], json.loads(failed["key"])) == ("p", {"k": 5})
+
+
+@pytest.mark.parametrize("on_error", ["skip", "null"])
+def test_keys_that_fail_are_skipped_or_null_and_listed(spark, shop, on_error) -> None:
+    """Extra fields do not matter; failed keys have no rows, or one of nulls, and stand in the table."""
+    bad = {1, 2, 39}
+    shop.behave = lambda key, _: "418" if key in bad else "more fields"
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, on_error=on_error)})
+    lost = [n for n, _ in expected() if n % KEYS in bad]
+    kept = [row for row in expected() if row[0] not in lost]
+    nulls = [(n, None) for n in lost] if on_error == "null" else []
+    assert sorted(map(tuple, query.df.collect()), key=lambda row: row[0]) == sorted(kept + nulls)
+    failed = query.failed_keys().to_pylist()
+    assert sorted(json.loads(each["key"])["k"] for each in failed) == sorted(bad)
+    assert {each["error"] for each in failed} == {"HTTP 418"}
+
+
+def test_a_cache_survives_the_job(spark, shop, tmp_path) -> None:
+    """A second query asks nothing; what it reads is counted as cached."""
+    for number in range(2):
+        query = millrace.query(
+            QUERY, spark, {"r": rows(spark), "p": items(shop, cache=str(tmp_path / "cache"))}
+        )
+        assert found(query) == expected()
+        assert query.lookups()[0].cached == number * (KEYS + 1)
+    assert set(shop.asked.values()) == {1}
+
+
+def test_secrets_are_seen_by_the_service_alone(spark, shop, monkeypatch, capfd) -> None:
+    """A token in a header, one in the URL: not in plan, report, failed keys, error or logs."""
+    monkeypatch.setenv("SHOP_TOKEN", "t0ken-of-the-shop")
+    monkeypatch.setenv("SHOP_KEY", "k3y/of the shop")
+    shop.behave = lambda key, _: "418" if key == 5 else "ok"
+    service = millrace.http(
+        f"{shop.url}/{{k}}?key=${{SHOP_KEY}}", headers={"Authorization": "Bearer ${SHOP_TOKEN}"}, retries=0
+    )
+    table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=service)
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": table})
+    with pytest.raises(Exception, match="HTTP 418") as raised:
+        found(query)
+    assert "Bearer t0ken-of-the-shop" in shop.headers
+    assert "k3y/of the shop" in shop.queries
+    out, err = capfd.readouterr()
+    texts = [
+        query.explain(),
+        str(raised.value),
+        str(query.failed_keys().to_pylist()),
+        repr(query.lookups()),
+        repr(table),
+        out,
+        err,
+        pickle.dumps(service).decode("latin-1"),
+    ]
+    for text in texts:
+        for secret in ("t0ken-of-the-shop", "k3y/of the shop", "k3y%2Fof%20the%20shop"):
+            assert secret not in text
+
+
+def test_a_database_that_restarts_meanwhile_loses_no_key(spark, postgres, monkeypatch) -> None:
+    """PostgreSQL crashes while statements are under way, and comes back: right rows."""
+    monkeypatch.setenv("PG_PASSWORD", postgres.password)
+    postgres.run(
+        "CREATE TABLE stock AS SELECT k::bigint AS k, 'value ' || k AS v "
+        f"FROM generate_series(0, {KEYS - 1}) AS k",
+        "CREATE OR REPLACE FUNCTION slowly(k bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS "
+        "$$ BEGIN PERFORM pg_sleep(0.02); RETURN k; END $$",
+        "CREATE VIEW slow_stock AS SELECT slowly(k) AS k, v FROM stock",
+    )
+    source = millrace.database(postgres.url, "slow_stock", batch=4, max_in_flight=2, retries=30)
+    table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=source)
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": table})
+
+    def crash() -> None:
+        while not query.lookups()[0].done:
+            threading.Event().wait(0.01)
+        postgres.stop("immediate")
+        postgres.start()
+
+    crashing = threading.Thread(target=crash)
+    crashing.start()
+    assert found(query) == expected()
+    crashing.join()
+    assert query.lookups()[0].retried > 0
+
+
+def test_what_can_be_known_before_is_told_before(spark) -> None:
+    """Nothing runs: a host that is not there, a secret without a value, no way to bind."""
+    frame = rows(spark)
+    nowhere = millrace.lookup("p", "k bigint", bind=["k"], via=millrace.http("http://127.0.0.1:9/{k}"))
+    with pytest.raises(MillraceError, match=r"127\.0\.0\.1.*9"):
+        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark, {"r": frame, "p": nowhere})
+    secret = millrace.http(
+        "http://127.0.0.1:9/{k}", headers={"Authorization": "${NOT_SET_ANYWHERE}"}, check=False
+    )
+    table = millrace.lookup("p", "k bigint", bind=["k"], via=secret)
+    with pytest.raises(MillraceError, match="NOT_SET_ANYWHERE"):
+        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark, {"r": frame, "p": table})
+    unbound = millrace.lookup("p", "k bigint", bind=["k"], via=millrace.function(lambda k: []))
+    with pytest.raises(MillraceError, match=r"p\.k"):
+        millrace.query("SELECT * FROM r JOIN p ON r.k < p.k", spark, {"r": frame, "p": unbound})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "retries",
+        pytest.param("connect", marks=pytest.mark.connect),
+        pytest.param("cluster", marks=pytest.mark.cluster),
+    ],
+)
+def test_a_task_that_dies_costs_what_was_under_way(kind, tmp_path) -> None:
+    """Its process is killed within a request; Spark runs it again: right rows, nothing else is asked twice.
+
+    A second query streams its results and takes all rows from the cache.
+    """
+    path = os.pathsep.join([str(Path(millrace.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), kind, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = json.loads(done.stdout.strip().splitlines()[-1])
+    assert outcome.pop("again") <= 3
+    assert outcome == {
+        "right": True,
+        "died": kind != "connect",
+        "lost": 0,
+        "progress": [40, 40, 0, 0],
+        "streamed": True,
+        "cached": [0, 40],
+        "requests": 0,
+    }
