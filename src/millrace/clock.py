@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Hashable
 from typing import Protocol
+
+Costs = Callable[[Hashable, int, int], float]
+"""Returns the seconds that a module takes, from what was asked of it and its tuples in and out."""
 
 
 class Clock(Protocol):
@@ -11,6 +15,10 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the time in seconds."""
+        ...
+
+    def spend(self, work: Hashable, tuples_in: int, tuples_out: int) -> None:
+        """Let the time pass that a module's work takes by declaration; real work has taken its own."""
         ...
 
 
@@ -21,12 +29,21 @@ class WallClock:
         """Return the time in seconds."""
         return time.perf_counter()
 
+    def spend(self, work: Hashable, tuples_in: int, tuples_out: int) -> None:
+        """Nothing: it is over."""
+
 
 class VirtualClock:
-    """A clock that moves only when it is told to, so that runs are exact and repeatable."""
+    """A clock that moves only when it is told to, so that runs are exact and repeatable.
 
-    def __init__(self, start: float = 0.0) -> None:
+    Args:
+        start: Where it begins, in seconds.
+        costs: What modules' work takes; without them it takes no time.
+    """
+
+    def __init__(self, start: float = 0.0, costs: Costs | None = None) -> None:
         self._now = start
+        self._costs = costs
 
     def now(self) -> float:
         """Return the simulated time in seconds."""
@@ -37,3 +54,8 @@ class VirtualClock:
         if seconds < 0:
             raise ValueError(f"time cannot go back by {-seconds} s")
         self._now += seconds
+
+    def spend(self, work: Hashable, tuples_in: int, tuples_out: int) -> None:
+        """Move the time forward by what the work costs."""
+        if self._costs is not None:
+            self.advance(self._costs(work, tuples_in, tuples_out))

@@ -130,7 +130,10 @@ class Statistics:
 
     def profile(self, span: int) -> Profile:
         """Return the joint outcomes of predicates on tuples of that span."""
-        return self._profiles.setdefault(span, Profile())
+        found = self._profiles.get(span)
+        if found is None:
+            found = self._profiles[span] = Profile()
+        return found
 
     def get(self, key: object) -> Account:
         """Return the key's account."""

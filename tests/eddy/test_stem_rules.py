@@ -143,7 +143,7 @@ BY_KEY = {"b": Plan(source=False, indexes=(IndexPlan(("k",), 1.0),))}
 GENEROUS = {"b": Plan(source=False, indexes=(IndexPlan(("k",), 1.0, generous=True),))}
 COMPETING = {"b": Plan(scans=(ScanPlan(stall=(1, 5.0)), ScanPlan(rows=1)))}
 BROKEN = {"b": Plan(source=False, scans=(ScanPlan(rows=1), ScanPlan(every=1.0)))}
-BOTH = {"b": Plan(source=False, scans=(ScanPlan(every=1.0),), indexes=(IndexPlan(("k",), 0.5),))}
+BOTH = {"b": Plan(source=False, scans=(ScanPlan(every=0.4),), indexes=(IndexPlan(("k",), 0.5),))}
 
 
 def cyclic(seed: int) -> Case:

@@ -38,6 +38,7 @@ class Simulation:
     stored: float = 0.5
     foresight: float = 1.0
     work: float = 0.0
+    spent: float = 0.0
     moves: list[tuple[int, int]] = field(default_factory=list)
     """Source tuples arrived, and tuples moved."""
 
@@ -70,13 +71,21 @@ class Simulation:
         remaining = self.foresight * (whole - arrived)
         cost = 1 + min(phase.matches) * arrived / whole
         change = Change(
-            misplaced, misplaced * cost, misplaced * each * remaining, arrived, remaining, decision
+            misplaced,
+            misplaced * cost,
+            misplaced * each * remaining,
+            arrived,
+            remaining,
+            decision,
+            worked=self.work - self.spent,
+            spent=self.spent,
         )
         moved = self.policy.allowance(change)
         assert 0 <= moved <= misplaced
         if moved:
             self.moves.append((arrived, moved))
             self.work += moved * cost
+            self.spent += moved * cost
             sides[good] += moved
             sides[1 - good] -= moved
 

@@ -67,12 +67,12 @@ def kept(name: str, aliases: tuple[str, ...], make: Callable[[], Tables]) -> dic
     return {alias: str(path) for alias, path in paths.items()}
 
 
-def drift(rows: int) -> Tables:
+def drift(rows: int, seed: int = _SEED) -> Tables:
     """Return R(a), S(a, b), T(b): each S tuple joins 5 of R and none of T, in the second half reversed.
 
     Deshpande & Hellerstein 2004, section 5.4.
     """
-    draw = np.random.default_rng(_SEED)
+    draw = np.random.default_rng(seed)
     half = rows // 2
     values = max(1, half // _EACH)
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from millrace import __version__
-from millrace.cli import bench
+from millrace.cli import bench, experiment
 from millrace.cli.errors import one_message
 from millrace.options import POLICY_NAMES
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(experiment.app, name="experiment")
 
 
 class Engine(StrEnum):
@@ -57,6 +58,13 @@ def sql_command(
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="Parquet file, folder or glob under a name. Repeatable."),
     ] = None,
+    lookup: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE.toml",
+            help="A table asked by key: a file with schema, bind and [http] or [database]. Repeatable.",
+        ),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Show what the eddies did.")] = False,
     engine: Annotated[Engine, typer.Option(help="Who answers.")] = Engine.millrace,
@@ -82,6 +90,7 @@ def sql_command(
         request = sql.Request(
             text=query,
             tables=sql.pairs(table or (), "--table"),
+            lookups=sql.pairs(lookup or (), "--lookup"),
             engine=engine.value,
             options=sql.options_of(sql.pairs(option or (), "--option"), policy, report),
             explain=explain,

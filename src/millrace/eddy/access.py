@@ -9,41 +9,32 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import cast
 
-import numpy as np
 import pyarrow as pa
 
 from millrace.clock import Clock, VirtualClock
 from millrace.eddy.buffer import Buffer
+from millrace.eddy.hybrid import Ask, Hybrid
+from millrace.eddy.paced import Paced
 from millrace.eddy.paths import Lookup, Paths
+from millrace.eddy.requests import Requests
 from millrace.eddy.schedule import POLLED, STALLED, Arrival, Schedule, Source, cut
 from millrace.errors import ExecutionError, InputError, near
 from millrace.graph import QueryGraph
 from millrace.modules import Destination, SteM
-from millrace.modules.access import Answer, IndexAM, Scan, ScanAM, is_index
+from millrace.modules.access import IndexAM, Scan, ScanAM, Waking, is_index
 from millrace.modules.answers import agreeing, checked
-from millrace.modules.bindings import BindingSet, bound
-from millrace.modules.matching import Matching
+from millrace.modules.bindings import BindingSet
 from millrace.relations import codes
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
 Access = Mapping[str, Sequence[ScanAM | IndexAM]]
 """Access modules by alias."""
-
-_LATENCY_MEMORY = 0.9
-
-
-@dataclass
-class _Asked:
-    """What one index AM was asked for in one combination of types, and how long answers took."""
-
-    bindings: BindingSet
-    seconds: float = 0.0
 
 
 class AccessModules:
@@ -80,14 +71,13 @@ class AccessModules:
         self._graph = graph
         self._clock = clock
         self._scans: dict[int, list[ScanAM]] = {}
-        self._stalled: set[int] = set()
-        self._indexes: list[tuple[int, IndexAM]] = []
+        self._indexes: list[tuple[int, Paced]] = []
         self.sources: dict[int, Source] = {}
         for relation, alias in enumerate(spec.aliases):
             if spec.relations[relation].same_as is not None:
                 continue
             mine = access.get(alias, ())
-            self._indexes += [(relation, cast(IndexAM, am)) for am in mine if is_index(am)]
+            self._indexes += [(relation, Paced(cast(IndexAM, am), clock)) for am in mine if is_index(am)]
             scans = [cast(ScanAM, am) for am in mine if not is_index(am)]
             if alias in sources and scans:
                 scans.append(Scan(alias, _batches(sources[alias]), clock))
@@ -97,16 +87,15 @@ class AccessModules:
                 self._scans[relation] = scans
         counts = {r: len(scans) for r, scans in self._scans.items()} | dict.fromkeys(self.sources, 1)
         self.paths = Paths.of(spec, graph, counts, self._indexes)
-        self._asked: dict[tuple[int, tuple[str, ...]], _Asked] = {}
-        self._wanted: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
-        self._ended: list[tuple[int, BindingSet, Answer]] = []
-        self._sent: dict[int, float] = {}
+        self._reading = True
+        self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
+        self._hybrid: Hybrid | None = None
         self._stems: Sequence[SteM] = ()
-        self._seen_stalled: frozenset[int] = frozenset()
-
-    @cached_property
-    def _matching(self) -> Matching:
-        return Matching(self._graph)
+        self._requests = Requests(graph, self._indexes, ())
+        self._woken = threading.Event()
+        for module in (am for modules in access.values() for am in modules):
+            if isinstance(module, Waking):
+                module.wake_by(self._woken)
 
     def check_windows(self) -> None:
         """Raise InputError if a relation with a window does not come from one scan alone."""
@@ -131,6 +120,7 @@ class AccessModules:
     def attach(self, stems: Sequence[SteM]) -> None:
         """Tell the SteMs what they may expect: scans, duplicates, EOTs of bindings."""
         self._stems = stems
+        self._requests = Requests(self._graph, self._indexes, stems)
         for relation, stem in enumerate(stems):
             stem.base.scanned = bool(self.paths.scanned >> relation & 1)
             if self.paths.sets >> relation & 1 and relation == self._graph.leads[relation]:
@@ -141,56 +131,69 @@ class AccessModules:
                 if each.relation == relation
             ]
 
-    def rounds(self, schedule: Schedule, size: int) -> Iterator[list[Arrival]]:
+    def rounds(
+        self, schedule: Schedule, size: int, is_busy: Callable[[], bool] = lambda: False
+    ) -> Iterator[list[Arrival]]:
         """Yield what arrives, in rounds, until nothing more can come.
 
         All of a round has been built, and all it leads to has been looked up, before the next one is
-        asked for.
+        asked for; while the eddy is busy with tuples of earlier rounds, it may also ask in between.
 
         Raises:
             ExecutionError: All scans of a relation have broken off, or nothing can come although
                 something is still missing.
         """
         scheduled = schedule.arrivals(self.sources, size)
-        reading = True
+        self._reading = True
+        self._begin()
         while True:
+            self._ask_beside_scans(busy=is_busy())
             arrivals = self._ends() + self._answers(size)
             if not self._is_full():
                 arrivals += self._scanned(size)
-                if reading:
+                if self._reading:
                     arrived = next(scheduled, None)
-                    reading = arrived is not None
+                    self._reading = arrived is not None
+                    for relation, batch in arrived or []:
+                        self._note(relation, batch)
                     arrivals += arrived or []
+            if not is_busy():  # everything that has arrived has been built
+                arrivals += self._covered()
             stalled = all(batch is STALLED for _, batch in arrivals)
             if stalled and not self._ended and (arrivals or self._is_open()):
                 arrivals += [(relation, STALLED) for relation in self._scans]
-                if arrivals:  # the eddy may do what can be done without what is waited for
-                    yield arrivals
-                self._wait(reading=reading)
-            elif arrivals or self._ended:
+                yield arrivals  # the eddy may give out what it has, and do what can be done meanwhile
+                if not is_busy():
+                    self._ask_beside_scans(busy=False)  # a scan may just have broken off
+                    self._wait(reading=self._reading)
+            elif arrivals or self._ended or is_busy():
                 yield arrivals
-            elif not reading:
+            elif not self._reading:
                 return
+
+    def due(self) -> float:
+        """Return when something may arrive, in seconds of the clock: minus infinity for at once."""
+        modules: list[ScanAM | IndexAM] = [scan for scans in self._scans.values() for scan in scans]
+        known = [module.due() for module in (*modules, *(index for _, index in self._indexes))]
+        at_once = self._reading or None in known
+        return -math.inf if at_once else min((due for due in known if due is not None), default=math.inf)
 
     def look_up(
         self, destination: Destination, batch: TupleBatch, buffer: Buffer, unbuilt: int | None
     ) -> None:
         """Submit the bindings of tuples that the AM was not asked for yet, and bounce the tuples back.
 
-        A prior prober whose components are all in SteMs has then done its part: what the AM returns will
-        find them there. One with a component that is not built waits, and probes again.
+        Where a scan returns the matches too, the bindings are submitted when that pays, if ever. A prior
+        prober whose components are all in SteMs has then done its part: what the AM returns will find them
+        there. One with a component that is not built waits, and probes again.
         """
         lookup = self.paths.lookups[destination.target]
         stem = self._stems[lookup.relation]
-        coded, values = bound(self._matching, batch, lookup.classes)
-        unknown = np.flatnonzero(~stem.base.eot(lookup.keys).contains(coded, values))
-        if len(unknown) and not stem.complete:
-            some = [c[unknown] for c in coded]
-            fresh = self._asked_of(lookup).bindings.add(some, lambda k: values(k).take(pa.array(unknown)))
-            self._want(lookup, fresh)
-            if fresh.num_rows:
-                self._sent.setdefault(lookup.module, self._clock.now())
-                self._indexes[lookup.module][1].submit(fresh)
+        if not stem.complete:
+            if self._hybrid is not None and stem.base.scanned:
+                self._hybrid.wait(destination.target, batch)
+            else:
+                self._requests.ask(lookup, batch)
         asked = replace(
             batch, signature=replace(batch.signature, asked=batch.signature.asked | 1 << destination.target)
         )
@@ -202,25 +205,25 @@ class AccessModules:
         else:
             buffer.push([asked])
 
-    def outlook(self, lookup: int) -> float:
+    def outlook(self, lookup: int, *, ahead: bool) -> float:
         """Return how little a lookup is worth: 1 for a relation's fastest index, up to 2 for slower ones.
 
-        Where scans return everything anyway, 0 while they stall and infinity while they do not.
+        Args:
+            lookup: Its number.
+            ahead: It would be made before the relation's SteM is probed. There is no point in that:
+                the SteM bounces back what may be worth it (:mod:`millrace.eddy.hybrid`).
         """
+        if ahead:
+            return math.inf
         each = self.paths.lookups[lookup]
-        if self.paths.scanned >> each.relation & 1:
-            return 0.0 if self._graph.leads[each.relation] in self._stalled else math.inf
-        mine = self._asked_of(each).seconds
+        mine = self._indexes[each.module][1].latency
         rivals = [
-            self._asked_of(other).seconds for other in self.paths.lookups if other.relation == each.relation
+            self._indexes[other.module][1].latency
+            for other in self.paths.lookups
+            if other.relation == each.relation
         ]
         fastest = min(rivals)
         return 1.0 if mine <= fastest else min(2.0, mine / fastest if fastest else 2.0)
-
-    def has_changed(self) -> bool:
-        """Whether a scan has stalled, or goes on, since this was last asked: decisions may be out of date."""
-        before, self._seen_stalled = self._seen_stalled, frozenset(self._stalled)
-        return before != self._seen_stalled and bool(self._indexes)
 
     def name(self, lookup: int) -> str:
         """Return what a lookup is called in reports."""
@@ -241,8 +244,8 @@ class AccessModules:
     def _ends(self) -> list[Arrival]:
         """Put EOT tuples into SteMs: of bindings whose tuples arrived in an earlier round."""
         arrivals: list[Arrival] = []
-        for relation, eots, answer in self._ended:
-            columns = [answer.bindings.column(key.name) for key in eots.keys]
+        for relation, eots, bindings in self._ended:
+            columns = [bindings.column(key.name) for key in eots.keys]
             coded = [codes(c, key.type)[0] for c, key in zip(columns, eots.keys, strict=True)]
             eots.add(coded, columns.__getitem__)
             arrivals.append((relation, pa.RecordBatch.from_pylist([], self._spec.relations[relation].schema)))
@@ -254,28 +257,25 @@ class AccessModules:
         for module, (relation, index) in enumerate(self._indexes):
             if not index.pending or self._stems[relation].complete:
                 continue
+            bindings: dict[Lookup, list[pa.RecordBatch]] = {}
+            found: list[pa.RecordBatch] = []
             for answer in index.poll():
                 lookup = next(
                     each
                     for each in self.paths.lookups
                     if each.module == module and answer.bindings.schema.types == [k.type for k in each.keys]
                 )
-                asked = self._asked_of(lookup)
-                took = self._clock.now() - self._sent.get(module, self._clock.now())
-                asked.seconds = (
-                    took
-                    if not asked.seconds
-                    else (_LATENCY_MEMORY * asked.seconds + (1 - _LATENCY_MEMORY) * took)
-                )
-                if not index.pending:
-                    self._sent.pop(module, None)
-                else:
-                    self._sent[module] = self._clock.now()
-                self._ended.append((relation, self._stems[relation].base.eot(lookup.keys), answer))
+                bindings.setdefault(lookup, []).append(answer.bindings)
                 rows = self._checked(index.name, relation, answer.rows)
                 if not self.paths.sets >> relation & 1:
                     rows = agreeing(rows, answer.bindings, lookup.keys)
-                arrivals += [(relation, piece) for piece in cut([rows], size)]
+                found.append(rows)
+            # What came together is built together, and ends together.
+            for lookup, batches in bindings.items():
+                eots = self._stems[relation].base.eot(lookup.keys)
+                self._ended.append((relation, eots, pa.concat_batches(batches)))
+            if found:
+                arrivals += [(relation, piece) for piece in cut([pa.concat_batches(found)], size)]
         return arrivals
 
     def _scanned(self, size: int) -> list[Arrival]:
@@ -283,21 +283,16 @@ class AccessModules:
         arrivals: list[Arrival] = []
         for relation, scans in list(self._scans.items()):
             batches = [(scan, scan.poll()) for scan in scans]
-            for scan, batch in batches:
+            for place, (scan, batch) in enumerate(batches):
                 if batch is not None:
+                    self._note(relation, batch, place)
                     checked = self._checked(scan.name, relation, batch)
                     arrivals += [(relation, piece) for piece in cut([checked], size)]
             if any(batch is not None for _, batch in batches):
-                self._stalled.discard(relation)
                 continue
-            self._stalled.add(relation)
             if any(scan.state == "complete" for scan in scans):
-                arrivals.append((relation, None))
-                for scan in scans:
-                    scan.close()
-                del self._scans[relation]
-                self._stalled.discard(relation)
-            elif all(scan.state == "broken" for scan in scans):
+                arrivals.append(self._end(relation))
+            elif all(scan.state == "broken" for scan in scans) and not self._may_be_covered(relation):
                 names = ", ".join(scan.name for scan in scans)
                 raise ExecutionError(
                     f"relation {self._spec.aliases[relation]!r}: every scan of it ended before it had "
@@ -306,36 +301,64 @@ class AccessModules:
                 )
         return arrivals
 
+    def _end(self, relation: int) -> Arrival:
+        """Return the EOT of a relation, whose scans are not needed any more."""
+        for scan in self._scans.pop(relation):
+            scan.close()
+        return relation, None
+
+    def _ask_beside_scans(self, *, busy: bool) -> None:
+        """Let indexes return what scans would, if that is sooner, and what no scan will."""
+        if self._hybrid is None:
+            return
+        for relation, scans in self._scans.items():
+            gone = all(scan.state == "broken" or scan.due() == math.inf for scan in scans)
+            if gone and not busy:
+                self._hybrid.take_over(relation)
+        self._hybrid.submit()
+
+    def _covered(self) -> list[Arrival]:
+        """Return the EOTs of relations of which indexes have returned all there is a need for."""
+        if self._hybrid is None or self._ended:
+            return []
+        return [self._end(relation) for relation in list(self._scans) if self._hybrid.is_covered(relation)]
+
+    def _may_be_covered(self, relation: int) -> bool:
+        return any(self._graph.leads[each.relation] == relation for each in self.paths.lookups)
+
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         return checked(name, self._spec.relations[relation].schema, rows)
 
+    # Lookups of relations that have scans too
+
+    def _begin(self) -> None:
+        """Begin to measure scans of relations with indexes: now they are asked for the first time."""
+        requests = self._requests
+        asks = {
+            i: Ask(each, self._indexes[each.module][1], requests.asked(each), partial(requests.submit, each))
+            for i, each in enumerate(self.paths.lookups)
+            if self.paths.scanned >> each.relation & 1
+        }
+        if asks and self._stems:
+            leads = {self._graph.leads[ask.lookup.relation] for ask in asks.values()}
+            scans = {lead: len(self._scans.get(lead, ())) or 1 for lead in leads}
+            self._hybrid = Hybrid(self._spec, self._graph, self._stems, asks, scans, self._clock)
+
+    def _note(self, relation: int, batch: object, scan: int = 0) -> None:
+        if self._hybrid is not None and isinstance(batch, pa.RecordBatch):
+            self._hybrid.note(relation, scan, batch.num_rows)
+
     # What is still to come
 
-    def _asked_of(self, lookup: Lookup) -> _Asked:
-        key = lookup.module, tuple(str(k.type) for k in lookup.keys)
-        if key not in self._asked:
-            self._asked[key] = _Asked(BindingSet(lookup.keys))
-        return self._asked[key]
-
-    def _want(self, lookup: Lookup, fresh: pa.RecordBatch) -> None:
-        """Note bindings that some AM was asked for: each needs the EOT of one AM only."""
-        key = self._graph.leads[lookup.relation], tuple(f"{k.name} {k.type}" for k in lookup.keys)
-        if key not in self._wanted:
-            self._wanted[key] = BindingSet(lookup.keys)
-        coded = [codes(fresh.column(k.name), k.type)[0] for k in lookup.keys]
-        self._wanted[key].add(coded, lambda place: fresh.column(place))
-
     def _missing(self, relation: int) -> bool:
-        """Whether some binding of the relation that was asked for has no EOT."""
-        stem = self._stems[relation]
-        return not stem.complete and any(
-            wanted.size > stem.base.eot(wanted.keys).size
-            for (lead, _), wanted in self._wanted.items()
-            if lead == relation
-        )
+        """Whether an index is to answer something about the relation, or will soon be asked to."""
+        waits = self._hybrid is not None and self._hybrid.waits(relation)
+        return self._requests.missing(relation) or (waits and not self._stems[relation].complete)
 
     def _is_full(self) -> bool:
-        return any(index.is_full and self._missing(relation) for relation, index in self._indexes)
+        """Whether an index has to answer before more is read; what a scan returns too holds nothing up."""
+        asked = [each for each in self._indexes if not self.paths.scanned >> each[0] & 1]
+        return any(index.is_full and self._missing(relation) for relation, index in asked)
 
     def _is_open(self) -> bool:
         """Whether something may come that the answer needs."""
@@ -358,7 +381,8 @@ class AccessModules:
             self._clock.advance(max(0.0, min(soonest, now + POLLED if reading else math.inf) - now))
             return
         pause = min(soonest - now, POLLED) if reading or None in known else soonest - now
-        threading.Event().wait(min(max(pause, 0.0), 1.0))
+        self._woken.wait(min(max(pause, 0.0), 1.0))
+        self._woken.clear()
 
 
 def _batches(source: Source) -> Iterator[pa.RecordBatch | None]:

@@ -3,12 +3,16 @@
 Tuples of one section differ: those that arrived while the data were different may be of no use to anybody
 any more, and best left where they are. So misplaced tuples are appraised in slices, by age, with samples:
 tuples like those that will come probe the section, to see how often its tuples are met; some of its tuples
-probe the join that they would be moved to, to see what they would become.
+probe the join that they would be moved to, to see what they would become. How many will come is followed
+along present routing: to a STAIR come the base tuples of the relation at its edge's other end, and what
+tuples of relations behind that one have become by then, which may be many more.
+
+Everything is counted in operations: a tuple inserted, a tuple that probes, a match made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +22,7 @@ from millrace.kernels import Multimap
 from millrace.modules import SteM
 from millrace.modules.matching import Array, Matching
 from millrace.modules.placement import Misplaced
-from millrace.modules.stairs import Stairs
+from millrace.modules.stairs import Route, Stairs
 from millrace.tuples import Signature, TupleBatch
 
 SLICES = 8
@@ -34,6 +38,13 @@ _MATCHES = 65_536
 _LEAST = 256
 """A section of fewer tuples is one slice."""
 
+MOVED, FOUND, REPLACED = 2, 2, 1
+"""Operations to promote a tuple: for itself (it is inserted, and probes; to take a section out is a sweep),
+for each match (it is made and inserted), and for each longer tuple that it replaces where it is inserted."""
+
+_SPARED = 3
+"""Operations that an intermediate tuple takes: it is made, inserted, and probes."""
+
 
 @dataclass(frozen=True)
 class Appraisal:
@@ -42,14 +53,19 @@ class Appraisal:
     Attributes:
         misplaced: The section, and where its tuples belong.
         positions: Of the slice's tuples.
-        cost: Insertions and matches that moving takes.
-        saving: Intermediate tuples spared until the sources end.
+        cost: Operations that moving takes.
+        saving: Operations spared until the sources end.
     """
 
     misplaced: Misplaced
     positions: Array
     cost: float
     saving: float
+
+
+def gain(slices: Iterable[Appraisal]) -> float:
+    """Return what moving those slices of a section that are worth it spares, less what it costs."""
+    return sum(max(0.0, each.saving - each.cost) for each in slices)
 
 
 class Appraiser:
@@ -60,9 +76,18 @@ class Appraiser:
         stems: Base tuples by relation.
         matching: Codes of the block's keys.
         forecast: What is still to come.
+        route: Where tuples of each span go at present.
     """
 
-    def __init__(self, stairs: Stairs, stems: Sequence[SteM], matching: Matching, forecast: Forecast) -> None:
+    def __init__(
+        self,
+        stairs: Stairs,
+        stems: Sequence[SteM],
+        matching: Matching,
+        forecast: Forecast,
+        route: Route,
+    ) -> None:
+        self._route = route
         self._stairs = stairs
         self._stems = stems
         self._matching = matching
@@ -86,7 +111,7 @@ class Appraiser:
                 np.bincount(np.searchsorted(lows, places, side="right") - 1, minlength=len(slices))
                 / coming.size
             )
-        met *= self._forecast.remaining(other)
+        met *= self._visits(wrong.edge, other)
         # What its tuples would find, and who would meet them, at the other join.
         taken = [each[np.linspace(0, len(each) - 1, min(len(each), _SAMPLE)).astype(int)] for each in slices]
         sample = section.batch({s.number: s.store for s in self._stems}, np.concatenate(taken))
@@ -94,12 +119,32 @@ class Appraiser:
         weights = np.array([len(each) / len(part) for each, part in zip(slices, taken, strict=True)])
         found = self._found(wrong.place, sample, slice_of, len(slices)) * weights
         near, far = (f(wrong.place, wrong.signature.span) for f in (stairs.tree.near, stairs.tree.far))
+        replaced = self._replaced(wrong.place, near, sample, slice_of, len(slices)) * weights
         instead = self._instead(near, far, wrong.place, sample, slice_of, len(slices)) * weights
-        instead *= self._forecast.remaining(far)
+        instead *= self._visits(wrong.place, far)
+        moved = np.array([len(each) for each in slices])
+        costs = MOVED * moved + FOUND * found + REPLACED * replaced
+        savings = _SPARED * (met - instead)
         return [
-            Appraisal(wrong, each, 2 * len(each) + found[i], float(met[i] - instead[i]))
-            for i, each in enumerate(slices)
+            Appraisal(wrong, each, float(cost), float(saving))
+            for each, cost, saving in zip(slices, costs, savings, strict=True)
         ]
+
+    def _visits(self, edge: int, relation: int) -> float:
+        """Return how many tuples are still to come to an edge from the side of one of its two relations."""
+        tree, forecast = self._stairs.tree, self._forecast
+        (near,) = (end for end in tree.by_number[edge].ends if end != relation)
+        beyond = tree.beyond(edge, 1 << near)
+        total = 0.0
+        for arriving in range(tree.relations):
+            if not beyond >> arriving & 1:
+                continue
+            span, tuples = 1 << arriving, forecast.remaining(arriving)
+            while tuples and (via := self._route(span)) != edge:
+                tuples *= forecast.fan(tree.near(via, span), tree.far(via, span))
+                span |= 1 << tree.far(via, span)
+            total += tuples
+        return total
 
     def _recent(self, relation: int) -> TupleBatch:
         """Return some of the latest base tuples of a relation."""
@@ -132,6 +177,16 @@ class Appraiser:
             else:
                 left, _ = section.index.matches(walk, _MATCHES)  # type: ignore[arg-type]
                 counts += np.bincount(slice_of[left], minlength=slices)
+        return counts
+
+    def _replaced(self, place: int, near: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
+        """Return how many tuples at a join the sampled tuples of each slice are parts of (Invariant B)."""
+        counts = np.zeros(slices)
+        span = sample.signature.span
+        for signature, section in self._stairs.joins[place].stairs[near].sections.items():
+            if section.live and signature.span & span == span:
+                mine, _ = section.agreeing(sample)
+                counts += np.bincount(slice_of[mine], minlength=slices)
         return counts
 
     def _instead(

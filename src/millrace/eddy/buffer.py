@@ -8,7 +8,7 @@ before others, at every step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from millrace.modules.windows import Windows
 from millrace.tuples import TupleBatch
 
 Work = TupleBatch | tuple[Destination, Any]
-"""A batch to route, or a probe to go on with at that destination."""
+"""A batch to route; or at a destination, a probe to go on with or a batch whose turn has come."""
 
 
 class Buffer:
@@ -43,6 +43,17 @@ class Buffer:
         """Add a probe whose output did not fit into one batch."""
         queue = self._preferred if probe.batch.signature.preferred else self._flying
         queue.append((destination, probe))
+
+    def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
+        """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""
+        self.push([batch])
+
+    def weigh(self, shares: Sequence[tuple[Destination, float]]) -> None:
+        """Take note of a decision: nothing, for modules work whenever tuples are sent to them."""
+
+    def line_up(self, destination: Destination, batch: TupleBatch) -> bool:
+        """Make tuples wait for a module's turn; False if they need not: here modules work at once."""
+        return False
 
     def hold(self, batch: TupleBatch, relation: int, seen: int) -> None:
         """Keep a tuple batch that a SteM bounced until that SteM has grown beyond ``seen`` rows."""
@@ -95,7 +106,7 @@ class Buffer:
         """Whether tuples are in flight; prior probers that wait for more data are not."""
         return bool(self._new or self._preferred or self._flying)
 
-    def pop(self) -> Work | None:
+    def pop(self, *, draining: bool = False) -> Work | None:
         """Take the next piece of work, or None when nothing is in flight."""
         queue = self._new or self._preferred or self._flying
         return queue.pop() if queue else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from millrace.eddy.access import AccessModules
 from millrace.eddy.books import Books
 from millrace.eddy.ready import destinations
@@ -24,18 +27,36 @@ class Candidates:
         state: Knows what joins are expected to return.
         access: Knows how long lookups take.
         books: What was measured.
+        tickets: Returns the tickets that a module holds; None where modules work at once.
     """
 
-    def __init__(self, graph: QueryGraph, state: JoinState, access: AccessModules, books: Books) -> None:
+    def __init__(
+        self,
+        graph: QueryGraph,
+        state: JoinState,
+        access: AccessModules,
+        books: Books,
+        tickets: Callable[[Destination], int] | None = None,
+    ) -> None:
         self._graph = graph
         self._state = state
         self._access = access
         self._books = books
+        self._tickets = tickets
+        self._kept: dict[Signature, list[Candidate]] = {}
 
     def of(self, signature: Signature) -> list[Candidate]:
         """Return the candidates of a signature; none means that its tuples leave the dataflow."""
-        legal = destinations(signature, self._graph, self._state.joins)
-        return [self._candidate(signature, each, alone=len(legal) == 1) for each in legal]
+        found = self._kept.get(signature)
+        if found is None:
+            legal = destinations(signature, self._graph, self._state.joins)
+            found = [self._candidate(signature, each, alone=len(legal) == 1) for each in legal]
+            if signature.span == self._graph.everything and signature.prior is None and signature.built:
+                # Predicates alone, legal whatever happens to join state; accounts and profiles are live.
+                self._kept[signature] = found
+        if self._tickets is None:
+            return found
+        return [replace(each, tickets=self._tickets(each.destination)) for each in found]
 
     def _candidate(self, signature: Signature, destination: Destination, *, alone: bool) -> Candidate:
         statistics = self._books.statistics
@@ -49,7 +70,12 @@ class Candidates:
         if destination.action == "lookup":
             # What comes back at once is the tuple itself.
             found = Account(1, account.tuples_in)
-            return Candidate(destination, name, found, self._access.outlook(destination.target))
+            return Candidate(
+                destination,
+                name,
+                found,
+                self._access.outlook(destination.target, ahead=signature.prior is None),
+            )
         overall = statistics.get(destination) if destination.action == "select" else None
         profile = statistics.profile(signature.span)
         return Candidate(destination, name, account, _SELECTION_GUESS, overall, profile)

@@ -27,6 +27,7 @@ from millrace.eddy.output import Output, Sink
 from millrace.eddy.pace import Pace
 from millrace.eddy.partial import collected, passed, remaining, undisturbed
 from millrace.eddy.preference import Preference
+from millrace.eddy.queues import Backpressure, QueuedBuffer
 from millrace.eddy.ready import destinations, is_result
 from millrace.eddy.routing import RoutingTable
 from millrace.eddy.schedule import STALLED, Arrival, Schedule, Source
@@ -69,6 +70,7 @@ class Eddy:
         callers: Returns what calls a user's predicate, by its number among the residual predicates;
             by default limits hold within this eddy.
         lessons: Where eddies of the same run leave what they learned for those that come later.
+        backpressure: Let tuples wait in bounded queues in front of modules; without it modules work at once.
 
     Raises:
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
@@ -89,6 +91,7 @@ class Eddy:
         lessons: Lessons | None = None,
         access: Access | None = None,
         prefer: Predicate | None = None,
+        backpressure: Backpressure | None = None,
     ) -> None:
         options = options or Options()
         if options.architecture != "stems":
@@ -121,14 +124,18 @@ class Eddy:
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._lessons = lessons
         recall(lessons, self._books.statistics)
+        self._buffer, tickets, is_full = Buffer(), None, None
+        if backpressure is not None:
+            self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._state.due, self._access.due)
+            tickets, is_full = queues.tickets, queues.is_full
         self._table = RoutingTable(
             policy or POLICIES[policy_of(spec, options)](options),
-            Candidates(self._graph, self._state, self._access, self._books).of,
+            Candidates(self._graph, self._state, self._access, self._books, tickets).of,
             Pace(options.reoptimize_every, (lambda: self._books.busy) if called else None).lasting,
             options.reoptimize_every,
             self._decided,
+            is_full,
         )
-        self._buffer = Buffer()
         self._rounds = 0
         self._known_stalled = 0
         self._seconds = 0.0
@@ -144,26 +151,35 @@ class Eddy:
         try:
             for arrivals in self._arrivals():
                 self._rounds += 1
+                if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
+                    yield from self._work(draining=True)
                 self._admit(arrivals)
-                while (work := self._buffer.pop()) is not None:
-                    if isinstance(work, TupleBatch) and is_result(work.signature, self._graph):
-                        yield from self._emit(work)
-                    else:
-                        self._advance(work)
+                yield from self._work()
                 yield from self._output.rest()
                 if self._is_empty():
                     break
-                self._expire()
-                if stalled := self._stalled(arrivals):
-                    yield from self._pause(stalled)
-                elif self._state.rest() or self._access.has_changed():
-                    self._table.clear()
+                if not self._buffer.is_flying:
+                    self._expire()
+                    if stalled := self._stalled(arrivals):
+                        yield from self._pause(stalled)
+                    elif self._state.rest():
+                        self._table.clear()
+                    if all(batch is STALLED for _, batch in arrivals):
+                        yield from self._output.idle()
             yield from self._output.finish()
             share(self._lessons, self._books.statistics)
         finally:
             self._selecting.close()
             self._access.close()
         self._seconds = self._clock.now() - began
+
+    def _work(self, *, draining: bool = False) -> Iterator[Any]:
+        """Do what there is to do before more tuples are asked for, and yield results."""
+        while (work := self._buffer.pop(draining=draining)) is not None:
+            if isinstance(work, TupleBatch) and is_result(work.signature, self._graph):
+                yield from self._emit(work)
+            else:
+                self._advance(work)
 
     def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield what the data that have arrived join to without some relations, whose columns are null.
@@ -206,16 +222,18 @@ class Eddy:
             yield from self._output.pause()
 
     def _advance(self, work: Work) -> None:
-        """Route a batch, or go on with a probe, and buffer what comes back."""
+        """Route a batch, or go on with what has been routed, and buffer what comes back."""
         if not isinstance(work, TupleBatch):
-            self._match(*work)
+            destination, routed = work
+            (self._send if isinstance(routed, TupleBatch) else self._match)(destination, routed)
             return
         pieces, rest = self._table.route(work)
         if rest is not None:
-            self._buffer.push([rest])
+            self._buffer.put_back(rest, refused=not pieces)
         for destination, piece in pieces:
             self._books.route(piece)
-            self._send(destination, piece)
+            if not self._buffer.line_up(destination, piece):
+                self._send(destination, piece)
 
     def _send(self, destination: Destination, batch: TupleBatch) -> None:
         if destination.action == "build":
@@ -296,7 +314,7 @@ class Eddy:
 
     def _arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
-        rounds = self._access.rounds(self._schedule, self._limit)
+        rounds = self._access.rounds(self._schedule, self._limit, lambda: self._buffer.is_flying)
         while True:
             began = self._clock.now()
             arrivals = next(rounds, None)
@@ -353,10 +371,12 @@ class Eddy:
     def _decided(self, signature: Signature, shares: list[tuple[Destination, float]]) -> None:
         self._books.decided(signature, shares)
         self._state.decided(signature, shares)
+        self._buffer.weigh(shares)
 
     def _book(
         self, signature: Signature, destination: Destination, tuples_in: int, tuples_out: int, began: float
     ) -> None:
+        self._clock.spend(destination, tuples_in, tuples_out)
         self._books.visit(signature, destination, tuples_in, tuples_out, self._clock.now() - began)
 
     def figures(self, cell: int = 0) -> CellFigures:

@@ -9,6 +9,7 @@ do not meet at all, and keys that change while the data stream in, are seen as w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 from millrace.graph import QueryGraph
 from millrace.modules import SteM
@@ -51,6 +52,20 @@ class Forecast:
         # So that half of each relation's recent tuples are new when it is looked at again.
         self._refresh = window * graph.relations // 2
         self.arrived = [0] * graph.relations
+        self._missed = [0] * graph.relations
+
+    def apart(self) -> Forecast:
+        """Return the same forecast, of the same samples, that keeps estimates of its own.
+
+        An estimate holds for a while; who asks for other purposes should not change what routing is told.
+        """
+        other = copy(self)
+        other.forget()
+        return other
+
+    def forget(self) -> None:
+        """Make every estimate anew when it is next asked for."""
+        self._known = {}
 
     def add(self, batch: TupleBatch) -> None:
         """Take note of base tuples of one relation that have arrived."""
@@ -59,10 +74,15 @@ class Forecast:
         for key in self._of[relation]:
             self._samples[key].add(self._matching.codes((batch.stores, batch.rows), key[1]))
 
+    def miss(self, relation: int) -> None:
+        """Take note of a batch of a relation that its scan's filters have emptied."""
+        self._missed[relation] += 1
+
     def fan(self, near: int, far: int) -> float:
         """Return the matches that a tuple like the recent ones of a relation finds in another so far.
 
-        An estimate holds until as much has arrived as may change it.
+        While nothing of the other has come, that is a guess: one match, and the less the more batches have
+        come of which nothing was left. An estimate holds until as much has arrived as may change it.
         """
         arrived = sum(self.arrived)
         until, known = self._known.get((near, far), (0, 0.0))
@@ -70,6 +90,8 @@ class Forecast:
             classes = self._classes[min(near, far), max(near, far)]
             if classes:
                 known = fanout(self._samples[near, classes], self._samples[far, classes])
+                if not self.arrived[far]:
+                    known /= 1 + self._missed[far]
             else:
                 known = float(self.arrived[far])
             until = arrived + max(min(self._refresh, arrived // 2), arrived // _STEADY)

@@ -8,7 +8,7 @@ split is exact over time, also when batches hold a single tuple.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.errors import RoutingError
 from millrace.modules import Destination
@@ -17,18 +17,26 @@ from millrace.tuples import Signature, TupleBatch
 
 _FOREVER = 1 << 62
 
+_PIECE = (16, 1 / 16)
+_COARSE = (256, 1 / 4)
+"""Tuples, or share of what is routed together, that are worth a piece of their own; the second where a policy
+is content with that."""
+
 
 @dataclass
 class _Entry:
     """A decision: shares by destination, and how many more tuples it holds for.
 
-    ``owed`` is what each destination has coming to it from rounding; it outlives the decision.
+    ``owed`` is what each destination has coming to it from rounding; it outlives the decision. ``exact`` says
+    that it holds for so many tuples and for no more, ``coarse`` that small shares may come in large pieces.
     """
 
     shares: list[tuple[Destination, float]]
     lasts: int
     left: int
     owed: dict[Destination, float]
+    exact: bool
+    coarse: bool
 
 
 class RoutingTable:
@@ -39,8 +47,12 @@ class RoutingTable:
         candidates: Gives the legal destinations of a signature, with what is known about them.
         lasting: Says for how many tuples of the signature a decision holds, from how many the one
             before held for (None for the first).
-        longest: A decision that holds for so many is not cut short in the middle of a batch.
+        longest: A decision that holds for so many is not cut short in the middle of a batch, unless it splits
+            a batch of more than that. A shorter one that splits nothing, or coarsely, may hold for
+            twice as many, to end with a batch.
         decided: Told of every decision.
+        is_full: Whether a module takes no more tuples at present: what would be its share goes to the others
+            that were chosen. Then each batch has a decision of its own. None where modules take any number.
     """
 
     def __init__(
@@ -50,12 +62,14 @@ class RoutingTable:
         lasting: Callable[[Signature, int | None], int],
         longest: int,
         decided: Callable[[Signature, list[tuple[Destination, float]]], None] = lambda *_: None,
+        is_full: Callable[[Destination], bool] | None = None,
     ) -> None:
         self._policy = policy
         self._candidates = candidates
         self._lasting = lasting
         self._longest = longest
         self._decided = decided
+        self._is_full = is_full
         self._entries: dict[Signature, _Entry] = {}
 
     def route(self, batch: TupleBatch) -> tuple[list[tuple[Destination, TupleBatch]], TupleBatch | None]:
@@ -63,20 +77,25 @@ class RoutingTable:
 
         There is a rest when the decision ends within the batch: the pieces come first, so that
         the next decision knows what became of them. No pieces and no rest: the tuples leave the
-        dataflow.
+        dataflow. No pieces and all of the batch as rest: the modules chosen take no more at present.
 
         Raises:
             RoutingError: The policy named a destination that is not legal, or shares that do not
                 sum to 1.
         """
         entry = self._entries.get(batch.signature)
-        if entry is None or entry.left <= 0:
+        if entry is None or entry.left <= 0 or self._is_full is not None:
             entry = self._entries[batch.signature] = self._decide(batch.signature, entry)
         if not entry.shares:
             return [], None
-        size = batch.size if len(entry.shares) == 1 and entry.lasts >= self._longest else entry.left
-        size = min(size, batch.size)
+        if self._is_full is not None and not (entry := self._with_room(entry)).shares:
+            return [], batch
+        size = batch.size
+        if self._cuts(entry, size):
+            size = min(size, entry.left)
         entry.left -= size
+        if len(entry.shares) == 1 and size == batch.size:
+            return [(entry.shares[0][0], batch)], None
         pieces = []
         low = 0
         for (destination, _), high in zip(entry.shares, _bounds(entry, size), strict=True):
@@ -84,6 +103,13 @@ class RoutingTable:
                 pieces.append((destination, batch.cut(low, high)))
                 low = high
         return pieces, batch.cut(size, batch.size) if size < batch.size else None
+
+    def _cuts(self, entry: _Entry, size: int) -> bool:
+        """Whether a decision ends within a batch of that size rather than with it: pieces cost, too."""
+        if entry.lasts >= self._longest:
+            return len(entry.shares) > 1 and size > self._longest
+        split = len(entry.shares) > 1 and not entry.coarse
+        return split or entry.exact or size > 2 * entry.left
 
     def clear(self) -> None:
         """Forget all decisions: other destinations are legal now."""
@@ -100,10 +126,21 @@ class RoutingTable:
             self._decided(signature, shares)
         if len(candidates) < 2:
             lasts = _FOREVER  # until other destinations are legal, when all decisions are forgotten
+        elif self._is_full is not None:
+            lasts = min(self._longest, self._policy.hold or self._longest)
         else:
             lasts = self._lasting(signature, None if before is None else before.lasts)
             lasts = min(lasts, self._policy.hold or lasts)
-        return _Entry(shares, lasts, lasts, {} if before is None else before.owed)
+        owed = {} if before is None else before.owed
+        return _Entry(shares, lasts, lasts, owed, self._policy.hold is not None, self._policy.coarse)
+
+    def _with_room(self, entry: _Entry) -> _Entry:
+        """Leave out modules that take no more tuples."""
+        assert self._is_full is not None
+        left = [(destination, share) for destination, share in entry.shares if not self._is_full(destination)]
+        whole = sum(share for _, share in left)
+        shares = [(destination, share / whole if whole else 1 / len(left)) for destination, share in left]
+        return replace(entry, shares=shares)
 
     def _checked(self, signature: Signature, candidates: list[Candidate]) -> list[tuple[Destination, float]]:
         """Ask the policy and check its answer."""
@@ -124,13 +161,19 @@ class RoutingTable:
 
 
 def _bounds(entry: _Entry, size: int) -> list[int]:
-    """Cut ``size`` tuples so that every destination gets its share in the long run."""
+    """Cut ``size`` tuples so that every destination gets its share in the long run.
+
+    A piece costs the eddy the same whatever its size, so a small share waits until it makes a piece.
+    """
+    tuples, share_of_all = _COARSE if entry.coarse else _PIECE
+    least = min(tuples, size * share_of_all)
     bounds = []
     given = 0
     for i, (destination, share) in enumerate(entry.shares):
         owed = entry.owed.get(destination, 0.0) + share * size
         last = i == len(entry.shares) - 1
         count = size - given if last else min(size - given, max(0, round(owed)))
+        count = 0 if not last and count < least else count
         entry.owed[destination] = owed - count
         given += count
         bounds.append(given)

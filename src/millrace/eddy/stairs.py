@@ -7,11 +7,12 @@ what earlier decisions put into them (EddyJoins; Avnur & Hellerstein 2000).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from millrace.eddy.appraisal import Appraiser
+from millrace.eddy.appraisal import FOUND, MOVED, REPLACED, Appraiser, gain
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.forecast import Forecast
 from millrace.eddy.index_joins import IndexJoins
@@ -73,6 +74,7 @@ class StairState:
         self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
         sizes = [r.rows or 0 for r in spec.relations]
         self.forecast = Forecast(spec, graph, self.stems, window)
+        self._migrating = self.forecast.apart()
         leaves, barred, make = 0, frozenset[int](), {}
         if index_joins is not None and index_joins.inner:
             migration = None
@@ -95,13 +97,15 @@ class StairState:
             self.stairs.storing = LongLiving(windows, lambda: self._watermark)
         self._latest: dict[int, int] = {}
         self._serial = 0
+        self._changed = False
+        self._worked = 0
         self._places: Places | None = None
         self._trees: tuple[JoinTree, ...] | None = None
         self._window = window
         self._looked = 0
         self._patience = window
         self._next_look, self._looked_at = 0, -1
-        self._appraiser = Appraiser(self.stairs, self.stems, Matching(graph), self.forecast)
+        self._appraiser = Appraiser(self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of)
 
     # Routing
 
@@ -125,16 +129,23 @@ class StairState:
             return Outlook(name, 1.0, 1.0)
         return Outlook(name, self.forecast.fan(near, far), self.forecast.cumulative(tree, edge, span))
 
+    def due(self, destination: Destination, batch: TupleBatch) -> float | None:
+        """Return until when an index join has to wait for its index."""
+        join = self.stairs.joins[destination.target] if destination.action == "join" else None
+        return join.due(batch) if isinstance(join, IndexJoin) else None
+
     def start(self, destination: Destination, batch: TupleBatch) -> StairProbe:
         """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
         if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
             self.forecast.add(batch)
+        self._worked += 2 * batch.size  # it is inserted, and it probes
         return self.stairs.route(destination.target, batch)
 
     def matches(self, destination: Destination, probe: StairProbe, limit: int) -> TupleBatch:
         """Return the next matches."""
         join = self.stairs.joins[destination.target]
         found = join.matches(probe, limit)
+        self._worked += found.size
         far = self._spec.aliases[self.stairs.tree.far(destination.target, probe.batch.signature.span)]
         return found.walked(far)
 
@@ -145,6 +156,8 @@ class StairState:
         """When a relation has ended, let go of what only it would have looked for."""
         if self.stems[relation].complete:
             self.stairs.close()
+        elif not self.forecast.arrived[relation]:
+            self.forecast.miss(relation)
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
         """Note where most tuples of a span go from now on."""
@@ -152,8 +165,8 @@ class StairState:
         if destination.action == "join" and share >= 1 / 2:
             span = signature.span
             if self._latest.get(span) != destination.target:
+                self._changed = self._changed or span in self._latest
                 self._latest[span] = destination.target
-                self._serial += 1
                 self._places = None
 
     def edge_of(self, span: int) -> int:
@@ -165,7 +178,8 @@ class StairState:
             return latest
         if len(border) == 1:
             return border[0]
-        return min(border, key=lambda edge: (self.forecast.cumulative(self.stairs.tree, edge, span), edge))
+        tree, forecast = self.stairs.tree, self._migrating
+        return min(border, key=lambda edge: (forecast.cumulative(tree, edge, span), edge))
 
     # Moving
 
@@ -221,6 +235,9 @@ class StairState:
         self._note_peak()
         if self._migration is None:
             return False
+        # Decisions for several spans that change together are one change.
+        self._serial += self._changed
+        self._changed = False
         switched = self._replant()
         self._follow(self._migration)
         return switched
@@ -241,19 +258,27 @@ class StairState:
         wrong = list(misplaced(self.stairs, self._places))
         if not wrong:
             self.stairs.loose = False
-            return
         lazy = self.stairs.storing is not None
         if lazy:
             wrong = list(misplaced(self.stairs, self._places, lazy=True))
-        if not wrong or self._footprint == "base":
+        if self._footprint == "base":
             return
         if not policy.weighs:
             everything = sum(one.tuples for one in wrong)
+            if not wrong:
+                return
             most = policy.allowance(self._change(everything, 0.0, 0.0))
             settle(self.stairs, self.edge_of, self._places, most, lazy=lazy)
             return
+        self._follow_worthy(policy, wrong)
+
+    def _follow_worthy(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> None:
+        """Promote the slices of misplaced sections that are worth it, and those of settled ones."""
         # A demotion alone spares nothing; those that a promotion needs come with it.
-        appraised = [a for one in wrong if one.place != one.edge for a in self._appraiser.appraise(one)]
+        wrong = [one for one in wrong if one.place != one.edge]
+        appraised = [a for one in wrong for a in self._appraiser.appraise(one)]
+        for places in self._undecided(wrong):
+            appraised += max([self._appraiser.appraise(one) for one in places], key=gain)
         worthy = sorted((a for a in appraised if a.saving > a.cost), key=lambda a: a.cost / a.saving)
         if not worthy:
             return
@@ -276,6 +301,27 @@ class StairState:
             present = found.present(positions)
             left = positions if present is None else positions[present]
             self.stairs.promote(section.edge, section.owner, section.signature, section.place, left)
+            self._latest[section.signature.span] = section.place
+            self._places = None
+            self._next_look = 0  # what they have become may be worth another move
+
+    def _undecided(self, wrong: Sequence[Misplaced]) -> Iterator[list[Misplaced]]:
+        """Yield the other joins of sections of spans that routing decides nothing about any more.
+
+        When the relations of a span have ended, no tuple of it comes to be routed; the last decision, maybe
+        made before the others had begun, would stand for good. What is right for its stored tuples is left
+        to appraisal then: each of the joins at their border is a place for them.
+        """
+        known = {(one.edge, one.owner, one.signature) for one in wrong}
+        for edge, stair in self.stairs.stairs():
+            for signature, section in stair.sections.items():
+                ended = all(s.complete for s in self.stems if signature.span >> s.number & 1)
+                if not ended or not section.live or (edge, stair.owner, signature) in known:
+                    continue
+                others = [via for via in self.stairs.tree.border(signature.span) if via != edge]
+                if others:
+                    one = Misplaced(edge, stair.owner, signature, section.live, signature.span, edge)
+                    yield [replace(one, place=via) for via in others]
 
     def _section(self, wrong: Misplaced) -> Section | None:
         return self.stairs.joins[wrong.edge].stairs[wrong.owner].sections.get(wrong.signature)
@@ -288,6 +334,10 @@ class StairState:
             arrived=sum(self.forecast.arrived),
             remaining=sum(self.forecast.remaining(r) for r in range(len(self.stems))),
             decision=self._serial,
+            guessed=any(self._spec.relations[s.number].rows is None for s in self.stems if not s.complete),
+            worked=self._worked,
+            spent=FOUND * self.stairs.recomputed
+            + sum(MOVED * stair.promoted + REPLACED * stair.demoted for _, stair in self.stairs.stairs()),
         )
 
     def _replant(self) -> bool:

@@ -58,6 +58,13 @@ class JoinState(Protocol):
     def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
         """Return what is known of a join; ``alone``: it is the only legal destination."""
 
+    def due(self, destination: Destination, batch: TupleBatch) -> float | None:
+        """Ask for what a join needs from elsewhere before it can take a batch.
+
+        Returns:
+            Until when it has to wait, at least, in seconds of the clock; None when it can take the batch.
+        """
+
     def start(self, destination: Destination, batch: TupleBatch) -> Any:
         """Begin to join a batch; a probe with ``batch``, ``is_new`` and ``is_done``."""
 

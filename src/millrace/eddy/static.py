@@ -265,6 +265,7 @@ class StaticPlan:
     def _book(
         self, batch: TupleBatch, destination: Destination, tuples_in: int, tuples_out: int, began: float
     ) -> None:
+        self._clock.spend(destination, tuples_in, tuples_out)
         seconds = self._clock.now() - began
         self._books.visit(batch.signature, destination, tuples_in, tuples_out, seconds)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.partial import joined
 from millrace.eddy.paths import Paths
@@ -65,6 +67,10 @@ class SteMs:
             return Outlook(name, 1.0)
         return Outlook(name, self.stems[destination.target].expected_matches(signature))
 
+    def due(self, destination: Destination, batch: TupleBatch) -> float | None:
+        """Never wait: what SteMs do not have is asked for by lookups."""
+        return None
+
     def start(self, destination: Destination, batch: TupleBatch) -> Probe:
         """Begin to probe a SteM."""
         return self.stems[destination.target].start(batch)
@@ -77,7 +83,7 @@ class SteMs:
         """Bounce probe tuples back that some matches may be missing for (SteM BounceBack).
 
         What a scan will bring finds the tuples in their own SteMs, if all of their components are
-        there. Preferred tuples are bounced all the same where an index can be asked (section 4.1).
+        there. They are bounced all the same where an index can be asked, which may be sooner (section 4.3).
         """
         relation, signature = destination.target, probe.batch.signature
         stem = self.stems[relation]
@@ -85,11 +91,14 @@ class SteMs:
             return
         waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
         lookups = self._paths.bound(signature.span, relation, self._graph)
-        asks = not any(signature.asked >> i & 1 for i in lookups)
-        asks = asks and bool(lookups) and (signature.preferred or not stem.base.scanned)
+        asks = bool(lookups) and not any(signature.asked >> i & 1 for i in lookups)
+        if waits and stem.base.scanned and not signature.preferred:
+            asks = False
         if not waits and not asks:
             return
-        missing = stem.missing(probe.batch)
+        # Where a scan returns matches too, it is asked later which of them are missing.
+        scanned = stem.base.scanned and not waits
+        missing = np.arange(probe.batch.size) if scanned else stem.missing(probe.batch)
         if not len(missing):
             return
         batch = probe.batch if len(missing) == probe.batch.size else probe.batch.take(missing)

@@ -44,11 +44,15 @@ class LookupIndex:
         loop: Where requests run; shared by the lookups of a task.
         connect: Joins the limits of its job.
         clock: What waiting is measured by.
+
+    Attributes:
+        at_once: Bindings that are looked up at the same time, at most.
     """
 
     def __init__(self, spec: IndexSpec, keep: Keep, loop: Loop, connect: Connect, clock: Clock) -> None:
         self.name = spec.name
         self.columns = spec.columns
+        self.at_once = spec.source.terms.max_in_flight * spec.source.terms.batch
         self._spec = spec
         self._keep = keep
         self._loop = loop

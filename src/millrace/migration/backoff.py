@@ -11,11 +11,13 @@ from millrace.migration.weighing import Weighing
 
 
 class Backoff(MigrationPolicy):
-    """Moves everything at once when it is worth it."""
+    """Moves everything that is worth moving, at once."""
+
+    weighs = True
 
     def __init__(self) -> None:
         self._weighing = Weighing()
 
     def allowance(self, change: Change) -> int:
-        """Return all of the tuples or 0."""
-        return change.tuples if self._weighing.is_worth_it(change) else 0
+        """Return all of the tuples, as far as the budget goes, or 0."""
+        return self._weighing.affordable(change)

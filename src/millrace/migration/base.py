@@ -6,6 +6,7 @@ before more of them do, as long as some stored tuples are not where present rout
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -16,12 +17,15 @@ class Change:
 
     Attributes:
         tuples: How many.
-        cost: Expected insertions and probe results that moving all of them takes.
-        saving: Expected intermediate tuples, insertions and matches, that having moved them spares until
-            the sources end; may be negative.
+        cost: Expected operations (insertions, probes, matches) that moving all of them takes.
+        saving: Expected operations that having moved them spares until the sources end; may be negative.
         arrived: Source tuples that have arrived so far.
         remaining: Expected source tuples still to come, an estimate; 0.0 if there are known to be none.
         decision: Serial number of the change of routing that asks for the move.
+        worked: Operations that routing has taken so far.
+        spent: Operations that moves have taken so far.
+        guessed: Whether the size of some relation that is still coming is not known, so that ``remaining``
+            and ``saving`` only go by what has arrived.
     """
 
     tuples: int
@@ -30,6 +34,9 @@ class Change:
     arrived: int
     remaining: float
     decision: int
+    worked: float = math.inf
+    spent: float = 0.0
+    guessed: bool = False
 
 
 class MigrationPolicy(ABC):

@@ -34,4 +34,4 @@ class Staged(MigrationPolicy):
         if change.decision != self._decision:
             most = min(most, change.arrived // FIRST)
         self._asked, self._decision = change.arrived, change.decision
-        return min(change.tuples, max(1, most)) if self._weighing.is_worth_it(change) else 0
+        return self._weighing.affordable(change, max(1, most))

@@ -98,6 +98,8 @@ class IndexJoin(BinaryJoin):
         self._clock = clock
         self._built = built
         self._known = BindingSet(path.keys)
+        self._asking: TupleBatch | None = None
+        self._since = 0.0
 
     def route(
         self,
@@ -126,23 +128,48 @@ class IndexJoin(BinaryJoin):
             self._fetch(batch)
         return self.dual(near).start(batch, near.codes(batch), skip)
 
+    def due(self, batch: TupleBatch) -> float | None:
+        """Ask for what outer tuples bind, without waiting for it; to be called until it has been answered.
+
+        Returns:
+            None once :meth:`route` need not wait for these tuples; before that, when to call again.
+
+        Raises:
+            ExecutionError: As for :meth:`route`.
+        """
+        index = self._path.index
+        if self._asking is not batch:
+            fresh = self._unknown(batch)
+            self.asked += fresh.num_rows
+            self.hits += batch.size - fresh.num_rows
+            self._asking, self._since = batch, self._clock.now()
+            if fresh.num_rows:
+                index.submit(fresh)
+        for answer in index.poll() if index.pending else ():
+            rows = checked(index.name, self._schema, answer.rows)
+            self._keep(agreeing(rows, answer.bindings, self._path.keys))
+        now = self._clock.now()
+        if not index.pending:
+            self.seconds += now - self._since
+            self._since = now
+            return None
+        due = index.due()
+        if due == math.inf:
+            raise ExecutionError(
+                f"index {index.name!r} will never answer {index.pending} of the "
+                f"bindings that {self.name} waits for; expected an answer to each; give the relation another "
+                "source, or use architecture='stems' if it has another one"
+            )
+        return now + _POLLED if due is None else due
+
     def _fetch(self, batch: TupleBatch) -> None:
-        """Return when everything that the tuples bind has been answered."""
-        fresh = self._unknown(batch)
-        self.asked += fresh.num_rows
-        self.hits += batch.size - fresh.num_rows
-        if not fresh.num_rows:
-            return
-        index, began = self._path.index, self._clock.now()
-        index.submit(fresh)
-        while True:
-            for answer in index.poll():
-                rows = checked(index.name, self._schema, answer.rows)
-                self._keep(agreeing(rows, answer.bindings, self._path.keys))
-            if not index.pending:
-                break
-            self._wait()
-        self.seconds += self._clock.now() - began
+        """Return when everything that the tuples bind has been answered; the eddy stands still."""
+        while (due := self.due(batch)) is not None:
+            seconds = max(0.0, due - self._clock.now())
+            if isinstance(self._clock, VirtualClock) and self._path.index.due() is not None:
+                self._clock.advance(seconds)
+            else:
+                threading.Event().wait(min(seconds, _LONGEST))
 
     def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
         """Return the bindings of tuples that the index was not asked for yet, each once."""
@@ -160,20 +187,6 @@ class IndexJoin(BinaryJoin):
         self.stairs[number].insert(built)
         if self._built is not None:
             self._built(built)
-
-    def _wait(self) -> None:
-        """Let time pass until the index may have an answer; the eddy stands still."""
-        due, now = self._path.index.due(), self._clock.now()
-        if due == math.inf:
-            raise ExecutionError(
-                f"index {self._path.index.name!r} will never answer {self._path.index.pending} of the "
-                f"bindings that {self.name} waits for; expected an answer to each; give the relation another "
-                "source, or use architecture='stems' if it has another one"
-            )
-        if due is not None and isinstance(self._clock, VirtualClock):
-            self._clock.advance(max(0.0, due - now))
-            return
-        threading.Event().wait(min(max(_POLLED if due is None else due - now, 0.0), _LONGEST))
 
     def figures(self) -> ModuleFigures:
         """Return the lookups: tuples in, tuples the index returned, and as calls the bindings asked for.

@@ -47,6 +47,8 @@ class Candidate:
             of the destination ``("select", i)``.
         cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
             through that join, estimated from samples of keys; None for what is no join.
+        tickets: Where modules have input queues: tuples that the module was given, whatever their signature
+            and those that still wait included, less those that it returned. None where modules work at once.
     """
 
     destination: Destination
@@ -56,6 +58,7 @@ class Candidate:
     overall: Account | None = None
     profile: Profile | None = None
     cumulative: float | None = None
+    tickets: int | None = None
 
     @property
     def measured(self) -> Account:
@@ -98,9 +101,11 @@ class Policy(ABC):
 
     Attributes:
         hold: For at most how many tuples the choice just made is to hold; None leaves that to the eddy.
+        coarse: Whether small shares of that choice may wait until they make large pieces of a batch.
     """
 
     hold: int | None = None
+    coarse: bool = False
 
     @abstractmethod
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
@@ -145,6 +150,8 @@ class LearningPolicy(Policy):
         are made on little knowledge are kept for few tuples.
         """
         candidates = modules_of(candidates)
+        # Predicates show on all tuples that reach them what they are; only joins have to be tried for that.
+        self.coarse = all(c.destination.action == "select" for c in candidates)
         building = next((c for c in candidates if c.destination.action == "build"), None)
         if building is not None:
             return ((self._before_building(building, candidates).destination, 1.0),)

@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.policies.base import Candidate, Policy, Shares, modules_of, proportional
+from millrace.statistics import Account
 from millrace.tuples import Signature
 
 LEAST_SHARE = 1 / 64
 """Share that a module without tickets gets, so that it may still earn some."""
+
+
+def tickets_of(candidate: Candidate, account: Account) -> int:
+    """Return a module's tickets: counted where it has an input queue, by the books where it works at once."""
+    return account.tuples_in - account.tuples_out if candidate.tickets is None else candidate.tickets
 
 
 class Lottery(Policy):
@@ -22,5 +28,5 @@ class Lottery(Policy):
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return shares proportional to tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
-        tickets = [max(0, c.measured.tuples_in - c.measured.tuples_out) for c in candidates]
+        tickets = [max(0, tickets_of(c, c.measured)) for c in candidates]
         return proportional(candidates, tickets, LEAST_SHARE)

@@ -1,8 +1,8 @@
 """Back-pressure: tuples go to modules as fast as each of them takes them.
 
-The naive eddy of Avnur & Hellerstein 2000, section 4.1: there, full input queues turn tuples away
-from slow modules; here, where a module answers at once, each gets its part of the tuples. It learns costs
-and is blind to selectivity.
+The naive eddy of Avnur & Hellerstein 2000, section 4.1. Where modules have input queues, full ones turn
+tuples away from slow modules, and the policy has nothing to do but to treat all others alike. Where a module
+works at once, each gets its part of the tuples. It learns costs and is blind to selectivity.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ _FASTEST = 1e-9
 
 
 class Naive(Policy):
-    """Shares tuples in proportion to the modules' speed."""
+    """Shares tuples in proportion to the modules' speed, or evenly where queues see to that."""
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return shares proportional to tuples per second; a module not yet tried counts as the fastest."""
         candidates = modules_of(candidates)
+        if any(c.tickets is not None for c in candidates):
+            return proportional(candidates, [1.0] * len(candidates))
         accounts = [c.measured for c in candidates]
         known = [max(a.cost, _FASTEST) for a in accounts if a.recent_in]
         fastest = min(known, default=1.0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from millrace.modules import Destination
 from millrace.policies.base import Candidate, Policy, Shares, modules_of, proportional
-from millrace.policies.lottery import LEAST_SHARE
+from millrace.policies.lottery import LEAST_SHARE, tickets_of
 from millrace.tuples import Signature
 
 _WINDOW = 512
@@ -21,7 +21,7 @@ _WINDOW = 512
 
 @dataclass
 class _Window:
-    """Totals (tuples in, tuples out) at the window's start, and the tickets of the window before."""
+    """Totals (tuples in, tickets) at the window's start, and the tickets of the window before."""
 
     began: dict[Destination, tuple[int, int]] = field(default_factory=dict)
     banked: dict[Destination, int] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class WindowedLottery(Policy):
         """Return shares proportional to banked tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
         window = self._windows.setdefault(signature, _Window())
-        totals = {c.destination: (c.account.tuples_in, c.account.tuples_out) for c in candidates}
+        totals = {c.destination: (c.account.tuples_in, tickets_of(c, c.account)) for c in candidates}
         taken, escrow = 0, {}
-        for destination, (tuples_in, tuples_out) in totals.items():
-            in_before, out_before = window.began.setdefault(destination, (0, 0))
+        for destination, (tuples_in, earned) in totals.items():
+            in_before, earned_before = window.began.setdefault(destination, (0, 0))
             taken += tuples_in - in_before
-            escrow[destination] = max(0, tuples_in - in_before - tuples_out + out_before)
+            escrow[destination] = max(0, earned - earned_before)
         if taken >= _WINDOW:
             window.began, window.banked = totals, escrow
         tickets = window.banked or escrow  # the first window buys with what it has

@@ -1,0 +1,158 @@
+"""Predicates of declared cost and outcome, met in the order that a policy finds, on the virtual clock.
+
+The eddy, its selections and its policies are those of production. A predicate's function looks its answer up
+and moves the clock by what it declares to cost; nothing else takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import VirtualClock
+from millrace.eddy.runs import run_of
+from millrace.errors import ExecutionError
+from millrace.experiments.experiment import Curve
+from millrace.expressions import Call, Column, ColumnRef
+from millrace.options import Options
+from millrace.predicates import PredicateSpec
+from millrace.spec import JoinSpec, RelationSpec
+
+MICRO = 1e-6
+_SCHEMA = pa.schema([("id", pa.int64())])
+
+Outcomes = np.ndarray[Any, np.dtype[np.bool_]]
+"""Which tuple passes which predicate, shape ``(tuples, predicates)``."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run took.
+
+    Attributes:
+        tuples: Tuples that had arrived, at some moments.
+        seconds: Of the virtual clock at those moments.
+    """
+
+    tuples: Sequence[int]
+    seconds: Sequence[float]
+
+    @property
+    def total(self) -> float:
+        """Seconds in all."""
+        return self.seconds[-1]
+
+    def curve(self, name: str) -> Curve:
+        """Return seconds over tuples."""
+        return Curve(name, self.tuples, self.seconds)
+
+    def rate(self, name: str) -> Curve:
+        """Return microseconds per tuple between two moments, over the tuples at the second one."""
+        steps = zip(pairwise(self.tuples), pairwise(self.seconds), strict=True)
+        return Curve(name, self.tuples[1:], [(t - s) / (n - m) / MICRO for (m, n), (s, t) in steps])
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A predicate: whether each tuple passes is known, and asking takes time."""
+
+    passing: Outcomes
+    seconds: float
+    clock: VirtualClock
+
+    def __call__(self, ids: pa.Array) -> pa.Array:
+        self.clock.advance(len(ids) * self.seconds)
+        return pa.array(self.passing[ids.to_numpy()])
+
+
+def filtered(
+    outcomes: Outcomes,
+    costs: Sequence[float],
+    batch: int,
+    *,
+    policy: str | None = None,
+    order: Sequence[int] | None = None,
+    seed: int = 0,
+) -> Work:
+    """Run all tuples through all predicates.
+
+    Args:
+        outcomes: Of the predicates.
+        costs: Seconds a call, by predicate.
+        batch: Tuples that arrive together.
+        policy: Of the eddy.
+        order: A static plan's, in place of an eddy; as written by default.
+        seed: Of the policy's random choices.
+
+    Raises:
+        ExecutionError: The tuples that came through are not those that pass every predicate.
+    """
+    clock = VirtualClock()
+    argument = (Column(ColumnRef("t", "id")),)
+    calls = [
+        Call(PredicateSpec(f"p{i + 1}", Judge(outcomes[:, i], cost, clock), "arrow"), argument)
+        for i, cost in enumerate(costs)
+    ]
+    written = range(len(costs)) if order is None else order
+    count = JoinSpec(
+        (RelationSpec("t", _SCHEMA, rows=len(outcomes)),),
+        residuals=tuple(calls[i] for i in written),
+        count_only=True,
+    )
+    tuples, seconds = [0], [0.0]
+
+    def arriving() -> Iterator[pa.RecordBatch]:
+        for low in range(0, len(outcomes), batch):
+            ids = np.arange(low, min(low + batch, len(outcomes)))
+            yield pa.record_batch([pa.array(ids)], schema=_SCHEMA)
+            # Asked for more: what came before has been worked off.
+            tuples.append(int(ids[-1]) + 1)
+            seconds.append(clock.now())
+
+    options = Options(
+        architecture="stems" if order is None else "static", policy=policy, batch_size=batch, seed=seed
+    )
+    run = run_of(count, {"t": arriving()}, options, clock=clock)
+    kept = sum(result.column(0)[0].as_py() for result in run.run())
+    if kept != (expected := int(outcomes.all(axis=1).sum())):
+        raise ExecutionError(f"{policy or order} kept {kept} tuples, expected {expected}")
+    return Work(tuples, seconds)
+
+
+def cost(outcomes: Outcomes, costs: Sequence[float], order: Sequence[int]) -> float:
+    """Return the seconds that all tuples take in one order."""
+    left = np.ones(len(outcomes), bool)
+    seconds = 0.0
+    for i in order:
+        seconds += float(left.sum()) * costs[i]
+        left &= outcomes[:, i]
+    return seconds
+
+
+def best(outcomes: Outcomes, costs: Sequence[float]) -> tuple[int, ...]:
+    """Return the order of the least cost, by trying all of them."""
+    return min(permutations(range(len(costs))), key=lambda order: cost(outcomes, costs, order))
+
+
+def oracle(outcomes: Outcomes, costs: Sequence[float], batch: int, changes: Sequence[int] = ()) -> Work:
+    """Return what the best order of each phase would take, given the truth.
+
+    Args:
+        outcomes: Of the predicates.
+        costs: Seconds a call, by predicate.
+        batch: Tuples between two moments.
+        changes: Tuples at which a new phase begins; they begin batches.
+    """
+    tuples, seconds = [0], [0.0]
+    for low, high in pairwise((0, *changes, len(outcomes))):
+        order = best(outcomes[low:high], costs)
+        for start in range(low, high, batch):
+            end = min(start + batch, high)
+            tuples.append(end)
+            seconds.append(seconds[-1] + cost(outcomes[start:end], costs, order))
+    return Work(tuples, seconds)

@@ -1,0 +1,246 @@
+"""What an experiment is: its claim, its parameters, and what a run of it gives back.
+
+An experiment reproduces one figure of a paper. Its run returns the figure as curves, and checks that tell
+whether the claim's shape is there; it never prints, draws or writes. *Ablated*, the same experiment runs with
+the mechanism that it is about replaced by its absence, and a check of it must fail: that shows that the check
+looks at the mechanism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from millrace.errors import OptionError, near
+
+Kind = Literal["line", "steps", "bars", "points"]
+KINDS: tuple[Kind, ...] = ("line", "steps", "bars", "points")
+MAX_SEED = 2**32 - 1
+
+
+def _no_progress(_share: float) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that a run may be given.
+
+    Attributes:
+        name: As in ``--set name=value``.
+        default: The paper's, where it says. A whole number here asks for whole numbers.
+        low: Smallest value allowed.
+        high: Largest value allowed.
+        unit: Of the value, such as ``tuples``; empty for none.
+        meaning: In a few words.
+    """
+
+    name: str
+    default: float
+    low: float
+    high: float
+    unit: str
+    meaning: str
+
+    def __post_init__(self) -> None:
+        self.check(self.default)
+
+    def check(self, value: float) -> float:
+        """Return the value, as a whole number where the default is one.
+
+        Raises:
+            OptionError: It is out of range, or has a fraction and may not.
+        """
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise OptionError(f"{self.name} is {value!r}: expected {self.expected}")
+        whole = isinstance(self.default, int)
+        if not self.low <= value <= self.high or (whole and value != int(value)):
+            raise OptionError(f"{self.name} is {value:,g}: expected {self.expected}")
+        return int(value) if whole else float(value)
+
+    @property
+    def expected(self) -> str:
+        """What a value may be, in words."""
+        kind = "a whole number" if isinstance(self.default, int) else "a number"
+        return f"{kind} from {self.low:,g} to {self.high:,g}{f' {self.unit}' if self.unit else ''}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one run is given.
+
+    Attributes:
+        seed: Of all random numbers of the run.
+        values: By parameter name.
+        ablated: Run without the mechanism that the experiment is about.
+        progress: Takes the share that is done, 0 to 1; may be called as often as wanted.
+    """
+
+    seed: int
+    values: Mapping[str, float]
+    ablated: bool = False
+    progress: Callable[[float], None] = _no_progress
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    def whole(self, name: str) -> int:
+        """Return the value of a parameter that is a whole number."""
+        return int(self.values[name])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a panel: ``y`` over ``x``, which are equally long."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+    def __post_init__(self) -> None:
+        # Plain numbers: outcomes travel between processes and into JSON.
+        object.__setattr__(self, "x", tuple(float(value) for value in self.x))
+        object.__setattr__(self, "y", tuple(float(value) for value in self.y))
+        if len(self.x) != len(self.y):
+            raise ValueError(f"curve {self.name!r} has {len(self.x)} x and {len(self.y)} y")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        title: Of the panel.
+        x_label: With its unit.
+        y_label: With its unit.
+        curves: With names for the legend.
+        kind: How the curves are drawn; ``steps`` keeps a value until the next x, ``bars`` stand side by side.
+        x_log: Logarithmic x.
+        y_log: Logarithmic y.
+        x_names: Names of x = 0, 1, 2, … in place of numbers, such as those of queries.
+        marks: Moments to point out on the x axis, each a place and a few words.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    kind: Kind = "line"
+    x_log: bool = False
+    y_log: bool = False
+    x_names: Sequence[str] = ()
+    marks: Sequence[tuple[float, str]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("curves", "x_names", "marks"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.kind not in KINDS:
+            raise ValueError(f"panel {self.title!r} is of kind {self.kind!r}: {near(self.kind, KINDS)}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One statement about a run.
+
+    Attributes:
+        claim: What ought to be, in words.
+        holds: Whether it is.
+        measured: What was found, in words with numbers.
+    """
+
+    claim: str
+    holds: bool
+    measured: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "holds", bool(self.holds))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run found.
+
+    Attributes:
+        panels: The figure.
+        figures: Named numbers, for ``--json``.
+        checks: Of the claim's shape.
+    """
+
+    panels: Sequence[Panel]
+    figures: Mapping[str, float]
+    checks: Sequence[Check]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "panels", tuple(self.panels))
+        object.__setattr__(self, "checks", tuple(self.checks))
+        object.__setattr__(self, "figures", {name: float(value) for name, value in self.figures.items()})
+        if not self.checks:
+            raise ValueError("a run that checks nothing shows nothing")
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure of a paper, or what goes beyond it.
+
+    Attributes:
+        id: Such as ``eddies-fig4``.
+        title: A few words.
+        source: The paper, its section and figure.
+        claim: What the figure shows, one or two sentences; the caption.
+        mechanism: What is switched off when the run is ablated, and what stands in its place.
+        parameters: Numbers that may be changed.
+        run: Does it; a function at the top of a module, so that other processes find it.
+        wall: Measures real time, so its figures are the machine's.
+    """
+
+    id: str
+    title: str
+    source: str
+    claim: str
+    mechanism: str
+    parameters: tuple[Parameter, ...]
+    run: Callable[[Settings], Outcome]
+    wall: bool = False
+
+    def settings(
+        self,
+        seed: int = 0,
+        overrides: Mapping[str, float] | None = None,
+        ablated: bool = False,  # noqa: FBT001, FBT002
+        progress: Callable[[float], None] = _no_progress,
+    ) -> Settings:
+        """Return checked settings: the defaults but for ``overrides``.
+
+        Raises:
+            OptionError: The seed is no whole number from 0 on, a parameter is unknown or out of its range.
+        """
+        if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+            raise OptionError(f"seed is {seed!r}: expected a whole number from 0 to {MAX_SEED:,}")
+        values = {parameter.name: parameter.check(parameter.default) for parameter in self.parameters}
+        known = {parameter.name: parameter for parameter in self.parameters}
+        for name, value in (overrides or {}).items():
+            if name not in known:
+                raise OptionError(f"{self.id} has no parameter {name!r}: {near(name, known)}")
+            try:
+                values[name] = known[name].check(value)
+            except OptionError as error:
+                raise OptionError(f"{self.id}: {error}") from None
+        return Settings(seed, values, ablated, progress)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``list --json`` tells of it."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "source": self.source,
+            "claim": self.claim,
+            "mechanism": self.mechanism,
+            "wall": self.wall,
+        }

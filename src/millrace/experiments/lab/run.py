@@ -1,0 +1,49 @@
+"""Runs: an eddy taken to its end on the virtual clock, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millrace.clock import VirtualClock
+from millrace.eddy import Eddy
+from millrace.figures import CellFigures
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended.
+
+    Attributes:
+        seconds: Of the virtual clock.
+        rows: Of the result.
+        figures: The eddy's own.
+    """
+
+    seconds: float
+    rows: int
+    figures: CellFigures
+
+    def share(self, alias: str, first: str) -> float:
+        """Return the share of a relation's tuples that went to one module before all others."""
+        return share_of(self.figures, alias, first)
+
+
+def finish(eddy: Eddy, clock: VirtualClock) -> Finished:
+    """Run an eddy, whose block counts its rows, to its end."""
+    began = clock.now()
+    rows = sum(row for batch in eddy.run() for row in batch.column(0).to_pylist())
+    return Finished(clock.now() - began, rows, eddy.figures())
+
+
+def share_of(figures: CellFigures, alias: str, first: str) -> float:
+    """Return the share of a relation's tuples so far that went to one module before all others."""
+    began = list(_began(figures, alias))
+    return sum(count for module, count in began if module == first) / max(1, sum(c for _, c in began))
+
+
+def _began(figures: CellFigures, alias: str) -> Iterator[tuple[str, int]]:
+    for order, count in figures.orders:
+        steps = order.split(" → ")
+        if steps[0] == alias and len(steps) > 1:
+            yield steps[1], count

@@ -1,0 +1,217 @@
+"""An eddy against one static plan, for reoptimization every 1, 10, 100 and 1000 tuples.
+
+Deshpande 2004 routes single tuples and renews decisions every X of them. Millrace routes batches: to renew
+decisions every X tuples for small X, its batches have X tuples, and so have those of the static plan beside
+it. Where batches are larger than X, decisions are renewed with every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.eddy.access import Access
+from millrace.eddy.runs import run_of
+from millrace.errors import ExecutionError
+from millrace.experiments.experiment import Check, Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.overheads.measure import medians
+from millrace.options import Options
+from millrace.spec import JoinSpec
+
+EVERY = (1, 10, 100, 1000)
+"""X: tuples after which routing decisions are renewed."""
+
+LARGE = EVERY[-1]
+_BATCHES = 20
+_FEWEST = 50
+"""Small batches take long, so that with them a run takes fewer tuples: so many batches, or so many tuples."""
+
+BATCHED = (100, 1000)
+"""X where batches have 1000 tuples: for smaller ones decisions are renewed with every batch all the same."""
+
+_GAIN = 10
+
+ROUNDS = Parameter("rounds", 5, 3, 100, "", "measurements of each side")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query of the paper's figure 4. Each tuple of its first table becomes one result.
+
+    Attributes:
+        name: As in the paper.
+        spec: The block.
+        tables: By alias; those that are asked by index are not among them.
+        architecture: Of the eddy.
+        policy: Of the eddy; None for the default.
+        access: Returns access modules, made anew for each run.
+    """
+
+    name: str
+    spec: JoinSpec
+    tables: Mapping[str, pa.Table]
+    architecture: str
+    policy: str | None = None
+    access: Callable[[], Access] = dict
+
+    def side(self, every: int, batch: int, tuples: int, *, static: bool = False) -> Callable[[], None]:
+        """Return what runs it over the first tuples of each table, checking the number of rows.
+
+        Args:
+            every: Tuples after which decisions are renewed.
+            batch: Tuples of a batch.
+            tuples: Of each table.
+            static: By the static plan.
+        """
+        options = Options(
+            architecture="static" if static else self.architecture,
+            policy=None if static else self.policy,
+            batch_size=batch,
+            reoptimize_every=every,
+            online=len(self.spec.relations) > 1,  # symmetric hash joins
+        )
+        cut = {a: table.slice(0, tuples).combine_chunks().to_batches() for a, table in self.tables.items()}
+
+        def run() -> None:
+            sources = {alias: iter(batches) for alias, batches in cut.items()}
+            results = run_of(self.spec, sources, options, access=self.access()).run()
+            count = self.spec.count_only
+            found = sum(batch.column(0)[0].as_py() if count else batch.num_rows for batch in results)
+            if found != tuples:
+                raise ExecutionError(f"{self.name} found {found} rows, expected {tuples}")
+
+        return run
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Seconds of processor time per tuple of the first table of a query.
+
+    Attributes:
+        static: The static plan's with batches of X tuples, by X.
+        eddy: The eddy's with batches of X tuples and decisions every X.
+        batched: The eddy's with batches of 1000 tuples and decisions every X.
+        again: The static plan's with batches of 1000 tuples a second time, the A/A control.
+    """
+
+    static: Mapping[int, float]
+    eddy: Mapping[int, float]
+    batched: Mapping[int, float]
+    again: float
+
+    @property
+    def base(self) -> float:
+        """Seconds of the static plan with large batches; both of its sides count, being the same thing."""
+        return (self.static[LARGE] + self.again) / 2
+
+    def ratio(self, every: int) -> float:
+        """Return the eddy's time over the static plan's with batches of the same size."""
+        return self.eddy[every] / (self.base if every == LARGE else self.static[every])
+
+    def curves(self, name: str) -> Iterator[Curve]:
+        """Yield what the paper's figure shows of a query."""
+        yield Curve(name, EVERY, [self.ratio(x) for x in EVERY])
+
+    def micros(self) -> tuple[Curve, Curve]:
+        """Return microseconds per tuple of a table, of the static plan and of the eddy."""
+        return (
+            Curve("static plan", EVERY, [1e6 * self.static[x] for x in EVERY]),
+            Curve("eddy", EVERY, [1e6 * self.eddy[x] for x in EVERY]),
+        )
+
+
+def sweep(query: Query, settings: Settings, progress: Callable[[float], None]) -> Swept:
+    """Measure a query; ablated, the eddy decides for every tuple of its own, whatever X is."""
+    tuples = len(next(iter(query.tables.values())))
+    sizes = {"again": tuples}
+    sides = {"again": query.side(LARGE, LARGE, tuples, static=True)}
+    for x in EVERY:
+        size = tuples if x == LARGE else min(tuples, max(_FEWEST, _BATCHES * x))
+        sides[f"static {x}"] = query.side(x, x, size, static=True)
+        sizes[f"static {x}"] = size
+        routed = {"eddy": (x, x, size)}
+        if x in BATCHED and x != LARGE:
+            routed["batched"] = (x, LARGE, tuples)
+        for name, given in routed.items():
+            every, batch, taken = (1, 1, min(tuples, _FEWEST)) if settings.ablated else given
+            sides[f"{name} {x}"] = query.side(every, batch, taken)
+            sizes[f"{name} {x}"] = taken
+    found = medians(sides, settings.whole("rounds"), progress)
+    seconds = {name: found[name] / max(1, size) for name, size in sizes.items()}
+    return Swept(
+        {x: seconds[f"static {x}"] for x in EVERY},
+        {x: seconds[f"eddy {x}"] for x in EVERY},
+        {x: seconds[f"{'eddy' if x == LARGE else 'batched'} {x}"] for x in BATCHED},
+        seconds["again"],
+    )
+
+
+def panels(swept: Mapping[str, Swept], shown: str) -> tuple[Panel, ...]:
+    """Return the figure: overheads with batches of X tuples and of 1000, and the times of one query."""
+    of = "batches of X tuples, decisions every X"
+    label = "X: tuples between decisions"
+    ratio = "eddy / static plan (processor time)"
+    fixed = [Curve(n, BATCHED, [s.batched[x] / s.base for x in BATCHED]) for n, s in swept.items()]
+    return (
+        Panel(of, label, ratio, [c for n, s in swept.items() for c in s.curves(n)], x_log=True),
+        Panel("batches of 1,000 tuples, decisions every X", label, ratio, fixed, x_log=True),
+        Panel(
+            f"{shown}: {of}",
+            label,
+            "processor time (µs per tuple)",
+            swept[shown].micros(),
+            x_log=True,
+            y_log=True,
+        ),
+    )
+
+
+def figures(swept: Mapping[str, Swept]) -> dict[str, float]:
+    """Return named ratios: at each X, with large batches, and the A/A control."""
+    found: dict[str, float] = {}
+    for name, each in swept.items():
+        found |= {f"{name}_ratio_{x}": each.ratio(x) for x in EVERY}
+        found |= {f"{name}_batched_ratio_{x}": each.batched[x] / each.base for x in BATCHED if x != LARGE}
+        found[f"{name}_aa_ratio"] = each.static[LARGE] / each.again
+    return found
+
+
+def told(ratios: Mapping[str, float]) -> str:
+    """Return ratios by name, in words."""
+    return ", ".join(f"{name}: {ratio:.3f}" for name, ratio in ratios.items())
+
+
+def amortized(swept: Mapping[str, Swept]) -> Check:
+    """Return the check that deciding once for many tuples is what makes an eddy cheap."""
+    gain = min(each.eddy[1] / each.eddy[LARGE] for each in swept.values())
+    return Check(
+        "deciding for every tuple is dear, and amortized over 1,000 tuples a tenth of it or less",
+        gain >= _GAIN,
+        f"a tuple takes {gain:.0f} times as long or more when it is routed alone",
+    )
+
+
+def outcome(swept: Mapping[str, Swept], shown: str, most: float, few: Sequence[str] = ()) -> Outcome:
+    """Return what a figure of joins shows.
+
+    Args:
+        swept: By query.
+        shown: The query whose times are shown.
+        most: Of the eddy's times over the static plan's, with batches of 1000 tuples.
+        few: Queries of fewer tuples than that.
+    """
+    ratios = {name: each.ratio(LARGE) for name, each in swept.items()}
+    return Outcome(
+        panels(swept, shown),
+        {**figures(swept), "worst_ratio": max(ratios.values())},
+        (
+            amortized({name: each for name, each in swept.items() if name not in few}),
+            Check(
+                f"every 1,000 tuples, at most {most:g} times as long as the static plan",
+                max(ratios.values()) <= most,
+                told(ratios),
+            ),
+        ),
+    )

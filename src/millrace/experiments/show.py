@@ -1,0 +1,107 @@
+"""A run's figure, checks and numbers as Rich tables."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from millrace.benchmarks.show import number
+from millrace.experiments.experiment import Experiment, Panel
+from millrace.experiments.result import Result
+
+_ROWS = 12
+"""Rows of a table that stand for a curve of more points."""
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the claim, each panel as a table, the checks and the figures."""
+    experiment = result.task.experiment
+    console.print(Text(f"{experiment.id}: {experiment.title}", style="bold"))
+    console.print(Text(f"{experiment.source}. {experiment.claim}", style="dim"))
+    if result.task.settings.ablated:
+        console.print(Text(f"ablated: {experiment.mechanism}", style="yellow"))
+    if result.outcome is not None:
+        for panel in result.outcome.panels:
+            console.print(_table(panel))
+        for check in result.outcome.checks:
+            verdict = ("holds: ", "green") if check.holds else ("DOES NOT HOLD: ", "bold red")
+            console.print(Text.assemble(verdict, f"{check.claim} ({check.measured})"))
+        figures = ", ".join(f"{name} {number(value)}" for name, value in result.outcome.figures.items())
+        console.print(Text(figures, style="dim"))
+    else:
+        console.print(Text.assemble(("FAILED: ", "bold red"), result.error))
+    console.print()
+
+
+def show_list(experiments: Sequence[Experiment], console: Console) -> None:
+    """Print what there is."""
+    table = Table(title="experiments", title_justify="left", header_style="bold")
+    for name in ("id", "title", "source", "clock"):
+        table.add_column(name)
+    for each in experiments:
+        table.add_row(each.id, each.title, each.source, "wall" if each.wall else "virtual")
+    console.print(table)
+
+
+def show_details(experiment: Experiment, console: Console) -> None:
+    """Print what an experiment claims, and what can be changed about it."""
+    console.print(Text(f"{experiment.id}: {experiment.title}", style="bold"))
+    console.print(Text(f"source: {experiment.source}"))
+    console.print(Text(f"claim: {experiment.claim}"))
+    console.print(Text(f"--ablate: {experiment.mechanism}"))
+    if experiment.parameters:
+        table = Table(header_style="bold")
+        for name in ("--set", "default", "from", "to", "unit", "meaning"):
+            table.add_column(name, justify="right" if name in ("default", "from", "to") else "left")
+        for each in experiment.parameters:
+            numbers = (plain(value) for value in (each.default, each.low, each.high))
+            table.add_row(each.name, *numbers, each.unit, each.meaning)
+        console.print(table)
+    console.print()
+
+
+def plain(value: float) -> str:
+    """Return a number as short as it can be, with separators."""
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:g}"
+
+
+def rows_of(panel: Panel, most: int | None = None) -> Iterator[tuple[str, list[float | None]]]:
+    """Yield the numbers of a panel by x: its name, and each curve's y there or last before it.
+
+    Args:
+        panel: The panel.
+        most: Rows to yield at most, evenly spaced; all by default.
+    """
+    places = sorted({x for curve in panel.curves for x in curve.x})
+    if most is not None and len(places) > most:
+        step = (len(places) - 1) / (most - 1)
+        places = [places[round(i * step)] for i in range(most)]
+    exact = panel.kind in ("points", "bars")
+    curves = [sorted(zip(curve.x, curve.y, strict=True), key=itemgetter(0)) for curve in panel.curves]
+    for x in places:
+        name = panel.x_names[int(x)] if panel.x_names else plain(round(x, 6))
+        yield name, [_at(curve, x, exact=exact) for curve in curves]
+
+
+def _at(curve: Sequence[tuple[float, float]], x: float, *, exact: bool) -> float | None:
+    """Return a curve's value at x, or unless that is to be exact at the last point before."""
+    place = bisect_right(curve, x, key=itemgetter(0)) - 1
+    if place < 0 or (exact and curve[place][0] != x):
+        return None
+    return curve[place][1]
+
+
+def _table(panel: Panel) -> Table:
+    table = Table(title=escape(panel.title), title_justify="left", header_style="bold")
+    table.add_column(escape(panel.x_label), justify="left" if panel.x_names else "right")
+    for curve in panel.curves:
+        table.add_column(escape(curve.name), justify="right")
+    for name, values in rows_of(panel, _ROWS):
+        table.add_row(name, *("" if value is None else number(value) for value in values))
+    return table

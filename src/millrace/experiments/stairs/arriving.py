@@ -1,0 +1,96 @@
+"""Tuples in the order in which they arrive: at rates of their own, after delays of their own.
+
+When a tuple arrives does not depend on how fast anybody works, as in Deshpande & Hellerstein 2004, section
+5.1, where a module in front of the eddy controls rates and delays: every side of a comparison is given the
+same tuples in the same order, a thousand at a time, and what is compared is what it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.eddy.schedule import STALLED, Schedule, Source, Stalled
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A relation on its way.
+
+    Attributes:
+        table: Its tuples in the order of arrival.
+        passing: Which of them pass the scan's predicates, ``bool``; only these reach whoever joins them.
+        rate: Tuples a second.
+        delay: Seconds before the first one.
+    """
+
+    table: pa.Table
+    passing: Array
+    rate: float
+    delay: float = 0.0
+
+
+class Arriving:
+    """Streams that are read side by side.
+
+    Args:
+        streams: By alias, in the order of the block's relations.
+        batch: Tuples that are read together; the last ones of a stream are fewer.
+
+    Attributes:
+        order: The alias of each batch, by the time when its last tuple has come.
+        read: Tuples read so far by alias, those among them that do not pass.
+    """
+
+    def __init__(self, streams: Mapping[str, Stream], batch: int) -> None:
+        self._batches = {alias: _batches(stream, batch) for alias, stream in streams.items()}
+        times = [
+            (stream.delay + min(stream.table.num_rows, (number + 1) * batch) / stream.rate, place, alias)
+            for place, (alias, stream) in enumerate(streams.items())
+            for number in range(len(self._batches[alias]))
+        ]
+        self.order = [alias for _, _, alias in sorted(times)]
+        # With weights, batches of which nothing has passed arrive too; the sources know whose turn it is.
+        places = range(len(streams))
+        self.schedule = Schedule(None, interleaved=True, order=tuple(places), weights=(1.0,) * len(places))
+        self.read = dict.fromkeys(streams, 0)
+        self._next = 0
+
+    @property
+    def rounds(self) -> int:
+        """Number of batches in all."""
+        return len(self.order)
+
+    def sources(self) -> dict[str, Source]:
+        """Return the streams from the beginning, for one run."""
+        self.read, self._next = dict.fromkeys(self._batches, 0), 0
+        return {alias: self._source(alias) for alias in self._batches}
+
+    def _source(self, alias: str) -> Iterator[pa.RecordBatch | Stalled]:
+        """Yield a relation's batches, each when it is next of all."""
+        for rows, batch in self._batches[alias]:
+            while self.order[self._next] != alias:
+                yield STALLED
+            self._next += 1
+            self.read[alias] += rows
+            yield batch
+
+
+def _batches(stream: Stream, size: int) -> list[tuple[int, pa.RecordBatch]]:
+    """Return for each batch the tuples read, and those that pass."""
+    batches = []
+    for low in range(0, stream.table.num_rows, size):
+        rows = stream.table.slice(low, size).combine_chunks().to_batches()[0]
+        batches.append((rows.num_rows, rows.filter(pa.array(stream.passing[low : low + size]))))
+    return batches
+
+
+def keys(draw: np.random.Generator, rows: int, values: int) -> Array:
+    """Return keys as Wisconsin attributes have them: so many values, each as often, in random order."""
+    return draw.permutation(rows) % values

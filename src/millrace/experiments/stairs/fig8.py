@@ -1,0 +1,251 @@
+"""Figure 8: random set-ups, STAIRs against static plans, SteMs and EddyJoins; and the migration policies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from millrace.errors import ExecutionError
+from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
+from millrace.experiments.stairs.arriving import Arriving
+from millrace.experiments.stairs.costs import Costs
+from millrace.experiments.stairs.setups import setup
+from millrace.experiments.stairs.side import work_of
+from millrace.migration import default_migration
+from millrace.options import MIGRATIONS, Options
+
+Ratios = np.ndarray[Any, np.dtype[np.float64]]
+
+SHJ, STEMS, JOINS, STAIRS = "SHJ", "SteMs", "EddyJoins", "STAIRs"
+NAMES = {"static": SHJ, "stems": STEMS, "joins": JOINS, "stairs": STAIRS}
+
+EVEN = 1.1
+"""Within so much of each other two sides are taken to be even, as in the paper."""
+
+MOST = 50.0
+"""A side that takes so many times the work of the best one so far is stopped, and counts as that."""
+
+COSTS = Costs(read=0)
+"""Reading is left out: it is the same for all, and beside it differences would look smaller than they are."""
+
+_TOGETHER = 30
+"""From so many set-ups on, processes are worth their start."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One set-up: seconds of work by side."""
+
+    number: int
+    seconds: Mapping[str, float]
+
+
+def trial(
+    number: int, *, seed: int, scale: float, batch: int, sides: Sequence[tuple[str, str | None]]
+) -> Trial:
+    """Run all sides of a set-up.
+
+    Args:
+        number: Of the set-up.
+        seed: Of all set-ups.
+        scale: Of the tables.
+        batch: Tuples at a time, at full scale.
+        sides: Architectures, with a migration policy for STAIRs.
+
+    Raises:
+        ExecutionError: A side's result is wrong.
+    """
+    found = setup(seed, number, scale)
+    # The paper's eddies may change a decision every 1,000 tuples; smaller tables need as many chances.
+    batch = max(10, round(batch * scale))
+    arriving = Arriving(found.streams, batch)
+    seconds: dict[str, float] = {}
+    for architecture, migration in sides:
+        options = Options(
+            architecture=architecture, migration=migration, batch_size=16_384, reoptimize_every=batch
+        )
+        limit = MOST * min(seconds.values(), default=np.inf)
+        work = work_of(
+            found.spec,
+            arriving,
+            options,
+            plan=found.plan,
+            held=lambda read: sum(read.read.values()) < batch,
+            costs=COSTS,
+            looks=8,
+            limit=limit,
+        )
+        if work.rows not in (None, found.rows):
+            raise ExecutionError(f"set-up {number}: {architecture} found {work.rows} rows of {found.rows}")
+        seconds[_name(architecture, migration)] = work.seconds
+    return Trial(number, seconds)
+
+
+def _name(architecture: str, migration: str | None) -> str:
+    named = migration is not None and migration != default_migration()
+    return NAMES[architecture] + (f" ({migration})" if named else "")
+
+
+def _trials(run: Callable[[int], Trial], number: int, progress: Callable[[float], None]) -> Iterator[Trial]:
+    """Run set-ups, side by side where there are many; in order."""
+    if number < _TOGETHER:
+        for i in range(number):
+            yield run(i)
+            progress((i + 1) / number)
+        return
+    with ProcessPoolExecutor(os.cpu_count() or 1, get_context("spawn")) as pool:
+        for i, done in enumerate(pool.map(run, range(number), chunksize=4)):
+            yield done
+            progress((i + 1) / number)
+
+
+def run(settings: Settings) -> Outcome:
+    """Run the experiment."""
+    stairs = "never" if settings.ablated else default_migration()
+    # What is run first bounds what others may take; a random plan is the dearest as a rule.
+    sides: list[tuple[str, str | None]] = [
+        ("joins", None),
+        ("stairs", stairs),
+        ("stems", None),
+        ("static", None),
+    ]
+    if settings.whole("policies"):
+        sides += [("stairs", each) for each in MIGRATIONS if each not in ("never", stairs)]
+    one = partial(
+        trial, seed=settings.seed, scale=settings["scale"], batch=settings.whole("batch"), sides=sides
+    )
+    trials = list(_trials(one, settings.whole("setups"), settings.progress))
+    ours = _name("stairs", stairs)
+    ratios = {
+        name: np.array([each.seconds[ours] / each.seconds[name] for each in trials])
+        for name in (SHJ, STEMS, JOINS)
+    }
+    policies = {
+        name: np.array([each.seconds[name] / each.seconds[JOINS] for each in trials])
+        for name in (_name(*side) for side in sides if side[0] == "stairs")
+    }
+    return Outcome(_panels(ratios, policies), _figures(ratios, policies), _checks(ratios))
+
+
+def _panels(ratios: Mapping[str, Ratios], policies: Mapping[str, Ratios]) -> list[Panel]:
+    """Return the figure: a set-up at each x, in the order of what STAIRs gain."""
+    places = range(1, len(next(iter(ratios.values()))) + 1)
+    panels = [
+        Panel(
+            f"STAIRs against {name}",
+            "set-ups, by what STAIRs gain",
+            f"work of {name} over that of STAIRs",
+            [Curve(name, places, sorted(1 / ratio)), Curve("as much", places, [1.0] * len(ratio))],
+            y_log=True,
+        )
+        for name, ratio in ratios.items()
+    ]
+    curves = [Curve(name, places, sorted(1 / ratio)) for name, ratio in policies.items()]
+    panels.append(
+        Panel(
+            "Migration policies against EddyJoins",
+            "set-ups, by what STAIRs gain",
+            "work of EddyJoins over that of STAIRs",
+            curves,
+            y_log=True,
+        )
+    )
+    return panels
+
+
+def _figures(ratios: Mapping[str, Ratios], policies: Mapping[str, Ratios]) -> dict[str, float]:
+    joins = ratios[JOINS]
+    figures = {
+        "within_10_percent": np.mean((joins <= EVEN) & (joins >= 1 / EVEN)),
+        "worst_vs_eddyjoins": joins.max(),
+        "best_vs_eddyjoins": 1 / joins.min(),
+        "ahead_of_eddyjoins": np.mean(joins < 1 / EVEN),
+        "behind_eddyjoins": np.mean(joins > EVEN),
+    }
+    for key, name in (("shj", SHJ), ("stems", STEMS)):
+        figures |= {
+            f"ahead_of_{key}": np.mean(ratios[name] <= EVEN),
+            f"faster_than_{key}": np.mean(ratios[name] < 1),
+            f"threefold_{key}": np.mean(ratios[name] < 1 / 3),
+            f"best_vs_{key}": 1 / ratios[name].min(),
+        }
+    for name, ratio in policies.items():
+        key = name.removeprefix(STAIRS).strip(" ()") or "default"
+        figures |= {f"mean_{key}": _mean(ratio), f"worst_{key}": ratio.max()}
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _mean(ratio: Ratios) -> float:
+    return float(np.exp(np.log(ratio).mean()))
+
+
+def _checks(ratios: Mapping[str, Ratios]) -> list[Check]:
+    found = _figures(ratios, {})
+    joins, even = ratios[JOINS], found["within_10_percent"]
+    ahead, behind = found["ahead_of_eddyjoins"], found["behind_eddyjoins"]
+    return [
+        # "Almost all". One random plan in five to twenty-odd is the best one, and beats whoever has to learn.
+        Check(
+            "no more than 10 percent behind a static plan in nearly all set-ups",
+            found["ahead_of_shj"] >= 0.8,
+            f"{found['ahead_of_shj']:.0%}, less work in {found['faster_than_shj']:.0%}",
+        ),
+        # The paper's orders of magnitude come with results that are drawn again here (see setups.py).
+        Check(
+            "a static plan often takes several times the work",
+            found["threefold_shj"] >= 0.03,
+            f"three times in {found['threefold_shj']:.0%}, {found['best_vs_shj']:.1f} times at most",
+        ),
+        Check(
+            "no more than 10 percent behind SteMs in nearly all set-ups",
+            found["ahead_of_stems"] >= 0.9,
+            f"{found['ahead_of_stems']:.0%}, less work in {found['faster_than_stems']:.0%}",
+        ),
+        # Two thirds in the paper; fewer migrations, because each is weighed, leave more that are even.
+        Check(
+            "within 10 percent of EddyJoins in more than half of the set-ups",
+            even >= 0.5,
+            f"{even:.0%} (paper: 66%)",
+        ),
+        # Most set-ups need no migration, and without any the mean is 1 to the last digit. In a few dozen
+        # set-ups there may be hardly one that gains.
+        Check(
+            "ahead of EddyJoins in most of the others",
+            ahead >= behind and _mean(joins) < 0.9999,
+            f"ahead in {ahead:.0%}, {1 / joins.min():.1f} times at most, behind in {behind:.0%}; "
+            f"geometric mean of the ratio {_mean(joins):.3f}",
+        ),
+        # The paper's worst is 2.25. A budget of 15 percent, and what the books do not see before it happens.
+        Check(
+            "never more than 1.25 times the work of EddyJoins",
+            found["worst_vs_eddyjoins"] <= 1.25,
+            f"at worst {found['worst_vs_eddyjoins']:.3f} times",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="stairs-fig8",
+    title="Random queries",
+    source="Deshpande & Hellerstein 2004, section 5.3, figure 8",
+    claim="Over 475 random set-ups STAIRs are not behind static plans and SteMs nearly always, and within "
+    "10% of EddyJoins in about two thirds, ahead in most of the rest. With back-off and a budget for "
+    "migrations the worst loss to EddyJoins, 2.25 times in the paper, is at most 1.25 times.",
+    mechanism="state migration; without it STAIRs are EddyJoins",
+    parameters=(
+        Parameter("setups", 475, 1, 10_000, "", "random set-ups"),
+        Parameter(
+            "scale", 0.05, 0.01, 1.0, "", "size of the tables over the paper's 1,000 to 100,000 tuples"
+        ),
+        Parameter("batch", 1000, 100, 10_000, "tuples", "that come at a time, at full scale"),
+        Parameter("policies", 1, 0, 1, "", "also run the migration policies that are not the default"),
+    ),
+    run=run,
+)

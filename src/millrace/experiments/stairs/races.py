@@ -1,0 +1,114 @@
+"""Races on the wall clock: cases of ``millrace bench state`` with Spark SQL and DuckDB beside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.progress import Progress
+
+from millrace.benchmarks import state
+from millrace.benchmarks.show import Ticker
+from millrace.benchmarks.state_cases import CASES
+from millrace.errors import SetupError
+from millrace.experiments.experiment import Curve, Panel, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = {
+    state.BEST: "SHJ, best plan",
+    state.WORST: "SHJ, worst plan",
+    state.JOINS: "EddyJoins",
+    state.STEMS: "SteMs",
+    state.STAIRS: "STAIRs",
+    state.DUCKDB: "DuckDB, one thread",
+    state.SPARK: "Spark SQL",
+    state.ON_SPARK: "STAIRs on Spark",
+}
+"""What the sides of a race are called here, in the order of the figure."""
+
+
+class _Told(Ticker):
+    """Tells how far a race is instead of showing it."""
+
+    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
+        super().__init__(Progress(disable=True), total)
+        self._total = total
+        self._done = 0
+        self._tell = progress
+
+    def tick(self) -> None:
+        """Count one finished run."""
+        self._done += 1
+        self._tell(min(1.0, self._done / self._total))
+
+
+def race(name: str, settings: Settings) -> state.Race:
+    """Run a case with Spark beside, on files that are made once and kept.
+
+    Args:
+        name: Of the case.
+        settings: With ``scale`` and ``rounds``.
+
+    Raises:
+        SetupError: Spark, DuckDB or tpchgen-cli is not there.
+        ExecutionError: A side's result differs from DuckDB's.
+    """
+    case = replace(CASES[name], on_spark=True)
+    rounds = settings.whole("rounds")
+    sides = len(NAMES) + 1
+    ticker = _Told(sides + case.repeats * rounds * sides, settings.progress)
+    with session() as spark:
+        return state.race(spark, case, settings["scale"], rounds, ticker, quick=True)
+
+
+def seconds_of(found: state.Race) -> Mapping[str, float]:
+    """Return the median of each side, in seconds, by its name in the figure."""
+    return {label: found.sides[name].median for name, label in NAMES.items() if name in found.sides}
+
+
+def panel(title: str, seconds: Mapping[str, float]) -> Panel:
+    """Return the figure."""
+    return Panel(
+        title,
+        "",
+        "seconds",
+        [Curve("median", range(len(seconds)), list(seconds.values()))],
+        kind="bars",
+        x_names=list(seconds),
+    )
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """Give the Spark session that runs, or a local one that is stopped at the end.
+
+    Raises:
+        SetupError: None can be started.
+    """
+    try:
+        from pyspark.errors import PySparkRuntimeError
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SetupError("runs on the wall clock need pyspark: pip install 'millrace[spark]'") from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("millrace experiment").master("local[*]")
+    for key, value in (("driver.memory", "4g"), ("ui.enabled", "false"), ("ui.showConsoleProgress", "false")):
+        builder = builder.config(f"spark.{key}", value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SetupError(f"Spark did not start, which needs Java 17 or later: {error}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,121 @@
+"""Random set-ups like those of Deshpande & Hellerstein 2004, section 5.3.
+
+Twenty tables, five each of 1, 10, 50 and 100 thousand tuples. A set-up draws a shape, tables for it, a
+selection on each, a selectivity for each join, an initial plan, a rate for each table and delays. What the
+paper leaves open is chosen like this:
+
+* A *join selectivity* f from 0 to 10 is what a tuple of the larger table finds in the smaller one, before
+  selections: both have keys from a domain of ``smaller / f`` values. (Were it what a tuple of the smaller one
+  finds, joins would make tuples fewer as a rule, and plans would hardly differ.)
+* Results grow beyond all bounds then, where a small table lies between large ones. A set-up with more than
+  2,000,000 results at full scale, a third of those drawn, is drawn again; so is one where nothing of some
+  table passes.
+* A selection keeps a share of the tuples that is uniform from 0 to 1. It belongs to the scan.
+* Rates are log-uniform over a factor of ten; half of the tables are delayed, by up to half of the time that
+  the slowest stream takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.experiments.stairs.arriving import Array, Stream, keys
+from millrace.experiments.stairs.plans import Plan, drawn
+from millrace.expressions import ColumnRef
+from millrace.graph import QueryGraph
+from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.trees import spanning_tree
+
+SIZES = tuple(thousands * 1000 for thousands in (1, 10, 50, 100) for _ in range(5))
+"""Tuples of the twenty tables."""
+
+SHAPES = tuple((kind, relations) for kind in ("path", "star") for relations in (4, 5))
+MOST = 10.0
+"""The largest join selectivity."""
+
+_RESULTS = 2_000_000
+"""Tuples in the result, at most; a set-up with more is drawn again."""
+
+_RATES = (1e4, 1e5)
+"""Tuples a second, from and to, before selections."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A join, its tuples on their way, and the plan to begin with.
+
+    Attributes:
+        shape: For example ``path of 4``.
+        spec: The block.
+        streams: By alias.
+        plan: The initial one.
+        fans: Join selectivities, by edge of the shape.
+        rows: Tuples in the result.
+    """
+
+    shape: str
+    spec: JoinSpec
+    streams: dict[str, Stream]
+    plan: Plan
+    fans: tuple[float, ...]
+    rows: int
+
+
+def setup(seed: int, number: int, scale: float) -> Setup:
+    """Return one of the set-ups of a seed.
+
+    Args:
+        seed: Of all set-ups.
+        number: Which one.
+        scale: Size of the tables, 1 for the paper's.
+    """
+    for attempt in count():
+        found = _drawn(np.random.default_rng([seed, number, attempt]), scale)
+        if found.rows <= _RESULTS * scale and all(s.passing.any() for s in found.streams.values()):
+            return found
+    raise AssertionError("there is no end of attempts")
+
+
+def _drawn(draw: np.random.Generator, scale: float) -> Setup:
+    """Return a random set-up."""
+    kind, relations = SHAPES[draw.integers(len(SHAPES))]
+    sizes = [max(10, round(SIZES[i] * scale)) for i in draw.choice(len(SIZES), relations, replace=False)]
+    pairs = [(0 if kind == "star" else i - 1, i) for i in range(1, relations)]
+    fans = draw.uniform(0, MOST, len(pairs))
+    columns: list[dict[str, Array]] = [{} for _ in sizes]
+    for (a, b), fan in zip(pairs, fans, strict=True):
+        values = max(1, round(min(sizes[a], sizes[b]) / fan))
+        for end in (a, b):
+            columns[end][f"k{b}"] = keys(draw, sizes[end], values)
+    passing = [draw.random(size) < share for size, share in zip(sizes, draw.random(relations), strict=True)]
+    low, high = np.log(_RATES)
+    rates = np.exp(draw.uniform(low, high, relations))
+    slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True))
+    delays = draw.uniform(0, slowest / 2, relations) * (draw.random(relations) < 1 / 2)
+    streams = {
+        f"t{place}": Stream(pa.table(columns[place]), passing[place], rates[place], delays[place])
+        for place in range(relations)
+    }
+    specs = [RelationSpec(alias, stream.table.schema) for alias, stream in streams.items()]
+    equalities = [
+        Equality(ColumnRef(f"t{a}", f"k{b}"), ColumnRef(f"t{b}", f"k{b}"), pa.int64()) for a, b in pairs
+    ]
+    spec = JoinSpec(tuple(specs), tuple(equalities), count_only=True)
+    tree = spanning_tree(QueryGraph.of(spec), [0] * relations)
+    plan = drawn(tree, spec.aliases, draw)
+    return Setup(f"{kind} of {relations}", spec, streams, plan, tuple(fans), _rows(columns, passing, pairs))
+
+
+def _rows(columns: list[dict[str, Array]], passing: list[Array], pairs: list[tuple[int, int]]) -> int:
+    """Return the size of the result, by counting from the leaves inwards."""
+    weights = [mask.astype(float) for mask in passing]
+    for a, b in reversed(pairs):
+        name = f"k{b}"
+        outer, inner = columns[b][name], columns[a][name]
+        found = np.bincount(outer, weights[b], minlength=int(inner.max()) + 1)
+        weights[a] *= found[inner]
+    return int(weights[0].sum())

@@ -1,0 +1,150 @@
+"""One side of a comparison: a join run by one architecture, timed by what it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from millrace.clock import VirtualClock
+from millrace.eddy import Eddy, Run, StaticPlan
+from millrace.eddy.architectures import policy_of
+from millrace.eddy.output import Output
+from millrace.experiments.stairs.arriving import Arriving
+from millrace.experiments.stairs.costs import Costs, indexes_of
+from millrace.experiments.stairs.plans import Opening, Plan
+from millrace.figures import CellFigures
+from millrace.options import Options
+from millrace.policies import POLICIES
+from millrace.spec import JoinSpec
+from millrace.tuples import TupleBatch
+
+_RESULTS = 262_144
+"""Result tuples after which a run that may have to be stopped is looked at."""
+
+
+class TooDear(Exception):
+    """A run has worked more than it may: nothing is wrong, but the answer is no longer of interest."""
+
+
+class Meter(Output):
+    """Counts results, and looks at the run's books now and then: the time is what they say was worked.
+
+    Args:
+        spec: The block; only counted, so what becomes of its results costs nobody anything.
+        arriving: Its tuples.
+        costs: Of the operations.
+        every: Batches between two looks.
+        limit: Seconds of work that are too many.
+
+    Attributes:
+        seconds: What was worked when it was last looked.
+        curve: Seconds and results at every look.
+    """
+
+    def __init__(self, spec: JoinSpec, arriving: Arriving, costs: Costs, every: int, limit: float) -> None:
+        super().__init__(spec, 1)
+        self.seconds = 0.0
+        self.curve: list[tuple[float, int]] = []
+        self._arriving = arriving
+        self._costs = costs
+        self._every = every
+        self._limit = limit
+        self._run: Run | None = None
+        self._indexes: dict[str, int] | None = None
+        self._rounds = 0
+        self._unseen = 0
+
+    def attach(self, run: Run, indexes: dict[str, int] | None) -> None:
+        """Take the run to look at."""
+        self._run, self._indexes = run, indexes
+
+    def look(self) -> CellFigures:
+        """Advance the time to what has been worked.
+
+        Raises:
+            TooDear: That is more than the limit.
+        """
+        assert self._run is not None
+        figures = self._run.figures()
+        self.seconds = self._costs.seconds(figures, sum(self._arriving.read.values()), self._indexes)
+        self.curve.append((self.seconds, self.counted))
+        self._unseen = 0
+        if self.seconds > self._limit:
+            raise TooDear
+        return figures
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        """Count results, and look where there are many."""
+        yield from super().add(batch)
+        self._unseen += batch.size
+        if self._unseen >= _RESULTS:
+            self.look()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Look, if it is time to."""
+        yield from super().rest()
+        self._rounds += 1
+        if self._rounds % self._every == 0:
+            self.look()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run took.
+
+    Attributes:
+        seconds: Of work; the limit where it was stopped.
+        rows: Of the result; None where it was stopped.
+        figures: The books at the end.
+        curve: Seconds and results, from time to time.
+    """
+
+    seconds: float
+    rows: int | None
+    figures: CellFigures
+    curve: tuple[tuple[float, int], ...]
+
+
+def work_of(
+    spec: JoinSpec,
+    arriving: Arriving,
+    options: Options,
+    *,
+    plan: Plan,
+    held: Callable[[Arriving], bool],
+    costs: Costs,
+    looks: int = 32,
+    limit: float = float("inf"),
+) -> Work:
+    """Run a join and return what it took.
+
+    Args:
+        spec: The block; only counted.
+        arriving: Its tuples.
+        options: Architecture, batch size and so on.
+        plan: A static plan's; what an eddy begins with.
+        held: Whether an eddy still has to keep to the plan, by what has arrived.
+        costs: Of the operations.
+        looks: How often to look at the time, about; more often where there are many results.
+        limit: Seconds of work after which the run is stopped.
+    """
+    meter = Meter(spec, arriving, costs, max(1, arriving.rounds // looks), limit)
+    sources, schedule, clock = arriving.sources(), arriving.schedule, VirtualClock()
+    run: Run
+    if options.architecture == "static":
+        options = replace(options, order=plan.order)
+        run = StaticPlan(spec, sources, options, schedule=schedule, clock=clock, output=meter)
+    else:
+        policy = POLICIES[policy_of(spec, options)](options)
+        opening = Opening(plan, policy, lambda: not held(arriving))
+        run = Eddy(spec, sources, options, policy=opening, schedule=schedule, clock=clock, output=meter)
+    meter.attach(run, indexes_of(spec) if options.architecture == "stems" else None)
+    try:
+        (counted,) = run.run()
+        rows: int | None = counted.column(0)[0].as_py()
+        figures = meter.look()
+    except TooDear:
+        rows, figures = None, run.figures()
+    return Work(min(limit, meter.seconds), rows, figures, tuple(meter.curve))

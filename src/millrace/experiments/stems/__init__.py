@@ -1,0 +1,13 @@
+"""Using State Modules for Adaptive Query Processing (Raman, Deshpande & Hellerstein 2003)."""
+
+from millrace.experiments.experiment import Experiment
+from millrace.experiments.stems import algorithms, competition, fig7, fig8, interactive, spanning_tree
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    fig7.EXPERIMENT,
+    fig8.EXPERIMENT,
+    competition.EXPERIMENT,
+    spanning_tree.EXPERIMENT,
+    interactive.EXPERIMENT,
+    algorithms.EXPERIMENT,
+)

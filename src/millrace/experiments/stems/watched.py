@@ -1,0 +1,199 @@
+"""The paper's data sources (table 3), and runs whose results are timed as they come.
+
+Scans return a tuple at a time; indexes answer after a sleep "of identical duration". Everything else is taken
+to cost nothing: in the paper's experiments sources took minutes and the rest of the processor's time was
+spare. An eddy routes one tuple at a time here, as theirs did, so that what it does happens at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import VirtualClock
+from millrace.eddy import Eddy
+from millrace.eddy.output import Output
+from millrace.experiments.experiment import Curve
+from millrace.expressions import ColumnRef
+from millrace.figures import CellFigures
+from millrace.modules.access import Answer, Index, IndexAM, Scan, ScanAM
+from millrace.options import Options
+from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.tuples import TupleBatch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Modules = Mapping[str, Sequence[ScanAM | IndexAM]]
+INT = pa.int64()
+
+
+class WatchedIndex(Index):
+    """An index that notes when it answered what.
+
+    Attributes:
+        answered: Pairs of a moment and the first bind column's value, in the order of the answers.
+    """
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.answered: list[tuple[float, int]] = []
+
+    def poll(self) -> list[Answer]:
+        """Return the answers whose time has come."""
+        answers = super().poll()
+        for answer in answers:
+            self.answered += [(self._clock.now(), key) for key in answer.bindings.column(0).to_pylist()]
+        return answers
+
+
+class Timed(Output):
+    """Notes when results come, and gathers their columns at the end of the run rather than one by one.
+
+    Args:
+        spec: The block; all of its relations are built.
+        clock: What it notes.
+        told: Called with the number of results so far.
+    """
+
+    name = "Timed"
+
+    def __init__(self, spec: JoinSpec, clock: VirtualClock, told: Callable[[int], None]) -> None:
+        super().__init__(spec, 1)
+        self.times: list[float] = []
+        self._clock = clock
+        self._told = told
+        self._batches: list[TupleBatch] = []
+        self._nothing = pa.RecordBatch.from_pylist([], spec.output_schema)
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        """Take results."""
+        self.counted += batch.size
+        self.times += [self._clock.now()] * batch.size
+        self._batches.append(batch)
+        self._told(self.counted)
+        return iter(())
+
+    def pause(self) -> Iterator[pa.RecordBatch]:
+        """Yield nothing, but let the run's reader look on."""
+        yield self._nothing
+
+    def table(self) -> pa.Table:
+        """Return the results in their order."""
+        columns, schema = [], self._spec.output_schema
+        for column in self._spec.output:
+            relation = self._spec.aliases.index(column.source.relation)
+            rows = [batch.rows[relation] for batch in self._batches if batch.size]
+            if rows:
+                store = self._batches[0].stores[relation]
+                columns.append(store.gather(column.source.column, np.concatenate(rows)))
+        return pa.Table.from_arrays(columns, schema=schema) if columns else schema.empty_table()
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run and its results.
+
+    Attributes:
+        times: When each result came, ascending.
+        table: The results in their order.
+        end: When the run ended.
+        figures: What the engine counted.
+    """
+
+    times: Array
+    table: pa.Table
+    end: float
+    figures: CellFigures
+
+    @property
+    def answer(self) -> Counter[tuple[Any, ...]]:
+        """The results in no order."""
+        return Counter(zip(*(column.to_pylist() for column in self.table.columns), strict=True))
+
+    def count(self, moments: Array) -> Array:
+        """Return how many results had come by each moment."""
+        return np.searchsorted(self.times, moments, side="right")
+
+    def share_at(self, share: float) -> float:
+        """Return when this share of all results had come."""
+        return float(self.times[max(0, int(np.ceil(share * len(self.times))) - 1)])
+
+    def curve(self, name: str) -> Curve:
+        """Return the results over time."""
+        return Curve(name, (0.0, *self.times, self.end), (0, *range(1, len(self.times) + 1), len(self.times)))
+
+
+def watch(
+    spec: JoinSpec,
+    access: Callable[[VirtualClock], Modules],
+    options: Options,
+    progress: Callable[[float], None] = lambda _: None,
+    **more: Any,
+) -> Watched:
+    """Run a block with the production engine on a virtual clock of its own.
+
+    Args:
+        spec: The block.
+        access: Makes the access modules by alias.
+        options: Of the run.
+        progress: Takes the share of results that are out, of as many as the first relation has tuples.
+        more: Passed on to the eddy.
+    """
+    clock = VirtualClock()
+    expected = spec.relations[0].rows or 1
+    sink = Timed(spec, clock, lambda results: progress(min(1.0, results / expected)))
+    eddy = Eddy(spec, {}, options, clock=clock, access=access(clock), output=sink, **more)
+    for _ in eddy.run():
+        pass
+    return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures())
+
+
+def until(curve: Curve, moment: float) -> Curve:
+    """Return the part of a curve up to a moment."""
+    place = bisect_right(curve.x, moment)
+    return Curve(curve.name, curve.x[:place], curve.y[:place])
+
+
+def one_by_one(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield a table's tuples, a batch each."""
+    return iter(table.combine_chunks().to_batches(max_chunksize=1))
+
+
+def scan(alias: str, table: pa.Table, clock: VirtualClock, rate: float, **more: Any) -> Scan:
+    """Return a scan of so many tuples a second."""
+    return Scan(alias, one_by_one(table), clock, every=1 / rate, **more)
+
+
+def block_of(tables: Mapping[str, pa.Table], *equalities: str) -> JoinSpec:
+    """Return the block ``a.x = b.y AND …`` over tables of whole numbers, all columns of which it returns."""
+    pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
+    return JoinSpec(
+        tuple(RelationSpec(alias, table.schema, rows=table.num_rows) for alias, table in tables.items()),
+        tuple(Equality(left, right, INT) for left, right in pairs),
+        output=tuple(
+            OutputColumn(f"{alias}_{name}", ColumnRef(alias, name))
+            for alias, table in tables.items()
+            for name in table.column_names
+        ),
+    )
+
+
+def table_r(draw: np.random.Generator, tuples: int, values: int) -> pa.Table:
+    """Return R: ``key`` in random order, and ``a`` with so many values, randomly assigned."""
+    a = np.concatenate([np.arange(values), draw.integers(0, values, tuples - values)])
+    return pa.table({"key": pa.array(draw.permutation(tuples), INT), "a": pa.array(draw.permutation(a), INT)})
+
+
+def table_s(values: int) -> pa.Table:
+    """Return S, whose ``x`` and ``y`` are keys and have identical values."""
+    return pa.table({"x": pa.array(range(values), INT), "y": pa.array(range(values), INT)})
+
+
+def table_t(draw: np.random.Generator, tuples: int) -> pa.Table:
+    """Return T: its ``key`` in random order."""
+    return pa.table({"key": pa.array(draw.permutation(tuples), INT)})

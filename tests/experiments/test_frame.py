@@ -1,0 +1,126 @@
+"""What every experiment is made of: settings that are checked, outcomes, and the registry."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+from millrace.errors import InputError, OptionError
+from millrace.experiments import registry
+from millrace.experiments.experiment import Check, Curve, Outcome, Panel, Parameter
+from tests.experiments.frame_cases import experiment, rising
+
+
+def test_settings_are_the_defaults_but_for_what_is_changed():
+    """Whole numbers stay whole, others become floats."""
+    settings = experiment().settings(3, {"slope": 1})
+    assert settings.seed == 3
+    assert settings.values == {"points": 20, "slope": 1.0}
+    assert settings.whole("points") == 20
+    assert isinstance(settings["slope"], float)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"point": 3}, "tests-rising has no parameter 'point': did you mean 'points'?"),
+        ({"points": 1}, "points is 1: expected a whole number from 2 to 1,000 points"),
+        ({"points": 1e9}, "points is 1e+09: expected a whole number from 2 to 1,000 points"),
+        ({"points": 2.5}, "points is 2.5: expected a whole number"),
+        ({"slope": 2.01}, "slope is 2.01: expected a number from 0 to 2"),
+        ({"slope": float("inf")}, "slope is inf: expected a number from 0 to 2"),
+        ({"slope": True}, "slope is True: expected a number from 0 to 2"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(overrides, expected):
+    """The message says what was given and what may be."""
+    with pytest.raises(OptionError, match=re.escape(expected)):
+        experiment().settings(0, overrides)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.0, True, "7"])
+def test_a_seed_is_a_whole_number(seed):
+    """From 0 on, within what random generators take."""
+    with pytest.raises(OptionError, match=r"seed is .*expected a whole number from 0 to 4,294,967,295"):
+        experiment().settings(seed)
+
+
+def test_a_default_lies_in_its_own_range():
+    """A parameter that refuses its default is a mistake of who wrote it."""
+    with pytest.raises(OptionError, match="rows is 5"):
+        Parameter("rows", 5, 10, 20, "tuples", "in the table")
+
+
+def test_curves_hold_plain_numbers_of_equal_length():
+    """Outcomes become JSON and cross processes, whatever they were computed with."""
+    curve = Curve("one", np.arange(3), np.array([1, 2, 3], np.int8))
+    assert curve.x == (0.0, 1.0, 2.0) and all(type(y) is float for y in curve.y)
+    with pytest.raises(ValueError, match="curve 'two' has 2 x and 1 y"):
+        Curve("two", (1, 2), (1,))
+
+
+def test_a_panel_is_of_a_kind_that_can_be_drawn():
+    """Anything else is a mistake of who wrote it."""
+    with pytest.raises(ValueError, match="panel 'p' is of kind 'bar': did you mean 'bars'"):
+        Panel("p", "x", "y", (), "bar")
+
+
+def test_an_outcome_holds_if_all_its_checks_do():
+    """One that fails is enough, and one that checks nothing cannot be."""
+    good, bad = Check("a", np.bool_(True), "1"), Check("b", False, "2")
+    assert Outcome((), {}, (good,)).holds is True
+    assert not Outcome((), {}, (good, bad)).holds
+    with pytest.raises(ValueError, match="checks nothing"):
+        Outcome((), {}, ())
+
+
+def test_experiments_and_outcomes_cross_processes():
+    """Both are pickled and come back the same."""
+    case = experiment()
+    settings = case.settings(1)
+    assert pickle.loads(pickle.dumps(case)) == case
+    outcome = rising(settings)
+    assert pickle.loads(pickle.dumps(outcome)).panels == outcome.panels
+
+
+@pytest.mark.parametrize("each", registry.EXPERIMENTS.values(), ids=lambda each: each.id)
+def test_every_experiment_can_be_read_and_sent(each):
+    """Its words are there, its id tells the paper, its defaults are in range, and other processes find it."""
+    assert re.fullmatch(r"(eddies|overheads|stems|stairs|beyond)-[a-z0-9-]+", each.id)
+    assert all((each.title, each.source, each.claim, each.mechanism))
+    assert each.settings().values.keys() == {parameter.name for parameter in each.parameters}
+    assert all(parameter.meaning for parameter in each.parameters)
+    assert pickle.loads(pickle.dumps(each)) == each
+
+
+def test_ids_are_unique():
+    """The registry keeps every experiment that the papers' folders list."""
+    folders = (registry.eddies, registry.overheads, registry.stems, registry.stairs, registry.beyond)
+    assert len(registry.EXPERIMENTS) == sum(len(folder.EXPERIMENTS) for folder in folders)
+
+
+def test_experiments_are_found_by_id(monkeypatch):
+    """Each once, in the order asked for; of an unknown one the near ones are named."""
+    one, two = experiment("eddies-fig4"), experiment("eddies-fig5")
+    monkeypatch.setattr(registry, "EXPERIMENTS", {each.id: each for each in (one, two)})
+    assert registry.find(["eddies-fig5", "eddies-fig4", "eddies-fig5"]) == (two, one)
+    with pytest.raises(InputError, match=r"there is no experiment 'eddies-fig': did you mean 'eddies-fig"):
+        registry.find(["eddies-fig"])
+
+
+def test_wall_clock_experiments_run_when_asked_for(monkeypatch):
+    """With --all they are left out without --wall; by name that is an error."""
+    one, two = experiment("eddies-fig4"), experiment("overheads-fig5", wall=True)
+    monkeypatch.setattr(registry, "EXPERIMENTS", {each.id: each for each in (one, two)})
+    assert registry.choose((), every=True, wall=False) == (one,)
+    assert registry.choose((), every=True, wall=True) == (one, two)
+    assert registry.choose(["overheads-fig5"], every=False, wall=True) == (two,)
+    with pytest.raises(InputError, match="overheads-fig5 measures real time: add --wall"):
+        registry.choose(["eddies-fig4", "overheads-fig5"], every=False, wall=False)
+    with pytest.raises(InputError, match="no experiment id: name some"):
+        registry.choose((), every=False, wall=False)
+    with pytest.raises(InputError, match="both experiment ids and --all"):
+        registry.choose(["eddies-fig4"], every=True, wall=False)

@@ -1,0 +1,158 @@
+"""The laboratory: costs, sources, selections and indexes on the virtual clock are what they say."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from millrace.clock import VirtualClock, WallClock
+from millrace.eddy import Eddy, StaticPlan
+from millrace.eddy.queues import Backpressure
+from millrace.experiments.eddies.two_selections import Pair, run_pair
+from millrace.experiments.lab.costs import Costs, join_of
+from millrace.experiments.lab.indexes import RemoteIndex
+from millrace.experiments.lab.names import key
+from millrace.experiments.lab.run import finish, share_of
+from millrace.experiments.lab.sources import Stream, batches, watched
+from millrace.expressions import ColumnRef
+from millrace.modules import Destination
+from millrace.options import Options
+from millrace.spec import Equality, JoinSpec, RelationSpec
+
+
+def table(rows: int, start: int = 0) -> pa.Table:
+    return pa.table({"k": range(start, start + rows)})
+
+
+def two(left: pa.Table, right: pa.Table) -> JoinSpec:
+    """Return ``r.k = s.k``, which counts its rows."""
+    relations = (
+        RelationSpec("r", left.schema, rows=left.num_rows),
+        RelationSpec("s", right.schema, rows=right.num_rows),
+    )
+    same = Equality(ColumnRef("r", "k"), ColumnRef("s", "k"), pa.int64())
+    return JoinSpec(relations, (same,), count_only=True)
+
+
+@pytest.mark.parametrize("architecture", ["joins", "stairs", "static"])
+def test_declared_work_takes_its_time(architecture: str) -> None:
+    """So much for each tuple that is given to the join, and so much for each match, whoever runs the plan."""
+    r, s = table(10), table(6)
+    costs = Costs()
+    clock = VirtualClock(costs=costs)
+    spec = two(r, s)
+    costs.declare(join_of(spec, "s", "r"), 2.0, match=0.5)
+    run = StaticPlan if architecture == "static" else Eddy
+    options = Options(architecture=architecture, online=True)
+    sources = {"r": batches(r, 4), "s": batches(s, 4)}
+    assert sum(b.column(0)[0].as_py() for b in run(spec, sources, options, clock=clock).run()) == 6
+    assert clock.now() == pytest.approx(16 * 2.0 + 6 * 0.5)
+
+
+def test_a_cost_may_change() -> None:
+    """A function is asked whenever there is work; what is not declared is free."""
+    now = 1.0
+    costs = Costs()
+    costs.declare(Destination("join", 0), lambda: now)
+    assert costs(Destination("join", 0), 3, 0) == 3.0
+    now = 5.0
+    assert costs(Destination("join", 0), 3, 0) == 15.0
+    assert costs(Destination("join", 1), 3, 9) == 0.0
+
+
+def test_real_work_takes_no_time_besides_its_own() -> None:
+    """The wall clock has nothing to add to what has happened."""
+    WallClock().spend(Destination("join", 0), 10, 10)
+
+
+def test_policies_see_declared_costs() -> None:
+    """The time is booked as the module's own."""
+    r, s = table(8), table(8)
+    costs = Costs()
+    clock = VirtualClock(costs=costs)
+    spec = two(r, s)
+    costs.declare(Destination("probe", 0), 3.0)
+    eddy = Eddy(spec, {"r": batches(r, 4), "s": batches(s, 4)}, clock=clock, stream="s")
+    finish(eddy, clock)
+    (probe,) = (m for m in eddy.figures().modules if m.action == "probe")
+    assert (probe.tuples_in, probe.seconds) == (8, pytest.approx(24.0))
+
+
+@pytest.mark.parametrize("rate", [2.0, math.inf])
+def test_a_stream_arrives_by_itself(rate: float) -> None:
+    """A batch is there when its last tuple has come; while nobody looked, more have come."""
+    clock = VirtualClock()
+    stream = Stream("r", table(10), 4, clock, rate, delay=3.0)
+    arrivals = [3 + n / rate for n in (4, 8, 10)]
+    assert (stream.poll(), stream.due()) == (None, arrivals[0])
+    clock.advance(arrivals[0])
+    first = stream.poll()
+    assert first is not None
+    assert first.num_rows == 4
+    clock.advance(10.0)
+    rest = [stream.poll(), stream.poll()]
+    assert [b.num_rows for b in rest if b is not None] == [4, 2]
+    assert (stream.poll(), stream.state, stream.due()) == (None, "complete", math.inf)
+
+
+def test_a_stream_may_stall() -> None:
+    """What comes after so many tuples comes so much later; what never comes ends nothing."""
+    clock = VirtualClock()
+    stream = Stream("r", table(8), 4, clock, rate=4.0, stall=(4, 10.0))
+    clock.advance(1.0)
+    assert stream.poll() is not None
+    assert stream.due() == pytest.approx(12.0)
+    silent = Stream("r", table(8), 4, clock, stall=(4, math.inf))
+    assert silent.poll() is not None
+    assert (silent.due(), silent.state) == (math.inf, "open")
+    silent.close()
+    assert silent.state == "open"
+
+
+def test_a_watched_table_tells_how_much_was_read() -> None:
+    """Before the first batch after each step, and at the end."""
+    told: list[int] = []
+    read = [batch.num_rows for batch in watched(table(10), 2, told.append, step=4)]
+    assert (read, told) == ([2] * 5, [4, 8, 10])
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_remote_index_answers_in_time(at_once: int) -> None:
+    """A lookup takes what the index takes when it begins, and begins when an earlier one has ended."""
+    clock = VirtualClock()
+    index = RemoteIndex("i", "k", table(4), clock, lambda now: 2.0 if now < 3 else 0.5, at_once)
+    index.submit(table(4, start=2).combine_chunks().to_batches()[0])
+    began = {1: [0.0, 2.0, 4.0, 4.5], 2: [0.0, 0.0, 2.0, 2.0]}[at_once]
+    assert [start for start, _ in index.lookups] == began
+    assert (index.pending, index.due(), index.poll()) == (4, 2.0, [])
+    clock.advance(2.0)
+    answers = index.poll()
+    assert sum(answer.bindings.num_rows for answer in answers) == at_once
+    assert sum(answer.rows.num_rows for answer in answers) == at_once  # 2 and 3 are known
+    clock.advance(10.0)
+    rows = [answer.rows.num_rows for answer in index.poll()]
+    assert (sum(rows), index.pending, index.due()) == (2 - at_once, 0, math.inf)
+    index.close()
+
+
+def test_static_orders_cost_what_they_must() -> None:
+    """A selection's cost for each tuple, and the other's for what it keeps: nothing is charged twice."""
+    pair = Pair((2.0, 7.0), (0.25, 0.5))
+    for order, expected in zip((("s1", "s2"), ("s2", "s1")), pair.orders, strict=True):
+        done = run_pair(pair, "fixed", 1, 4_000, 200, Backpressure(400, 1200), order)
+        assert done.seconds / 4_000 == pytest.approx(expected, rel=0.05)
+        assert done.share("U", order[0]) == 1.0
+
+
+def test_shares_count_first_modules() -> None:
+    """Of one relation's tuples; none at all is no share."""
+    done = run_pair(Pair((1.0, 1.0), (0.0, 1.0)), "fixed", 0, 1_000, 100, Backpressure())
+    assert (done.rows, done.share("U", "s1"), done.share("U", "s2")) == (0, 1.0, 0.0)
+    assert share_of(done.figures, "V", "s1") == 0.0
+
+
+def test_keys_are_plain() -> None:
+    """Whatever stands in a name, its key can be typed and is a name in most languages."""
+    assert key("R⋈S 20 %", "lottery place") == "r_s_20_lottery_place"

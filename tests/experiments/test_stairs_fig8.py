@@ -1,0 +1,86 @@
+"""Figure 8 of the STAIRs paper, with a few dozen of its random set-ups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.experiments.stairs import fig8, setups
+from millrace.experiments.stairs.setups import setup
+from millrace.options import Options
+from tests.eddy.oracle import Case
+
+SMALL = {"setups": 24, "scale": 0.02, "batch": 3000, "policies": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_claim_holds(seed: int) -> None:
+    """The distribution over random set-ups is the paper's, but for the worst loss, which is smaller."""
+    experiment = fig8.EXPERIMENT
+    outcome = experiment.run(experiment.settings(seed, SMALL))
+    assert outcome.holds, [(check.claim, check.measured) for check in outcome.checks if not check.holds]
+
+
+@pytest.mark.slow
+def test_without_migration_it_does_not() -> None:
+    """STAIRs that never move are EddyJoins to the last operation, and ahead of them nowhere."""
+    experiment = fig8.EXPERIMENT
+    outcome = experiment.run(experiment.settings(0, SMALL, ablated=True))
+    assert not outcome.holds
+    assert outcome.figures["worst_vs_eddyjoins"] == outcome.figures["best_vs_eddyjoins"] == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_set_ups_are_drawn_as_they_say(seed: int) -> None:
+    """Shapes, sizes and bounds are the paper's; results are counted right; the same seed draws the same."""
+    for number in range(4):
+        found = setup(seed, number, 0.01)
+        kinds = {f"{kind} of {relations}" for kind, relations in setups.SHAPES}
+        assert found.shape in kinds
+        sizes = {alias: stream.table.num_rows for alias, stream in found.streams.items()}
+        assert set(sizes.values()) <= {round(size / 100) for size in setups.SIZES}
+        assert len(found.fans) == len(sizes) - 1
+        assert all(0 <= fan <= setups.MOST for fan in found.fans)
+        tables = {
+            alias: stream.table.filter(pa.array(stream.passing)) for alias, stream in found.streams.items()
+        }
+        assert Case(found.spec, tables).expected() == {(found.rows,): 1}
+        again = setup(seed, number, 0.01)
+        assert (again.plan, again.fans, again.rows) == (found.plan, found.fans, found.rows)
+
+
+def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every side that is not stopped is checked against the size of the result."""
+    monkeypatch.setattr(setups, "_rows", lambda *_: 1_000_003)
+    monkeypatch.setattr(setups, "_RESULTS", 10**12)
+    with pytest.raises(fig8.ExecutionError, match=r"set-up 0: joins found [0-9]+ rows of 1000003"):
+        fig8.trial(0, seed=0, scale=0.01, batch=3000, sides=[("joins", None)])
+
+
+def test_a_side_that_is_far_too_dear_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as the limit; what comes after is compared with the best so far."""
+    monkeypatch.setattr(fig8, "MOST", 0.5)
+    done = fig8.trial(1, seed=0, scale=0.02, batch=3000, sides=[("joins", None), ("static", None)])
+    assert done.seconds[fig8.SHJ] == pytest.approx(0.5 * done.seconds[fig8.JOINS])
+
+
+def test_plans_are_all_there_are() -> None:
+    """A path of four has five binary trees without cross products; each covers every relation once."""
+    from millrace.experiments.stairs.plans import plans_of
+    from millrace.graph import QueryGraph
+    from millrace.trees import spanning_tree
+
+    number = next(n for n in range(100) if setup(0, n, 0.01).shape == "path of 4")
+    found = setup(0, number, 0.01)
+    tree = spanning_tree(QueryGraph.of(found.spec), [0] * 4)
+    orders = {plan.order for plan in plans_of(tree, found.spec.aliases)}
+    assert len(orders) == 5
+    for order in orders:
+        Options(architecture="static", order=order)
+        assert sorted(np.ravel(_leaves(order)).tolist()) == ["t0", "t1", "t2", "t3"]
+
+
+def _leaves(order: object) -> list[object]:
+    return [order] if isinstance(order, str) else [leaf for part in order for leaf in _leaves(part)]  # type: ignore[attr-defined]
