@@ -8,10 +8,12 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
-# The tests of the shared Spark session run beside all others: most of them wait for the JVM.
+# Three runs side by side: tests of the shared Spark session, which mostly wait for the JVM; laws of the engine,
+# which compute; and all others, which wait for servers and sessions of their own.
+ENGINE := tests/eddy tests/experiments tests/migration tests/modules tests/policies tests/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help demo test check test-spark test-engine machine clean
+.PHONY: help demo test check test-spark test-engine test-rest machine clean
 
 help:
 	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
@@ -22,8 +24,7 @@ demo: $(READY)
 	@$(BIN)/millrace demo
 
 test: $(READY)
-	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory -j2 $(SYNC) test-spark test-engine
+	@$(MAKE) --no-print-directory -j4 $(SYNC) check test-spark test-engine test-rest
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -34,7 +35,10 @@ test-spark: $(READY)
 	$(BIN)/python -m pytest -m spark
 
 test-engine: $(READY)
-	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(ENGINE)
+
+test-rest: $(READY)
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,$(ENGINE))
 
 # The environment is made once, and again when what is to be installed has changed.
 $(READY): pyproject.toml constraints.txt | machine

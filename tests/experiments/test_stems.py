@@ -55,14 +55,11 @@ def test_the_claim_fails_without_the_mechanism(experiment: Experiment) -> None:
     assert not any("same answer" in claim for claim in failed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.id)
-def test_the_claim_holds_at_the_papers_sizes(experiment: Experiment) -> None:
-    """With the defaults, one seed; progress never goes beyond the whole."""
+def test_progress_never_goes_beyond_the_whole(experiment: Experiment) -> None:
+    """What is told lies between nothing and all."""
     told: list[float] = []
-    settings = experiment.settings(0, progress=told.append)
-    outcome = experiment.run(settings)
-    assert outcome.holds, [(check.claim, check.measured) for check in outcome.checks if not check.holds]
+    experiment.run(experiment.settings(0, SMALL[experiment.id], progress=told.append))
     assert told
     assert 0 <= min(told) <= max(told) <= 1 + 1e-9
 

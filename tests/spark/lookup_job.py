@@ -12,7 +12,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 KEYS, COPIES = 40, 5
-MASTERS = {"retries": "local[2,4]", "cluster": "local-cluster[2,1,1024]"}
 
 
 def main(kind: str, folder: str) -> None:
@@ -22,7 +21,7 @@ def main(kind: str, folder: str) -> None:
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     os.environ["LOOKUP_TOKEN"] = "hush-hush"
     builder = SparkSession.builder
-    builder = builder.remote("local[2]") if kind == "connect" else builder.master(MASTERS[kind])
+    builder = builder.remote("local[2]") if kind == "connect" else builder.master("local[2,4]")
     spark = (
         builder.config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -107,7 +107,7 @@ def test_faults_that_pass_cost_a_repetition(spark, shop, fault) -> None:
     """Some keys fail once: all rows are right, those keys were asked twice and no other one."""
     bad = {3, 17, 30}
     shop.behave = lambda key, before: fault if key in bad and not before else "ok"
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, timeout=0.5)})
+    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, timeout=1.0)})
     assert found(query) == expected()
     assert shop.asked == Counter({key: 2 if key in bad else 1 for key in (-1, *range(KEYS))})
     assert query.lookups()[0].retried == len(bad)
@@ -255,7 +255,6 @@ def test_what_can_be_known_before_is_told_before(spark) -> None:
     [
         "retries",
         pytest.param("connect", marks=pytest.mark.connect),
-        pytest.param("cluster", marks=pytest.mark.cluster),
     ],
 )
 def test_a_task_that_dies_costs_what_was_under_way(kind, tmp_path) -> None:

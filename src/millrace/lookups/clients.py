@@ -14,6 +14,8 @@ from functools import cache
 
 import httpx
 
+from millrace.lookups.refused import Refused
+
 
 @cache
 def _certificates() -> ssl.SSLContext:
@@ -38,16 +40,24 @@ class Clients:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Return a client that nobody else uses within the block: the one that was used last."""
+        """Return a client that nobody else uses within the block: the one that was used last.
+
+        One whose request was broken off is not used again: its only connection may count as taken for ever.
+        """
         async with self._places:
             client = self._idle.pop() if self._idle else self._new()
+            whole = False
             try:
                 yield client
+                whole = True
+            except Refused:
+                whole = True
+                raise
             finally:
-                if self._closed:
-                    await client.aclose()
-                else:
+                if whole and not self._closed:
                     self._idle.append(client)
+                else:
+                    await asyncio.shield(client.aclose())
 
     async def close(self) -> None:
         """Close all connections, those in use once they are not."""
