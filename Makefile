@@ -8,12 +8,12 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
-# Three runs side by side: tests of the shared Spark session, which mostly wait for the JVM; laws of the engine,
-# which compute; and all others, which wait for servers and sessions of their own.
-ENGINE := tests/eddy tests/experiments tests/migration tests/modules tests/policies tests/spill
+# Four runs side by side: tests of the shared Spark session, which mostly wait for the JVM; laws of the eddy, and
+# the engine's other tests, which compute; and all others, which wait for servers and sessions of their own.
+ENGINE := tests/experiments tests/migration tests/modules tests/policies tests/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help demo test check test-spark test-engine test-rest machine clean
+.PHONY: help demo test check test-spark test-eddy test-engine test-rest machine clean
 
 help:
 	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
@@ -24,7 +24,7 @@ demo: $(READY)
 	@$(BIN)/millrace demo
 
 test: $(READY)
-	@$(MAKE) --no-print-directory -j4 $(SYNC) check test-spark test-engine test-rest
+	@$(MAKE) --no-print-directory -j5 $(SYNC) check test-spark test-eddy test-engine test-rest
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -34,11 +34,14 @@ check: $(READY)
 test-spark: $(READY)
 	$(BIN)/python -m pytest -m spark
 
+test-eddy: $(READY)
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider tests/eddy
+
 test-engine: $(READY)
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(ENGINE)
 
 test-rest: $(READY)
-	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,$(ENGINE))
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,tests/eddy $(ENGINE))
 
 # The environment is made once, and again when what is to be installed has changed.
 $(READY): pyproject.toml constraints.txt | machine
