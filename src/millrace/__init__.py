@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from millrace.front.prepared import Query
+    from millrace.api.joining import Condition, Side
+    from millrace.api.query import Query
+    from millrace.api.session import Session
     from millrace.limits import LookupProgress
     from millrace.lookups.database import database
     from millrace.lookups.function import function
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from millrace.lookups.table import LookupTable
     from millrace.predicates.spec import Kind
     from millrace.run_report import RunReport
+    from millrace.spark.plans import Mode
 
 watch()  # before anybody applies a function to columns
 
@@ -39,10 +42,12 @@ __version__ = "0.1.0"
 __all__ = [
     "MillraceError",
     "Options",
+    "Session",
     "__version__",
     "database",
     "explain",
     "failed_keys",
+    "filter",
     "function",
     "http",
     "join",
@@ -57,13 +62,14 @@ __all__ = [
 ]
 
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
-_SOURCES = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
+_LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
+_LATER["Session"] = "millrace.api.session"
 
 
 def __getattr__(name: str) -> Any:
-    """Load the makers of sources when they are first used."""
-    if name in _SOURCES:
-        return getattr(import_module(_SOURCES[name]), name)
+    """Load what needs Spark, or a client of something, when it is first used."""
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -96,6 +102,23 @@ def where(
     from millrace.spark.filter import where as run
 
     return run(df, *predicates, policy=policy, options=options)
+
+
+def filter(  # noqa: A001  # named as PySpark's
+    *predicates: object,
+    policy: str | None = None,
+    options: Options | dict[str, Any] | None = None,
+) -> Callable[[DataFrame], DataFrame]:
+    """Return :func:`where` as a step of a chain.
+
+    >>> mails.transform(millrace.filter(is_spam("text"), in_stock("id"))).count()  # doctest: +SKIP
+
+    Args:
+        predicates: As for :func:`where`.
+        policy: As for :func:`where`.
+        options: As for :func:`where`.
+    """
+    return lambda df: where(df, *predicates, policy=policy, options=options)
 
 
 def predicate(
@@ -153,27 +176,31 @@ def predicate(
     )
 
 
-def explain(df: DataFrame) -> str:
-    """Return, as text, what Millrace does for a DataFrame that it returned, and what Spark does.
+def explain(df: DataFrame, mode: Mode = "simple") -> str:
+    """Return, as text, what Millrace does for a DataFrame, and what Spark does.
+
+    Args:
+        df: One that Millrace returned, or one derived from it.
+        mode: Of Spark's plan: ``"simple"`` is the physical one, ``"extended"`` all of them, ``"cost"`` with
+            Spark's estimates.
 
     Raises:
-        MillraceError: It is not the very DataFrame that one of Millrace's functions returned.
+        MillraceError: Millrace has no part in it, or the mode is another.
     """
     from millrace.spark.handles import handle_of
 
-    return handle_of(df).explain()
+    return handle_of(df).explain(mode)
 
 
 def report(df: DataFrame) -> RunReport:
-    """Return the figures of the latest run of a DataFrame that Millrace returned.
+    """Return the figures of the latest run of a DataFrame that Millrace returned, or of one derived from it.
 
     Raises:
-        MillraceError: It is not the very DataFrame that one of Millrace's functions returned, it has
-            not run yet, or the option ``report`` is off.
+        MillraceError: Millrace has no part in it, it has not run yet, or the option ``report`` is off.
     """
     from millrace.spark.handles import handle_of
 
-    return handle_of(df).report()
+    return handle_of(df).report(df)
 
 
 def lookup(
@@ -219,7 +246,7 @@ def lookup(
         InputError: A column, source or scan cannot be used.
         OptionError: A setting is out of range.
     """
-    from millrace.front.declared import lookup as declare
+    from millrace.api.session import lookup as declare
 
     return declare(name, schema, bind, via, scan=scan, on_error=on_error, cache=cache, ttl=ttl)
 
@@ -228,7 +255,7 @@ def lookup_progress(df: DataFrame) -> list[LookupProgress]:
     """Return how far the lookups of a DataFrame are that Millrace returned; at any time, also while it runs.
 
     Raises:
-        MillraceError: It is not the very DataFrame that :func:`sql` or :func:`join` returned.
+        MillraceError: Neither :func:`sql` nor :func:`join` returned it or what it is derived from.
     """
     from millrace.spark.handles import query_of
 
@@ -243,7 +270,7 @@ def failed_keys(df: DataFrame) -> pa.Table:
     ``attempts``.
 
     Raises:
-        MillraceError: It is not the very DataFrame that :func:`sql` or :func:`join` returned.
+        MillraceError: Neither :func:`sql` nor :func:`join` returned it or what it is derived from.
     """
     from millrace.spark.handles import query_of
 
@@ -263,7 +290,7 @@ def stream_results(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.
         MillraceError: ``batch_size`` is out of range, or a column's type cannot be sent.
         Exception: What the job raised, once the rows that came before are given out.
     """
-    from millrace.front.direct import frame_stream
+    from millrace.api.results import frame_stream
     from millrace.spark.handles import known_query
 
     query = known_query(df)
@@ -276,6 +303,7 @@ def sql(
     tables: Tables | None = None,
     options: Options | dict[str, Any] | None = None,
     predicates: Mapping[str, object] | Iterable[object] | None = None,
+    args: Mapping[str, Any] | list[Any] | None = None,
 ) -> DataFrame:
     """Return the answer of a query as a DataFrame, its inner joins executed by eddies.
 
@@ -290,15 +318,16 @@ def sql(
             that have names of their own, as :func:`where` takes them. Conditions that are a call of
             one are run by eddies, within joins and alone; the names become temporary functions of
             the session, so that the query may call them anywhere else too.
+        args: Values of the query's parameters: a dictionary for ``:name``, a list for ``?``.
 
     Raises:
         MillraceError: A table, file, column, predicate or option cannot be used, or the query is no
             SELECT.
         pyspark.errors.AnalysisException: Spark refuses the query.
     """
-    from millrace.front.frontend import sql as run
+    from millrace.api.session import Session
 
-    return run(query, spark, tables, options, predicates)
+    return Session(spark).sql(query, args, tables=tables, options=options, predicates=predicates)
 
 
 def query(
@@ -307,41 +336,56 @@ def query(
     tables: Tables | None = None,
     options: Options | dict[str, Any] | None = None,
     predicates: Mapping[str, object] | Iterable[object] | None = None,
+    args: Mapping[str, Any] | list[Any] | None = None,
 ) -> Query:
     """Return the query with its ``df``, ``explain()`` and, after a run, ``report()``.
 
     Takes and raises what :func:`sql` does.
     """
-    from millrace.front.frontend import query as make
+    from millrace.api.session import Session
 
-    return make(query, spark, tables, options, predicates)
+    return Session(spark).query(query, args, tables=tables, options=options, predicates=predicates)
 
 
 def join(
-    relations: Tables,
-    on: Iterable[str] = (),
-    where: Iterable[str] = (),
-    select: Iterable[str] = ("*",),
+    *relations: Any,
+    on: Condition | Iterable[Condition] = (),
+    where: Side | Iterable[Side] = (),
+    how: str = "inner",
+    select: str | Iterable[str] | None = None,
     spark: SparkSession | None = None,
     options: Options | dict[str, Any] | None = None,
     predicates: Mapping[str, object] | Iterable[object] | None = None,
 ) -> DataFrame:
-    """Return the inner join of several relations, without writing the query.
+    """Return the join of several relations, without writing the query.
 
-    >>> millrace.join({"c": df, "o": "orders.parquet"}, on=["c.k = o.k"])  # doctest: +SKIP
+    >>> millrace.join(  # doctest: +SKIP
+    ...     orders, customer, "nation.parquet",
+    ...     on=[("o_custkey", "c_custkey"), ("c_nationkey", "n_nationkey")],
+    ...     where=customer.c_acctbal > 0,
+    ... )
 
     Args:
-        relations: Alias of each relation, and its Parquet path, DataFrame or lookup table.
-        on: Join conditions in SQL, over the aliases; all must hold.
-        where: Further conditions in SQL.
-        select: Result columns in SQL; all columns by default.
-        spark: The session; by default the active one, or a new one.
+        relations: DataFrames, names of tables, paths of Parquet data and lookup tables, from left to right;
+            or one mapping of names to these, for conditions in SQL.
+        on: What joins them: the name of a column that two of them share, which is in the result once, as in
+            PySpark; a pair of columns, each a name (``"c_custkey"`` or ``"customer.c_custkey"``) or a Column
+            over one relation, of any expression; or a condition in SQL over the names of a mapping.
+        where: Further conditions: Columns, predicates of Python that are applied to columns, or conditions in
+            SQL. What reads one relation filters that before the join.
+        how: ``"inner"``, ``"cross"``, or ``"left"``, ``"right"``, ``"full"``, ``"semi"`` and ``"anti"``,
+            which Spark evaluates.
+        select: Result columns in SQL; all by default.
+        spark: The session; by default that of a DataFrame among the relations, the active one, or a new one.
         options: Settings of the run.
-        predicates: As for :func:`sql`, to call in ``where`` and ``on``.
+        predicates: As for :func:`sql`, to call in conditions in SQL.
 
     Raises:
-        MillraceError: As :func:`sql`.
+        MillraceError: As :func:`sql`; or nothing joins the relations, or it is not clear which of them a pair
+            joins.
     """
-    from millrace.front.frontend import join as run
+    from millrace.api.session import Session
 
-    return run(relations, on, where, select, spark, options, predicates)
+    return Session(spark).join(
+        *relations, on=on, where=where, how=how, select=select, options=options, predicates=predicates
+    )

@@ -15,6 +15,7 @@ from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
@@ -70,8 +71,12 @@ Input = ParquetInput | FrameInput | LookupInput
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a query: the join and, per relation alias, its input."""
+    """One block of a query: the join and, per relation alias, its input.
+
+    ``result`` are its columns with Spark's own types, nullability and metadata, None for those of ``join``.
+    """
 
     name: str
     join: JoinSpec
     inputs: dict[str, Input] = field(compare=False)
+    result: StructType | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from millrace.errors import OptionError, near
@@ -31,8 +32,8 @@ PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
 
 @dataclass(frozen=True)
-class Options:
-    """How Millrace runs a query. None of these changes an answer.
+class Research:
+    """What researchers set: how eddies work. Users get what measures best.
 
     Attributes:
         architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary
@@ -42,50 +43,64 @@ class Options:
             None takes what measures best.
         intermediate: For ``"stairs"``: store intermediate tuples. Without them state holds base tuples
             alone, like that of ``"stems"``, and does not follow routing; they are made again when needed.
-        memory_budget: Bytes that join state may take in one task; what does not fit is spilled to files. None
-            for no limit.
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
             ``ALGORITHMS``.
-        spill_folder: Where to put the files; None for the system's folder of temporary files.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
             predicates alone, ``"greedy"`` for joins, ``"rank"`` where both come together.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
         reoptimize_every: Tuples after which routing decisions are made anew.
-        online: Interleave all sources, so that results come early, instead of building the
-            smaller relations first and streaming the largest.
         order: For ``policy="fixed"`` and for ``architecture="static"``: aliases in the order in which to join
             them. A static plan may nest pairs, ``(("a", "b"), ("c", "d"))``, to be bushy.
         seed: Seed of every random choice.
         regret: For ``policy="bounded"``: the share of what the order as written would cost that looking
             for a better order may cost, above 0 and at most 1.
         placement: ``"in_place"``, ``"hypercube"`` or ``"auto"`` (by size).
-        cells: Number of eddies to run in parallel; None takes Spark's default parallelism.
         replicate_bytes: At most this much of the smaller relations, in memory, is read by every
             cell in an in-place run.
         block_bytes: Target size of an exchanged block.
-        report: Collect the figures that ``Query.report()`` shows.
-        mask_values: Leave the values of rows out of the errors of predicates.
-        limits_host: Address under which executors reach the process that plans the query, where the
-            tasks of a job agree on the limits of ``async`` predicates; None finds it out.
     """
 
     architecture: str = "stems"
     migration: str | None = None
     intermediate: bool = True
-    memory_budget: int | None = None
     algorithm: str = "hybrid"
-    spill_folder: str | None = None
     policy: str | None = None
     batch_size: int = 65_536
     reoptimize_every: int = 131_072
-    online: bool = False
     order: Order = ()
     seed: int = 0
     regret: float = 0.01
     placement: str = "auto"
-    cells: int | None = None
     replicate_bytes: int = 512 * 1024 * 1024
     block_bytes: int = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Options(Research):
+    """How Millrace runs a query. None of these changes an answer.
+
+    Those of :class:`Research` are set in the same way, by name.
+
+    Attributes:
+        memory_budget: Bytes that join state may take in one task; what does not fit is spilled to files. None
+            for no limit.
+        spill_folder: Where to put the files; None for the system's folder of temporary files.
+        cells: Number of eddies to run in parallel; None takes Spark's default parallelism.
+        online: Interleave all sources, so that results come early, instead of building the
+            smaller relations first and streaming the largest.
+        report: Collect the figures that ``Query.report()`` shows.
+        mask_values: Leave the values of rows out of the errors of predicates.
+        limits_host: Address under which executors reach the process that plans the query, where the
+            tasks of a job agree on the limits of ``async`` predicates; None finds it out.
+
+    Raises:
+        OptionError: A value is out of its range, or of another type.
+    """
+
+    memory_budget: int | None = None
+    spill_folder: str | None = None
+    cells: int | None = None
+    online: bool = False
     report: bool = True
     mask_values: bool = False
     limits_host: str | None = None
@@ -98,10 +113,17 @@ class Options:
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)
         self._one_of("placement", PLACEMENTS)
+        for name in ("intermediate", "online", "report", "mask_values"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")
+        for name in ("spill_folder", "limits_host"):
+            if not isinstance(getattr(self, name), str | None):
+                raise OptionError(f"option {name} is {getattr(self, name)!r}: expected a text")
         if self.memory_budget is not None:
             self._within("memory_budget", 1, 1 << 60)
         self._within("batch_size", 1, 1_000_000)
         self._within("reoptimize_every", 1, 1_000_000_000)
+        self._within("seed", -(1 << 63), 1 << 63)
         self._within("replicate_bytes", 0, 1 << 50)
         self._within("block_bytes", 1024, 1 << 30)
         if type(self.regret) not in (int, float) or not 0 < self.regret <= 1:
@@ -129,15 +151,28 @@ class Options:
     @classmethod
     def of(cls, options: Options | dict[str, Any] | None) -> Options:
         """Return ``options`` as :class:`Options`; a dictionary is checked for unknown names."""
+        return cls().updated(options)
+
+    def updated(self, options: Options | dict[str, Any] | None) -> Options:
+        """Return these settings with others in their place: those of a dictionary, or all.
+
+        Raises:
+            OptionError: A name is unknown, or a value is out of its range.
+        """
         if options is None:
-            return cls()
+            return self
         if isinstance(options, Options):
             return options
-        known = [f.name for f in fields(cls)]
+        if not isinstance(options, Mapping):
+            raise OptionError(
+                f"options are given as {type(options).__name__}: expected a dictionary such as "
+                "{'cells': 8}, or millrace.Options(…)"
+            )
+        known = [f.name for f in fields(self)]
         for name in options:
             if name not in known:
-                raise OptionError(f"unknown option {name!r}: {near(name, known)}")
-        return cls(**options)
+                raise OptionError(f"unknown option {name!r}: {near(str(name), known)}")
+        return replace(self, **options)
 
 
 def _is_order(order: object, *, nested: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from millrace.front.prepared import Query
+from millrace.api.query import Query
 
 
 def bag(frame) -> Counter[str]:

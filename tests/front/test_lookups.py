@@ -64,8 +64,8 @@ def test_settings_that_leave_queries_to_spark_refuse_lookups(spark, given, setti
 
 def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
     """Behind every check there is one more: the stand-in has no empty answer, for any filter."""
-    from millrace.front.lookup_tables import lookup_of
-    from millrace.front.texts import Frames
+    from millrace.front.frames import Frames
+    from millrace.front.lookups.tables import lookup_of
 
     _, frame = lookup_of(Frames(spark), given["prices"])
     for shape in (
@@ -111,7 +111,7 @@ def test_constants_are_exact(spark, given):
 def test_join_takes_lookup_tables(spark, given):
     """The form without a query."""
     frame = join(
-        {"x": given["o"], "p": given["prices"]}, ["x.sku = p.sku"], select=["x.id", "price"], spark=spark
+        {"x": given["o"], "p": given["prices"]}, on=["x.sku = p.sku"], select=["x.id", "price"], spark=spark
     )
     expected = spark.sql("select o.id, price from o join prices p on o.sku = p.sku")
     assert lookup_tables.bag(frame) == lookup_tables.bag(expected)
@@ -147,13 +147,14 @@ def test_a_scan_without_a_column_is_refused(spark, given):
         query("select * from w", spark, {"w": wrong})
 
 
-def test_no_handle_without_a_query(spark, given):
-    """Progress and failures belong to the very DataFrame that was returned."""
+def test_progress_belongs_to_a_query(spark, given):
+    """Progress and failures are told of the DataFrame that was returned, and of one derived from it; of no other."""
     import millrace
 
     frame = millrace.sql("select price from prices where sku = 'a'", spark, given)
-    assert millrace.failed_keys(frame).num_rows == 0
-    assert [each.name for each in millrace.lookup_progress(frame)] == ["prices"]
-    for function in (millrace.failed_keys, millrace.lookup_progress):
-        with pytest.raises(InputError, match=r"very one that millrace\.sql"):
-            function(frame.limit(1))
+    for each in (frame, frame.limit(1)):
+        assert millrace.failed_keys(each).num_rows == 0
+        assert [progress.name for progress in millrace.lookup_progress(each)] == ["prices"]
+    for function in (millrace.failed_keys, millrace.lookup_progress, millrace.report, millrace.explain):
+        with pytest.raises(InputError, match="nothing is known of this DataFrame"):
+            function(spark.range(3).groupBy().count())

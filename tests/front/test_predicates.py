@@ -13,8 +13,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import BooleanType, IntegerType
 
-from millrace.errors import ExecutionError, InputError, PredicateError, QueryError
-from millrace.front.frontend import join, query, sql
+from millrace import join, query, sql
+from millrace.errors import ExecutionError, PredicateError, QueryError
 from millrace.spark.predicates import predicate
 from tests.front.compare import bag, taken
 
@@ -355,17 +355,18 @@ def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, vi
     assert found.filters == () and rows == bag(spark.sql("select id from a where id > 1"))
 
 
-def test_names_are_registered_again_but_never_taken(spark, views):
-    """A second query may bring another function of the name; one that Spark has is left alone."""
-    text = "select id from a where above(id)"
-    assert bag(sql(text, spark, views, predicates={"above": above})) != bag(
-        sql(text, spark, views, predicates={"above": udf(lambda x: x == 1, BOOLEAN)})
-    )
-    for name in ("abs", "Theirs"):
-        if name == "Theirs":
-            spark.udf.register("theirs", bool, "boolean")
-        with pytest.raises(InputError, match=f"function named '{name}' already"):
-            query(text, spark, views, predicates={name: above})
+def test_names_belong_to_one_query(spark, views):
+    """A second query may bring another function of a name; it hides one of the session's or of Spark's."""
+    texts = ["select id from a where {}(id)", "select id from a where not {}(id) or {}(id)"]
+    spark.udf.register("theirs", bool, "boolean")
+    for name in ("above", "abs", "theirs"):
+        for text in texts:
+            query_ = text.replace("{}", name)
+            one = sql(query_, spark, views, predicates={name: udf(lambda x: x == 1, BOOLEAN)})
+            other = sql(query_, spark, views, predicates={name: udf(lambda x: None, BOOLEAN)})
+            assert bag(one) != bag(other) == {}
+    assert spark.sql("select theirs(0)").collect()[0][0] is False
+    assert spark.sql("select abs(-1)").collect()[0][0] == 1
 
 
 def test_no_name_of_a_filter_stays_in_the_session(spark, views):

@@ -44,7 +44,7 @@ def test_every_row_comes_once(spark, views, text):
 def test_only_plain_columns_of_a_block_come_from_it(spark, views):
     """Anything more is Spark's to do."""
     direct = query("select a.id, b.k as id from a join b on a.id = b.id", spark, views).direct
-    assert direct is not None and direct.columns == ("id", "k")
+    assert direct is not None and [name.rsplit("_", 1)[1] for name in direct.columns] == ["id", "k"]
     for text in (
         "select distinct a.id from a join b on a.id = b.id",
         "select a.id from a join b on a.id = b.id limit 1",

@@ -83,7 +83,7 @@ def test_counting_gathers_nothing(spark, tpch_tiny):
 def test_only_needed_columns_are_read(spark, tpch_tiny):
     """Columns that nobody reads are neither scanned nor given out."""
     block = query(text_of("q03"), spark, tpch_tiny).blocks[0]
-    assert [o.name for o in block.join.output] == [
+    assert [o.source.column for o in block.join.output] == [
         "o_orderdate",
         "o_shippriority",
         "l_orderkey",

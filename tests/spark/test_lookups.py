@@ -46,7 +46,7 @@ def items(shop: Shop, schema: str = "k bigint, v string", **how):
     return millrace.lookup("p", schema, bind=["k"], via=millrace.http(f"{shop.url}/{{k}}", **how), **mine)
 
 
-def found(query: millrace.front.prepared.Query) -> list[tuple[int, str]]:
+def found(query: millrace.api.query.Query) -> list[tuple[int, str]]:
     return sorted(map(tuple, query.df.collect()))
 
 

@@ -24,7 +24,7 @@ from millrace.run_report import Totals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace.front.prepared import Query
+    from millrace.api.query import Query
 
 MILLRACE, SPARK, AGAIN = "millrace", "spark", "spark again"
 _MEGABYTE = 1e6

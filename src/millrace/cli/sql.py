@@ -20,7 +20,7 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.front.prepared import Query
+    from millrace.api.query import Query
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,14 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
 
 def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | None]:
     if request.engine == "millrace":
-        from millrace.front.frontend import query as make
+        from millrace.api.session import Session
 
         tables: dict[str, Any] = dict(request.tables)
         for name, path in request.lookups.items():
             if name in tables:
                 raise InputError(f"--table and --lookup both name {name!r}: give them different names")
             tables[name] = lookup_from(name, path)
-        query = make(request.text, spark, tables, request.options)
+        query = Session(spark, tables, options=request.options).query(request.text)
         return query.df, query
     if request.lookups:
         raise InputError("--lookup needs --engine millrace: Spark alone cannot ask for rows by key")

@@ -10,10 +10,9 @@ from sqlglot import exp
 
 from millrace.errors import PredicateError
 from millrace.expressions import Call, Column, ColumnRef, Literal, Operand
-from millrace.front.conjuncts import VOLATILE
 from millrace.front.constants import Constants
-from millrace.front.parse import Statement
-from millrace.front.predicates import Lookup, conjuncts, unwrap
+from millrace.front.parse import Statement, function_of, unwrap
+from millrace.front.translate import Lookup, conjuncts
 from millrace.predicates import PredicateSpec, Values
 from millrace.spark.predicates import Predicate, check_arity
 from millrace.spark.types import arrow_type
@@ -46,21 +45,18 @@ class Calls:
             return
         for node in self.statement.root.find_all(exp.Anonymous, bfs=False):
             spec = self._spec(node)
-            if spec is None or isinstance(node.parent, exp.Dot):  # a function of a database
-                continue
-            self.found.append(node)
-            if not spec.deterministic:
-                node.meta[VOLATILE] = True
-            _check(spec, node)
+            if spec is not None:
+                self.found.append(node)
+                _check(spec, node)
 
-    def _spec(self, node: exp.Anonymous) -> PredicateSpec | None:
-        predicate = self.predicates.get(node.name.lower())
-        return None if predicate is None else predicate.spec
+    def _spec(self, node: exp.Expr) -> PredicateSpec | None:
+        name = function_of(node)
+        return None if name is None else self.predicates[name].spec
 
-    def of(self, conjunct: exp.Expr) -> tuple[PredicateSpec, exp.Anonymous] | None:
+    def of(self, conjunct: exp.Expr | None) -> tuple[PredicateSpec, exp.Expr] | None:
         """Return the predicate and the call, when the conjunct is nothing but a call."""
-        node = unwrap(conjunct)
-        if not isinstance(node, exp.Anonymous) or any(_is_no_argument(a) for a in node.expressions):
+        node = None if conjunct is None else unwrap(conjunct)
+        if node is None or any(_is_no_argument(a) for a in node.expressions):
             return None
         spec = self._spec(node)
         return None if spec is None else (spec, node)
@@ -94,10 +90,7 @@ class Calls:
 
     def reasons(self) -> Iterator[str]:
         """Say of each condition or expression in which Spark calls predicates that it does."""
-        shown: dict[str, None] = {}
-        for node in self.left():
-            shown[self._around(node)] = None
-        for text in shown:
+        for text in dict.fromkeys(self._around(node) for node in self.left()):
             yield f"{text} is evaluated by Spark, row by row"
 
     def _around(self, node: exp.Expr) -> str:
@@ -110,7 +103,9 @@ class Calls:
             if self.statement.has_span(parent):
                 best = self.statement.span(parent)
             parent = parent.parent
-        return node.name if best is None else " ".join(self.statement.text[best[0] : best[1]].split())
+        if best is None:
+            return f"a call of {function_of(node)}"
+        return " ".join(self.statement.text[slice(*best)].split())
 
 
 def _is_no_argument(node: exp.Expr) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -40,34 +40,41 @@ class Field:
         type: Spark's type.
         arrow: The same for a block, or None when a block cannot carry the column.
         comparable: Whether Millrace may compare it: an atomic type whose order is that of its bytes.
+        nullable: Whether Spark takes it to have nulls.
+        metadata: Spark's notes about it, a comment for example.
     """
 
     name: str
     type: t.DataType
     arrow: pa.DataType | None
     comparable: bool
+    nullable: bool = True
+    metadata: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 def field_of(column: t.StructField) -> Field:
     """Describe a column of a DataFrame."""
-    char = str((column.metadata or {}).get(_CHAR, "")).lower()
-    if char.startswith("char"):
-        # Spark pads what it compares with a CHAR column, by the metadata that a block would lose.
-        return Field(column.name, column.dataType, None, False)
+    notes = dict(column.metadata or {})
+    unfit = Field(column.name, column.dataType, None, False, column.nullable, notes)
+    if str(notes.get(_CHAR, "")).lower().startswith("char"):
+        return (
+            unfit  # Spark pads what it compares with a CHAR column, by the metadata that a block would lose
+        )
     try:
         arrow = arrow_type(column.dataType)
         back = spark_schema(pa.schema([pa.field(column.name, arrow)])).fields[0].dataType
     except (MillraceError, TypeError, ValueError, KeyError):
-        return Field(column.name, column.dataType, None, False)
+        return unfit
     same = back.simpleString() == column.dataType.simpleString() and _loosely(back) == _loosely(
         column.dataType
     )
     atomic = isinstance(column.dataType, t.AtomicType) and not pa.types.is_nested(arrow)
-    return Field(column.name, column.dataType, arrow if same else None, same and atomic)
+    carried = arrow if same else None
+    return Field(column.name, column.dataType, carried, same and atomic, column.nullable, notes)
 
 
 def _loosely(kind: t.DataType) -> str:
-    """Return the type without nullability, which may differ between a block and its source."""
+    """Return the type without nullability, which Arrow types do not have."""
     return re.sub(r'"(containsNull|valueContainsNull|nullable)":(true|false)', "", kind.json())
 
 

@@ -1,28 +1,31 @@
 """Constant expressions and their values.
 
-Literals, dates, and the sums and intervals that fill most queries are evaluated here, exactly. All
-other expressions without a column go to Spark, as one ``SELECT`` of all of them, which needs no
-job; what raises there is not a constant, and its conjunct stays with Spark.
+Literals are read here. All other expressions without a column go to Spark, as one ``SELECT`` of all of them,
+which needs no job; what raises there is not a constant, and its conjunct stays with Spark.
 """
 
 from __future__ import annotations
 
-import calendar
 import datetime as dt
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.coercion import Constant, digits_of, plain_date
-from millrace.front.texts import Frames
+from millrace.front.frames import Frames
+from millrace.front.template import unescape
 
 _INTEGER = re.compile(r"\d+")
 _DECIMAL = re.compile(r"\d+\.\d*|\.\d+")
 _STRING = re.compile(r"'[^'\\]*'")
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_LAST = dt.date.max.toordinal() - _EPOCH
 
 # What a constant may be made of: all of it deterministic, and the same on every call.
 _PARTS = (
@@ -47,6 +50,7 @@ _PARTS = (
     exp.Interval,
     exp.IntervalSpan,
     exp.Var,
+    exp.Placeholder,
     exp.TsOrDsToDate,
     exp.TsOrDsAdd,
     exp.DateAdd,
@@ -133,21 +137,27 @@ class Constants:
         self._values.update(zip(texts, values, strict=True))
 
     def _select(self, texts: list[str]) -> list[Constant | None]:
-        items = [f"{text} AS c{i}" for i, text in enumerate(texts)]
-        frame = self._frames.sql("SELECT " + ", ".join(items))
-        types = [f.dataType for f in frame.schema.fields]
-        if any(isinstance(kind, t.TimestampType) for kind in types):
-            # As a number, a timestamp does not pass through Python's time zone.
-            items = [
-                f"unix_micros({text}) AS c{i}" if isinstance(kind, t.TimestampType) else f"{text} AS c{i}"
-                for i, (text, kind) in enumerate(zip(texts, types, strict=True))
-            ]
-            frame = self._frames.sql("SELECT " + ", ".join(items))
-        row = frame.collect()[0]
+        types = [f.dataType for f in self._frames.schema(f"SELECT {', '.join(texts)}").fields]
+        # As numbers, dates and timestamps pass through no calendar and no time zone of Python's.
+        pairs = zip(texts, types, strict=True)
+        row = self._frames.sql(f"SELECT {', '.join(_plain(text, kind) for text, kind in pairs)}").collect()[0]
         return [_kept(kind, value) for kind, value in zip(types, row, strict=True)]
 
 
-def _kept(kind: t.DataType, value: object) -> Constant | None:
+def _plain(text: str, kind: t.DataType) -> str:
+    """Return an expression whose value Python can hold."""
+    if isinstance(kind, t.DateType):
+        return f"unix_date({text})"
+    if isinstance(kind, t.TimestampType):
+        return f"unix_micros({text})"
+    return text if isinstance(kind, _KEPT) or kind == t.StringType() else "NULL"
+
+
+def _kept(kind: t.DataType, value: Any) -> Constant | None:
+    if isinstance(kind, t.DateType) and value is not None:
+        if not -_EPOCH < value <= _LAST:
+            return None  # a year that Python has not
+        value = dt.date.fromordinal(_EPOCH + value)
     if isinstance(value, bytearray):
         value = bytes(value)
     plain_string = isinstance(kind, t.StringType) and kind == t.StringType()
@@ -157,7 +167,7 @@ def _kept(kind: t.DataType, value: object) -> Constant | None:
 
 
 def _evaluate(node: exp.Expr, text_of: Callable[[exp.Expr], str | None]) -> Constant | None:
-    """Return the value of the simplest forms; None sends the expression to Spark."""
+    """Return the value of a literal; None sends the expression to Spark."""
     match node:
         case exp.Paren():
             return _evaluate(node.this, text_of)
@@ -167,26 +177,12 @@ def _evaluate(node: exp.Expr, text_of: Callable[[exp.Expr], str | None]) -> Cons
             return _literal(text_of(node) or "")
         case exp.Neg():
             inner = _evaluate(node.this, text_of)
-            if inner is None or not isinstance(inner.value, int | Decimal):
-                return None
-            return _number(-inner.value)
-        case exp.Cast() if node.to.this == exp.DType.DATE and not node.to.expressions:
+            number = inner is not None and isinstance(inner.value, int | Decimal)
+            return _number(-inner.value) if inner is not None and number else None
+        case exp.Cast(this=exp.Literal(is_string=True) as text) if node.to.this == exp.DType.DATE:
             # TRY_CAST and other functions that end in a date differ only for texts that are no date.
-            if isinstance(node.this, exp.Literal) and node.this.is_string:
-                date = plain_date(node.this.name)
-                return None if date is None else Constant(t.DateType(), date)
-            return None
-        case exp.Add() | exp.Sub():
-            sign = 1 if isinstance(node, exp.Add) else -1
-            left = _evaluate(node.this, text_of)
-            if left is None:
-                return None
-            if isinstance(node.expression, exp.Interval):
-                return _shift(left, node.expression, sign)
-            right = _evaluate(node.expression, text_of)
-            if right is None:
-                return None
-            return _add(left, right, sign)
+            date = None if node.to.expressions else plain_date(text.name)
+            return None if date is None else Constant(t.DateType(), date)
     return None
 
 
@@ -198,7 +194,7 @@ def _literal(text: str) -> Constant | None:
         return _number(Decimal(text))
     if _STRING.fullmatch(text):
         # In a template, the braces of the text are doubled.
-        return Constant(t.StringType(), text[1:-1].replace("{{", "{").replace("}}", "}"))
+        return Constant(t.StringType(), unescape(text[1:-1]))
     return None
 
 
@@ -209,45 +205,3 @@ def _number(value: int | Decimal) -> Constant | None:
         return Constant(t.LongType(), value) if -(1 << 63) <= value < 1 << 63 else None
     precision, scale = digits_of(value)
     return Constant(t.DecimalType(precision, scale), value) if precision <= 38 else None
-
-
-def _add(left: Constant, right: Constant, sign: int) -> Constant | None:
-    a, b = left.value, right.value
-    if isinstance(a, bool) or isinstance(b, bool):
-        return None
-    if isinstance(a, int) and isinstance(b, int):
-        total = a + sign * b
-        return _number(total) if abs(total) < 1 << 31 else None
-    if isinstance(a, int | Decimal) and isinstance(b, int | Decimal):
-        if sum(digits_of(Decimal(a))) + sum(digits_of(Decimal(b))) > 24:
-            return None
-        return _number(Decimal(a) + sign * Decimal(b))
-    return None
-
-
-def _shift(left: Constant, interval: exp.Interval, sign: int) -> Constant | None:
-    """Return ``date ± interval`` for whole days, months and years."""
-    amount, unit = interval.this, interval.args.get("unit")
-    if not (isinstance(left.value, dt.date) and isinstance(amount, exp.Literal)):
-        return None
-    if not (isinstance(unit, exp.Var) and _INTEGER.fullmatch(amount.name)) or len(amount.name) > 5:
-        return None
-    count = sign * int(amount.name)
-    date: dt.date = left.value
-    match unit.name.upper():
-        case "DAY" | "DAYS":
-            try:
-                return Constant(left.type, date + dt.timedelta(days=count))
-            except OverflowError:
-                return None
-        case "MONTH" | "MONTHS":
-            months = count
-        case "YEAR" | "YEARS":
-            months = 12 * count
-        case _:
-            return None
-    year, month = divmod(date.year * 12 + date.month - 1 + months, 12)
-    if not 1 <= year <= 9999:
-        return None
-    day = min(date.day, calendar.monthrange(year, month + 1)[1])
-    return Constant(left.type, dt.date(year, month + 1, day))

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millrace.front.calls import where_conjuncts
-from millrace.front.conjuncts import volatile
-from millrace.front.context import Context, Filter
-from millrace.front.texts import Edit, Part
+from millrace.front.functions import filter_name
+from millrace.front.plan import FilterPlan
+from millrace.front.planning import Planning
+from millrace.front.scopes import Scope
+from millrace.front.template import Edit, Part
 from millrace.predicates import PredicateSpec
 from millrace.spark.where import Slot
 
@@ -29,16 +31,16 @@ class _Term:
     arguments: list[exp.Expr]
 
 
-def take_filter(context: Context, select: exp.Select, placed: list[exp.Expr] | None) -> None:
+def take_filter(planning: Planning, scope: Scope, placed: list[exp.Expr] | None) -> None:
     """Merge the calls of a SELECT's WHERE.
 
     Args:
-        context: The query.
-        select: One of its SELECTs; those inside it are done.
+        planning: The query.
+        scope: One of its SELECTs; those inside it are done.
         placed: The conditions that are in its WHERE by now, when taking blocks has changed it.
     """
-    nodes = where_conjuncts(select) if placed is None else placed
-    terms = [term for node in nodes if (term := _term(context, select, node)) is not None]
+    nodes = where_conjuncts(scope.select) if placed is None else placed
+    terms = [term for node in nodes if (term := _term(planning, scope, node)) is not None]
     if not terms:
         return
     arguments: list[exp.Expr] = []
@@ -47,47 +49,45 @@ def take_filter(context: Context, select: exp.Select, placed: list[exp.Expr] | N
     for term in terms:
         columns = []
         for argument in term.arguments:
-            text = context.text_of(argument) or ""
+            text = planning.text.bound(planning.statement.span(argument))
             place = places.get(text)
-            if place is None or volatile(argument):
+            if place is None or planning.volatility.volatile(argument):
                 place = places[text] = len(arguments)
                 arguments.append(argument)
             columns.append(place)
         slots.append(Slot(term.spec, tuple(columns)))
-    span = context.statement.span
-    labels = [context.shown(span(argument)) for argument in arguments]
-    name, mask = context.functions.filter(slots, labels)
+    span = planning.statement.span
+    labels = tuple(planning.shown(argument) for argument in arguments)
+    name = filter_name()
     # In parentheses, for a keyword may follow without a space.
     parts: list[Part] = [f"({name}("]
     for place, argument in enumerate(arguments):
         parts += [", ", span(argument)] if place else [span(argument)]
     first, *others = terms
-    context.text.edits.append(Edit(*span(first.node), (*parts, "))")))
-    context.text.edits += [Edit(*span(term.node), ("(TRUE)",)) for term in others]
+    planning.text.edits.append(Edit(*span(first.node), (*parts, "))")))
+    planning.text.edits += [Edit(*span(term.node), ("(TRUE)",)) for term in others]
     for term in terms:
-        context.calls.take(term.node)
-    shown = tuple(context.shown(span(term.node)) for term in terms)
-    context.filters.append(Filter(f"f{len(context.filters) + 1}", shown, mask))
+        planning.calls.take(term.node)
+    shown = tuple(planning.shown(term.node) for term in terms)
+    planning.filters.append(FilterPlan(f"f{len(planning.filters) + 1}", name, tuple(slots), labels, shown))
 
 
-def _term(context: Context, select: exp.Select, node: exp.Expr) -> _Term | None:
-    call = context.calls.of(node)
+def _term(planning: Planning, scope: Scope, node: exp.Expr) -> _Term | None:
+    call = planning.calls.of(node)
     if call is None:
         return None
     spec, inner = call
-    texts = [node, *inner.expressions]
-    if not all(context.statement.has_span(each) for each in texts):
+    if not all(planning.statement.has_span(each) for each in (node, *inner.expressions)):
         return None
     # Spark treats subqueries, and columns from around this SELECT, condition by condition.
-    if any(isinstance(part, exp.Query) for part in inner.walk()) or _reads_around(context, select, inner):
+    if any(isinstance(part, exp.Query) for part in inner.walk()) or _reads_around(planning, scope, inner):
         return None
     return _Term(node, spec, list(inner.expressions))
 
 
-def _reads_around(context: Context, select: exp.Select, node: exp.Expr) -> bool:
+def _reads_around(planning: Planning, scope: Scope, node: exp.Expr) -> bool:
     """Tell whether a call may read columns of a SELECT around its own."""
-    scope = context.resolver.scope_of(select)
-    if scope.parent is None:
+    if planning.names.scopes.place_of(scope.select) is None:
         return False
-    found = [context.find(column) for column in node.find_all(exp.Column)]
-    return not all(each is not None and each.certain and each.scope is scope for each in found)
+    found = [planning.names.find(column) for column in node.find_all(exp.Column)]
+    return not all(each is not None and not each.why and each.scope is scope for each in found)

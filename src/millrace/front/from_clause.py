@@ -1,169 +1,317 @@
-"""A FROM clause as a chain of links, as Spark reads it: strictly from left to right.
+"""A FROM clause as Spark reads it: items, strictly from left to right, each with what is left of it.
 
-The relations of the chain that inner joins bring in (comma, CROSS and INNER JOIN) may be moved
-together in front of left joins, with their ON conditions as filters at the end:
-``((a LEFT JOIN c) JOIN b ON p) = filter_p((a x b) LEFT JOIN c)``, because a left, semi or anti join
-treats every row of its left side by itself. A RIGHT or FULL join does not, so it ends the part of
-the chain that a block can come from, and keeps WHERE from being pushed below it.
+The relations that inner joins bring in (comma, CROSS and INNER JOIN) may be moved together in front of left
+joins, with their ON conditions as filters at the end:
+``((a LEFT JOIN c) JOIN b ON p) = filter_p((a x b) LEFT JOIN c)``, because a left, semi or anti join treats
+every row of its left side by itself. A RIGHT or FULL join does not, so it ends the part of the clause that a
+block can come from, and keeps WHERE from being pushed below it.
+
+Here is only what the text says; what the relations' columns are is for :mod:`millrace.front.outputs`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sqlglot import exp
 
-from millrace.front.leave import Leave
-from millrace.front.names import Scope, Source, is_join_group
-from millrace.front.parse import Span, Statement
+from millrace.front.ctes import Leave, cte_of
+from millrace.front.parse import Statement
+from millrace.front.template import Span
+
+Kind = Literal["table", "cte", "query", "rows", "lateral", "view"]
+_UNNAMED = "__auto_generated_subquery_name"  # what Spark calls a derived table without an alias
 
 
 @dataclass(eq=False)
-class Link:
-    """A relation and how it joins what stands left of it.
+class Relation:
+    """A relation in a FROM clause.
 
     Attributes:
-        sources: The relation; several for a parenthesised group that stays as it is.
-        kind: ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``.
-        ons: Conditions of an inner link.
-        using: Lower-case columns of USING, or of NATURAL once they are known.
-        natural: A NATURAL join.
-        semi: A semi or anti join, whose right side is not visible above.
-        item: The characters of the relation with its alias.
-        span: The characters of the whole link, join keywords and condition included.
-        fixed: The link stays as written, whatever happens around it.
+        node: Its syntax tree.
+        kind: A base table, a common table expression, a derived table; ``"rows"`` is all else that Spark can
+            analyse by itself (VALUES, a function, PIVOT, a group with a name); ``"lateral"`` reads what is
+            left of it; ``"view"`` is a LATERAL VIEW.
+        alias: As written, or the table's name; None where nothing names it.
+        qualifier: What may stand before its columns, in lower case.
+        exact: Whether the qualifier is all of it: before a table's name its database may stand.
+        current: Returns the session's catalog and database, for a table.
+        columns: The names that its alias gives to the columns, empty where they keep theirs.
+        item: Its characters, with its alias.
+        plain: Whether it is read as it stands: no sample, and no version of a table.
+        cte: The definition of a common table expression.
     """
 
-    sources: tuple[Source, ...]
+    node: exp.Expr
+    kind: Kind
+    alias: str | None
+    qualifier: tuple[str, ...]
+    exact: bool
+    columns: tuple[str, ...]
+    item: Span
+    plain: bool = True
+    cte: exp.CTE | None = None
+    current: Callable[[], tuple[str, ...]] | None = None
+
+    def answers_to(self, qualifier: tuple[str, ...]) -> bool | None:
+        """Tell whether a lower-case qualifier names this relation; None if only Spark knows."""
+        common = min(len(qualifier), len(self.qualifier))
+        if not common or qualifier[-common:] != self.qualifier[-common:]:
+            return False
+        if len(qualifier) <= len(self.qualifier):
+            return True
+        if self.exact or self.current is None:
+            return False
+        # A table of the current database; a temporary view has no database, and only Spark knows which it is.
+        whole = (*self.current(), *self.qualifier)
+        return None if qualifier == whole[-len(qualifier) :] else False
+
+
+@dataclass(eq=False)
+class Item:
+    """A relation, or a parenthesised group of them, and how it joins what stands left of it.
+
+    Attributes:
+        content: What is joined.
+        kind: ``"inner"``, ``"left"`` (outer, semi and anti), ``"right"`` or ``"full"``.
+        keyword: The join as text, without NATURAL, such as ``"LEFT ANTI JOIN"``.
+        on: Its condition; it sees the columns of its own content and of all that is left of it in its clause.
+        using: Columns of USING, as written.
+        natural: A NATURAL join.
+        semi: A semi or anti join, whose right side is not visible above.
+        item: The characters of the content.
+        span: The characters of the whole, join keywords and condition included.
+        join: Its syntax tree, None for the first.
+    """
+
+    content: Relation | FromClause
     kind: str
+    keyword: str
     item: Span
     span: Span
-    ons: list[exp.Expr] = field(default_factory=list)
+    on: exp.Expr | None = None
     using: tuple[str, ...] = ()
     natural: bool = False
     semi: bool = False
-    fixed: bool = False
     join: exp.Join | None = None
+
+    @property
+    def merges(self) -> bool:
+        """Whether columns of both sides become one."""
+        return self.natural or bool(self.using)
+
+    def relations(self) -> list[Relation]:
+        """Return the relation, or those of the group."""
+        return [self.content] if isinstance(self.content, Relation) else list(self.content.relations())
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An item of a clause, or of a group of inner joins inside it, that can be moved by itself.
+
+    Attributes:
+        item: What is joined, and how.
+        clause: The clause or group that the item is in.
+        place: The item's number there.
+        movable: Whether it is joined by an inner join before any RIGHT or FULL join, so that a block may take
+            it.
+        conditions: What it is joined on; a group's condition stands with its last member.
+    """
+
+    item: Item
+    clause: FromClause
+    place: int
+    movable: bool
+    conditions: tuple[exp.Expr, ...]
+
+    @property
+    def relation(self) -> Relation | None:
+        """The relation, None for a group that stays as it is."""
+        return self.item.content if isinstance(self.item.content, Relation) else None
 
 
 @dataclass(eq=False)
-class Chain:
-    """The links of one FROM clause.
+class FromClause:
+    """The items of a FROM clause, or of a parenthesised group.
 
     Attributes:
-        links: All of them, from left to right.
-        span: The characters of the clause, from FROM to the end of the last link.
-        movable: How many links stand before the first RIGHT or FULL join.
-        where: The WHERE condition, None when there is none.
+        items: From left to right.
+        views: Its LATERAL VIEWs.
+        span: From FROM to the end of the last item.
+        end: Where the last LATERAL VIEW ends.
+        mixed: Whether commas stand beside joins with conditions, which ``relationPrecedence`` binds
+            otherwise.
+        where: The SELECT's WHERE condition.
     """
 
-    scope: Scope
-    links: list[Link]
+    items: list[Item]
     span: Span
-    movable: int
-    where: exp.Expr | None
+    views: list[Relation] = field(default_factory=list)
+    end: int = 0
+    mixed: bool = False
+    where: exp.Expr | None = None
+
+    @property
+    def movable(self) -> int:
+        """How many items stand before the first RIGHT or FULL join."""
+        kinds = [item.kind for item in self.items]
+        return next((n for n, kind in enumerate(kinds) if kind in ("right", "full")), len(kinds))
 
     @property
     def whole(self) -> bool:
         """Whether no RIGHT or FULL join keeps filters from moving."""
-        return self.movable == len(self.links)
+        return self.movable == len(self.items)
+
+    @property
+    def merges(self) -> bool:
+        """Whether USING or NATURAL makes one column of two, at any level."""
+        return any(item.merges for clause in self.clauses() for item in clause.items)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether there are only inner joins in it, at any level."""
+        return all(item.kind == "inner" for clause in self.clauses() for item in clause.items)
+
+    def relations(self) -> Iterator[Relation]:
+        """Yield all relations, those of groups and LATERAL VIEWs included."""
+        for item in self.items:
+            yield from item.relations()
+        yield from self.views
+
+    def clauses(self) -> Iterator[FromClause]:
+        """Yield this clause and all groups in it."""
+        yield self
+        for item in self.items:
+            if isinstance(item.content, FromClause):
+                yield from item.content.clauses()
+
+    def steps(self) -> list[Step]:
+        """Return the items, a movable group of inner joins as its own items."""
+        return list(self._steps(self.movable))
+
+    def _steps(self, movable: int) -> Iterator[Step]:
+        for place, item in enumerate(self.items):
+            moves = item.kind == "inner" and place < movable
+            own = () if item.on is None else (item.on,)
+            if moves and isinstance(item.content, FromClause) and item.content.is_inner:
+                *inner, last = item.content.steps()
+                yield from inner
+                # The group's own condition, and its USING, belong to the item that the group is.
+                yield Step(last.item, last.clause, last.place, True, (*last.conditions, *own))
+            else:
+                yield Step(item, self, place, moves, own)
 
 
-def read_chain(statement: Statement, scope: Scope, least: int = 2) -> Chain | None:
-    """Return the chain of a SELECT; None when it has no FROM of at least so many relations.
+def read_from(statement: Statement, select: exp.Select) -> FromClause | None:
+    """Return the FROM clause of a SELECT, None if there is none.
 
     Raises:
-        Leave: The clause has a form that only Spark handles.
+        Leave: It has a form that only Spark handles.
     """
-    select = scope.select
     start = select.args.get("from_")
-    joins = list(select.args.get("joins") or ())
-    if start is None or len(scope.sources) < least:
+    if start is None:
         return None
-    if select.args.get("laterals"):
-        raise Leave("LATERAL VIEW")
-    for join in joins:
-        if isinstance(join.this, exp.Lateral):
-            raise Leave("a LATERAL join")
-        if join.args.get("pivots"):
-            raise Leave("PIVOT")
-    if not statement.has_span(start) or not all(statement.has_span(j) for j in joins):
-        raise Leave("a FROM clause in a form that Millrace does not read")
-    if statement.span(start)[0] < _select_start(statement, select):
-        raise Leave("FROM written before SELECT")
-    by_node = {id(source.node): source for source in scope.sources}
-    links = _relation(statement, start.this, None, by_node)
-    for join in joins:
-        links += _relation(statement, join.this, join, by_node)
-    end = max([statement.span(start)[1], *(statement.span(j)[1] for j in joins)])
-    movable = next((i for i, link in enumerate(links) if link.kind in ("right", "full")), len(links))
-    where = select.args.get("where")
-    condition = where.this if where is not None else None
-    return Chain(scope, links, (statement.span(start)[0], end), movable, condition)
-
-
-def _select_start(statement: Statement, select: exp.Select) -> int:
+    if select.args.get("pivots"):
+        raise Leave("PIVOT over a whole FROM")
+    reader = _Reader(statement)
+    clause = reader.clause(start.this, list(select.args.get("joins") or ()))
+    clause.span = (reader.span(start)[0], clause.span[1])
+    clause.end = clause.span[1]
     first = select.expressions[0] if select.expressions else None
-    return statement.span(first)[0] if first is not None and statement.has_span(first) else 0
+    if first is not None and statement.has_span(first) and statement.span(first)[0] > clause.span[0]:
+        raise Leave("FROM written before SELECT")
+    for view in select.args.get("laterals") or ():
+        clause.views.append(reader.relation(view, "view"))
+        clause.end = max(clause.end, reader.span(view)[1])
+    where = select.args.get("where")
+    clause.where = None if where is None else where.this
+    return clause
 
 
-def _kind(join: exp.Join) -> tuple[str, bool]:
+def is_join_group(node: exp.Expr) -> bool:
+    """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
+    if not isinstance(node, exp.Subquery) or node.alias:
+        return False
+    return not isinstance(node.this, exp.Query) or is_join_group(node.this)
+
+
+class _Reader:
+    def __init__(self, statement: Statement) -> None:
+        self._statement = statement
+
+    def clause(self, first: exp.Expr, joins: list[exp.Join]) -> FromClause:
+        items = [self._item(first, None), *(self._item(join.this, join) for join in joins)]
+        span = (items[0].span[0], max(item.span[1] for item in items))
+        commas = [join for join in joins if self._is_comma(join)]
+        return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
+
+    def span(self, node: exp.Expr) -> Span:
+        if not self._statement.has_span(node):
+            raise Leave("a FROM clause in a form that Millrace does not read")
+        return self._statement.span(node)
+
+    def _is_comma(self, join: exp.Join) -> bool:
+        start, _ = self.span(join)
+        return self._statement.text[start : start + 1] == ","
+
+    def _item(self, node: exp.Expr, join: exp.Join | None) -> Item:
+        kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
+        content: Relation | FromClause
+        if is_join_group(node):
+            if node.args.get("pivots") or node.args.get("sample"):
+                raise Leave("a parenthesised join with PIVOT or TABLESAMPLE")
+            content = self.clause(node.this, list(node.this.args.get("joins") or ()))
+        else:
+            pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
+            if join is not None and pivots and not self._is_comma(join):
+                raise Leave("PIVOT or UNPIVOT over a join")
+            content = self.relation(node)
+        item = Item(content, kind, keyword, self.span(node), self.span(join or node), semi=semi, join=join)
+        if join is not None:
+            on = join.args.get("on")
+            # The parser writes ON TRUE where the text has no condition.
+            item.on = on if on is not None and self._statement.has_span(on) else None
+            item.using = tuple(name.name for name in join.args.get("using") or ())
+            item.natural = join.method.upper() == "NATURAL"
+        return item
+
+    def relation(self, node: exp.Expr, kind: Kind | None = None) -> Relation:
+        alias = node.alias or None
+        written = node.args.get("alias")
+        names = written.args.get("columns") if isinstance(written, exp.TableAlias) else None
+        columns = tuple(name.name for name in names or ())
+        qualifier = (alias.lower(),) if alias else ()
+        item, plain = self.span(node), not node.args.get("sample")
+        if isinstance(node, exp.Lateral):
+            return Relation(node, kind or "lateral", alias, qualifier, True, columns, item)
+        if (
+            isinstance(node, exp.Table)
+            and isinstance(node.this, exp.Identifier)
+            and not node.args.get("pivots")
+        ):
+            cte = cte_of(node)
+            parts = qualifier or tuple(part.name.lower() for part in node.parts)
+            plain = plain and not any(node.args.get(name) for name in ("when", "version"))
+            kind, exact = ("table", bool(alias)) if cte is None else ("cte", True)
+            return Relation(node, kind, alias or node.name, parts, exact, columns, item, plain, cte)
+        if (
+            isinstance(node, exp.Subquery)
+            and isinstance(node.this, exp.Query)
+            and not node.args.get("pivots")
+        ):
+            return Relation(node, "query", alias, qualifier or (_UNNAMED,), True, columns, item, plain)
+        return Relation(node, "rows", alias, qualifier, True, columns, item, plain)
+
+
+def _kind(join: exp.Join) -> tuple[str, bool, str]:
+    """Return a join's kind, whether it is a semi or anti join, and its keywords."""
     side, kind = join.side.upper(), join.kind.upper()
     if kind in ("SEMI", "ANTI"):
-        return "left", True
+        return "left", True, f"LEFT {kind} JOIN"
     if side in ("LEFT", "RIGHT", "FULL"):
-        return side.lower(), False
+        return side.lower(), False, f"{side} JOIN"
     if kind in ("", "INNER", "CROSS"):
-        return "inner", False
+        return "inner", False, "JOIN"
     raise Leave(f"a {side} {kind} join".replace("  ", " "))
-
-
-def _relation(
-    statement: Statement, node: exp.Expr, join: exp.Join | None, by_node: dict[int, Source]
-) -> list[Link]:
-    """Return the link of one relation, or those of a parenthesised group of inner joins."""
-    kind, semi = ("inner", False) if join is None else _kind(join)
-    span = statement.span(join if join is not None else node)
-    group = _group(node)
-    if group is None:
-        link = Link((by_node[id(node)],), kind, statement.span(node), span, semi=semi, join=join)
-        _condition(statement, link, join)
-        return [link]
-    outer = Link((), kind, statement.span(node), span, semi=semi, fixed=True, join=join)
-    _condition(statement, outer, join)
-    if kind == "inner" and not outer.using and not outer.natural:
-        links = [link for part, by in group for link in _relation(statement, part, by, by_node)]
-        if all(k.kind == "inner" and not (k.using or k.natural or k.fixed) for k in links):
-            links[-1].ons += outer.ons
-            return links
-    outer.sources = tuple(source for source in by_node.values() if _is_within(source.node, node))
-    return [outer]
-
-
-def _group(node: exp.Expr) -> list[tuple[exp.Expr, exp.Join | None]] | None:
-    """Return the relations and joins of ``(a JOIN b …)``, None for a single relation."""
-    if not is_join_group(node):
-        return None
-    if node.args.get("pivots") or node.args.get("sample"):
-        raise Leave("a parenthesised join with PIVOT or TABLESAMPLE")
-    return [(node.this, None), *((join.this, join) for join in node.this.args.get("joins") or ())]
-
-
-def _is_within(node: exp.Expr, outer: exp.Expr) -> bool:
-    current: exp.Expr | None = node
-    while current is not None:
-        if current is outer:
-            return True
-        current = current.parent
-    return False
-
-
-def _condition(statement: Statement, link: Link, join: exp.Join | None) -> None:
-    if join is None:
-        return
-    on = join.args.get("on")
-    # The parser writes ON TRUE where the text has no condition.
-    if on is not None and statement.has_span(on):
-        link.ons.append(on)
-    link.using = tuple(name.name.lower() for name in join.args.get("using") or ())
-    link.natural = join.method.upper() == "NATURAL"

@@ -1,22 +1,35 @@
 """The caller's predicates as functions of the session, so that Spark reads and runs every query.
 
-Spark analyses a query with them as it is written, and calls them wherever no eddy does. Filters that
-eddies run are functions too, under names that nobody else uses.
+Spark analyses a query with them as it is written, and calls them wherever no eddy does. They stand in the
+session under names that nobody else uses, and the query's text is bound to these: two queries side by side
+may call two functions by one name. Filters that eddies run are such functions too.
+
+Where only Spark evaluates a predicate, null is not false: ``NOT p(x)``, ``p(x) IS NULL`` and a SELECT list
+tell them apart, but an eddy does not, for it only has to know which rows stay. So there a predicate is what a
+user would have registered, with its own settings: a function of rows, of pandas or of Arrow columns that
+gives true, false or null. Only coroutines need the eddy's machinery; they may not give null.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
-from millrace.errors import InputError, PredicateError, QueryError
-from millrace.front.plain import certain, plain_function
+from millrace.errors import PredicateError, QueryError
 from millrace.options import Options
+from millrace.predicates import PredicateSpec
+from millrace.predicates.retries import retried
+from millrace.predicates.truth import truth_of
 from millrace.spark.parallelism import is_connect
 from millrace.spark.predicates import Predicate, check_sendable
 from millrace.spark.where import Mask, Slot, mask
@@ -25,8 +38,16 @@ Predicates = Mapping[str, object] | Iterable[object]
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RESERVED = "__millrace"
+_OURS = re.compile(rf"{_RESERVED}_\d+_")
 _numbers = itertools.count()
-_ours: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+# Spark Connect analyses a query anew for each action, so there the names have to stay: per session, one for
+# each predicate that was ever used.
+_kept: WeakKeyDictionary[SparkSession, dict[int, tuple[PredicateSpec, str]]] = WeakKeyDictionary()
+
+
+def restored(text: str) -> str:
+    """Return a text of Spark's with the caller's names in the place of ours."""
+    return _OURS.sub("", text)
 
 
 def by_name(predicates: Predicates | None) -> dict[str, Predicate]:
@@ -73,20 +94,16 @@ def _checked(name: object) -> str:
 class Functions:
     """What one query needs of the session's temporary functions.
 
-    The caller's names stay in the session, for the next query to replace. On Spark Connect, which
-    analyses a query anew for each action, an earlier DataFrame that calls one outside of WHERE then
-    calls the new one.
-
     Args:
         spark: The session.
         options: Settings of the run.
         predicates: The caller's, by lower-case name; all are registered.
 
     Attributes:
+        names: What each is called in the session.
         masks: Per ``async`` predicate, the filter that Spark calls where no eddy of ours does.
 
     Raises:
-        InputError: A name is that of a function which the session has already.
         PredicateError: A predicate cannot be sent to the tasks.
     """
 
@@ -94,46 +111,211 @@ class Functions:
         self._spark = spark
         self._options = options
         self._made: list[str] = []
+        self.names: dict[str, str] = {}
         self.masks: dict[str, Mask] = {}
-        ours = _ours.setdefault(spark, set()) if predicates else set()
         for key, predicate in predicates.items():
-            if key not in ours and spark.catalog.functionExists(key):
-                raise InputError(
-                    f"the session has a function named {predicate.name!r} already: give the predicate "
-                    "another name, or drop that function"
-                )
-        for key, predicate in predicates.items():
-            check_sendable(predicate.spec)
-            ours.add(key)
-            spark.udf.register(predicate.name, self._anywhere(key, predicate))
+            self.names[key] = self._register(key, predicate)
 
-    def _anywhere(self, key: str, predicate: Predicate) -> Any:
-        """Return the predicate as a function that may stand in any expression."""
-        if predicate.spec.kind != "async":
-            return plain_function(predicate.spec)
-        self.masks[key] = mask(self._spark, [Slot(certain(predicate.spec))], self._options)
-        return self.masks[key].function
+    def _register(self, key: str, predicate: Predicate) -> str:
+        spec = predicate.spec
+        known = _kept.setdefault(self._spark, {}) if is_connect(self._spark) else {}
+        if id(spec) in known:
+            return known[id(spec)][1]
+        check_sendable(spec)
+        name = f"{_RESERVED}_{next(_numbers)}_{predicate.name}"
+        if spec.kind == "async":
+            self.masks[key] = mask(self._spark, [Slot(certain(spec))], self._options)
+            function = self.masks[key].function
+        else:
+            function = plain_function(spec)
+            known[id(spec)] = (spec, name)
+        self._spark.udf.register(name, function)
+        self._made.append(name)
+        return name
 
-    def filter(self, slots: Sequence[Slot], labels: Sequence[str]) -> tuple[str, Mask]:
-        """Register an eddy over predicates; return the function's name and the filter.
+    def filter(self, name: str, slots: Sequence[Slot], labels: Sequence[str]) -> Mask:
+        """Register an eddy over predicates under a name; see :func:`filter_name`.
 
         Args:
+            name: The function's.
             slots: The predicates in the order as written.
             labels: The function's arguments, for errors and reports.
         """
-        name = f"{_RESERVED}_where_{next(_numbers)}"
         made = mask(self._spark, slots, self._options, labels)
         self._spark.udf.register(name, made.function)
         self._made.append(name)
-        return name, made
+        return made
 
     def close(self) -> None:
-        """Take the filters' names out of the session again: analysed queries keep the functions.
-
-        Spark Connect analyses a query anew for each action, so there the names have to stay.
-        """
+        """Take the names out of the session again: analysed queries keep the functions."""
         if is_connect(self._spark):
             return
         for name in self._made:
             self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
         self._made.clear()
+
+
+def filter_name() -> str:
+    """Return a name for a filter that nobody has."""
+    return f"{_RESERVED}_{next(_numbers)}_where"
+
+
+Function = Callable[..., Any]
+Batch = TypeVar("Batch")
+
+
+def plain_function(spec: PredicateSpec) -> Any:
+    """Return a predicate, of any kind but ``async``, as PySpark's function object.
+
+    It gives true, false or null. Errors of the predicate's function fail the query, or are null with
+    ``on_error="null"``.
+    """
+    # Their stubs ask for the kind of function, which here the function's annotations say.
+    of_pandas: Any = pandas_udf
+    of_arrow: Any = arrow_udf
+    match spec.kind:
+        case "pandas":
+            made = of_pandas(_series(spec), "boolean")
+        case "pandas_iter":
+            made = of_pandas(_series_batches(spec), "boolean")
+        case "arrow":
+            made = of_arrow(_arrays(spec), "boolean")
+        case "arrow_iter":
+            made = of_arrow(_array_batches(spec), "boolean")
+        case _:
+            made = udf(_rows(spec), "boolean")
+    return made if spec.deterministic else made.asNondeterministic()
+
+
+def certain(spec: PredicateSpec) -> PredicateSpec:
+    """Return an ``async`` predicate for which null is an error, for the eddy to call it anywhere.
+
+    An eddy takes null as false, which only WHERE does too.
+    """
+    function, name, batched = spec.function, spec.name, spec.batch is not None
+
+    async def known(*values: Any) -> Any:
+        result = await function(*values)
+        if result is None or (batched and any(each is None for each in result)):
+            raise PredicateError(
+                f"async predicate {name!r} returned None, where it stands inside an expression: there it has "
+                "to return True or False; only a condition of its own in WHERE takes None as false"
+            )
+        return result
+
+    return replace(spec, function=known, on_error="fail")
+
+
+def _rows(spec: PredicateSpec) -> Function:
+    function, name, forgiving = retried(spec), spec.name, spec.on_error == "null"
+
+    def row(*values: Any) -> bool | None:
+        try:
+            result = function(*values)
+        except Exception:
+            if forgiving:
+                return None
+            raise
+        return None if result is None else bool(truth_of(result, name))
+
+    return row
+
+
+def _series(spec: PredicateSpec) -> Function:
+    function = retried(spec)
+
+    def one(columns: Sequence[Any]) -> Any:
+        result = function(*columns)
+        return result if isinstance(result, pd.Series) else pd.Series(result, dtype=object)
+
+    def missing() -> Any:
+        return pd.Series([None], dtype=object)
+
+    def series(*columns: pd.Series) -> pd.Series:
+        pieces = _pieces(spec, one, missing, lambda c, low, size: c.iloc[low : low + size], columns)
+        return pieces[0] if len(pieces) == 1 else pd.concat(pieces, ignore_index=True)
+
+    return series
+
+
+def _arrays(spec: PredicateSpec) -> Function:
+    function = retried(spec)
+
+    def one(columns: Sequence[Any]) -> Any:
+        result = function(*columns)
+        if isinstance(result, pa.ChunkedArray):
+            result = result.combine_chunks()
+        return result.cast(pa.bool_()) if isinstance(result, pa.Array) else pa.array(result, pa.bool_())
+
+    def missing() -> Any:
+        return pa.nulls(1, pa.bool_())
+
+    def arrays(*columns: pa.Array) -> pa.Array:
+        pieces = _pieces(spec, one, missing, lambda c, low, size: c.slice(low, size), columns)
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+    return arrays
+
+
+def _pieces(
+    spec: PredicateSpec,
+    one: Callable[[Sequence[Any]], Batch],
+    missing: Callable[[], Batch],
+    cut: Callable[[Any, int, int], Any],
+    columns: Sequence[Any],
+) -> list[Batch]:
+    """Return the truths of a batch in pieces; with ``on_error="null"`` halving finds what raises.
+
+    Args:
+        spec: The predicate.
+        one: Calls it.
+        missing: Makes one null.
+        cut: Returns so many rows of a column from a position on.
+        columns: The arguments, at least one.
+    """
+    rows = len(columns[0])
+    size = spec.batch or max(1, rows)
+
+    def ask(part: Sequence[Any], count: int) -> list[Batch]:
+        try:
+            result = one(part)
+        except PredicateError:
+            raise
+        except Exception:
+            if spec.on_error == "fail":
+                raise
+            if count <= 1:
+                return [cut(missing(), 0, count)]
+            half = count // 2
+            left, right = [cut(c, 0, half) for c in part], [cut(c, half, count - half) for c in part]
+            return ask(left, half) + ask(right, count - half)
+        given = len(result)  # type: ignore[arg-type]
+        if given != count:
+            raise PredicateError(
+                f"predicate {spec.name!r} returned {given} truth values for {count} rows: expected one a row"
+            )
+        return [result]
+
+    found: list[Batch] = []
+    for low in range(0, max(1, rows), size):
+        count = min(size, rows - low)
+        found += ask([cut(c, low, count) for c in columns], count)
+    return found
+
+
+def _series_batches(spec: PredicateSpec) -> Function:
+    function = spec.function
+
+    def series(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        return function(batches)  # type: ignore[no-any-return]
+
+    return series
+
+
+def _array_batches(spec: PredicateSpec) -> Function:
+    function = spec.function
+
+    def arrays(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return function(batches)  # type: ignore[no-any-return]
+
+    return arrays

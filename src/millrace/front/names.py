@@ -1,271 +1,336 @@
-"""Scopes: which relations each SELECT sees, and what a column's name means there.
+"""What every name in a query means, as Spark resolves it.
 
-Names resolve as Spark resolves them: in the innermost SELECT first, there by qualifier
-(``db.t.c``, ``t.c``) before by a column whose field is taken (``c.field``), then in the SELECTs
-around it. Spark has analysed the query before, so an unqualified name that one relation of a
-SELECT has belongs to that relation: were there two, Spark would have refused the query.
+Names are looked up in the innermost SELECT first, in what its FROM clause gives out
+(:mod:`millrace.front.outputs`); then in the SELECTs around it. Where a clause is evaluated over the SELECT's
+result (ORDER BY and the like) result columns come first. What cannot be told for certain is
+marked: whoever would have to rely on it leaves its SELECT to Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.coercion import Field
+from millrace.front.ctes import Leave
+from millrace.front.from_clause import FromClause, Relation
+from millrace.front.outputs import Attribute, Match, Output, Unclear, both, output_of, own_output, seen_by
+from millrace.front.parse import Statement, unwrap
+from millrace.front.scopes import Place, Scope, Scopes
 from millrace.front.tables import Table
 
-Columns = dict[str, Field]
-
-
-@dataclass(eq=False)
-class Source:
-    """A relation in a FROM clause.
-
-    Attributes:
-        node: Its syntax tree.
-        alias: Its name in lower case; None for a derived table without one.
-        kind: ``"table"``, ``"cte"``, ``"derived"`` or ``"opaque"`` (columns cannot be known here).
-        qualifiers: For a table without an alias, the parts of its written name in lower case.
-        table: For a base table, the table; looked up when first needed.
-        cte: For a reference to a common table expression, its definition.
-    """
-
-    node: exp.Expr
-    alias: str | None
-    kind: str
-    qualifiers: tuple[str, ...] = ()
-    lookup: Callable[[], Table] | None = None
-    cte: exp.CTE | None = None
-    hidden: set[str] = field(default_factory=set)
-
-    @cached_property
-    def table(self) -> Table | None:
-        """The base table, or None for another kind of relation."""
-        return self.lookup() if self.lookup is not None else None
-
-    def columns(self) -> Columns | None:
-        """Return a base table's columns by lower-case name, None where they are not known."""
-        return self.table.columns if self.table is not None else None
-
-    def answers_to(self, qualifier: tuple[str, ...]) -> bool:
-        """Tell whether the lower-case qualifier (without the column) names this relation."""
-        if self.alias is None:
-            return False
-        if not self.qualifiers:
-            return qualifier == (self.alias,)
-        if qualifier[-1] != self.alias:
-            return False
-        common = min(len(qualifier), len(self.qualifiers))
-        # ``default.t.c`` reaches ``FROM t``: what is not written is the current database.
-        return qualifier[-common:] == self.qualifiers[-common:]
-
-
-@dataclass(eq=False)
-class Scope:
-    """One SELECT with the relations it sees and the SELECT around it."""
-
-    select: exp.Select
-    parent: Scope | None = None
-    sources: list[Source] = field(default_factory=list)
+# Clauses in which a name means a result column before a column of FROM.
+BY_RESULT = frozenset({"order", "sort", "cluster", "distribute", "having", "qualify", "hint"})
+_RESULT_FIRST = BY_RESULT - {"having", "qualify"}
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a name means: a column of a source, after ``qualifier`` leading parts.
+class Binding:
+    """What a column's name means.
 
-    ``nested`` parts after the column take fields of a struct. ``certain`` is false when a relation
-    whose columns are not known might have been meant.
+    Attributes:
+        scope: The SELECT whose column it is.
+        match: Which one; None where it is not certain which.
+        why: What is not certain, empty where all is.
+        result: Whether it is a result column of that SELECT too, the same.
     """
 
     scope: Scope
-    source: Source
-    column: str
-    qualifier: int
-    nested: int
-    certain: bool = True
+    match: Match | None
+    why: str = ""
+    result: bool = False
 
 
-class Resolver:
-    """Resolves column names; ``known`` adds the columns of derived tables analysed so far."""
+@dataclass(frozen=True)
+class Result:
+    """A result column of a SELECT: its name, None where Spark makes one up, and the column that it is."""
 
-    def __init__(self, scopes: dict[int, Scope]) -> None:
-        self._scopes = scopes
-        self.known: dict[int, Columns] = {}
-
-    def scope_at(self, node: exp.Expr) -> Scope | None:
-        """Return the scope in which an expression's names are looked up."""
-        ancestor = node.find_ancestor(exp.Select, exp.SetOperation)
-        return self._scopes.get(id(ancestor)) if isinstance(ancestor, exp.Select) else None
-
-    def scope_of(self, select: exp.Select) -> Scope:
-        """Return the scope of a SELECT."""
-        return self._scopes[id(select)]
-
-    def columns(self, source: Source) -> Columns | None:
-        """Return a relation's columns by lower-case name, None where they are not known."""
-        return self.known.get(id(source)) or source.columns()
-
-    def find(self, column: exp.Column) -> Found | None:
-        """Return what a column reference means, None when nothing in reach has that name."""
-        parts = tuple(part.name.lower() for part in column.parts)
-        scope = self.scope_at(column)
-        certain = True
-        while scope is not None:
-            found = self._find_here(parts, scope)
-            if found is not None:
-                return found if certain else _uncertain(found)
-            certain = certain and all(self.columns(s) is not None for s in scope.sources)
-            scope = scope.parent
-        return None
-
-    def _find_here(self, parts: tuple[str, ...], scope: Scope) -> Found | None:
-        for taken in range(min(3, len(parts) - 1), 0, -1):
-            for source in scope.sources:
-                if not source.answers_to(parts[:taken]):
-                    continue
-                columns = self.columns(source)
-                if columns is None or parts[taken] in columns:
-                    return Found(scope, source, parts[taken], taken, len(parts) - taken - 1)
-        for source in scope.sources:
-            columns = self.columns(source)
-            if columns is not None and parts[0] in columns and parts[0] not in source.hidden:
-                return Found(scope, source, parts[0], 0, len(parts) - 1)
-        return None
+    name: str | None
+    attribute: Attribute | None
+    alias: bool
 
 
-def _uncertain(found: Found) -> Found:
-    return Found(found.scope, found.source, found.column, found.qualifier, found.nested, False)
-
-
-def relation_nodes(select: exp.Select) -> Iterator[exp.Expr]:
-    """Yield the relations of a FROM clause in order, those in parenthesised joins included."""
-    start = select.args.get("from_")
-    if start is None:
-        return
-    yield from _within(start.this)
-    for join in select.args.get("joins") or ():
-        yield from _within(join.this)
-    yield from select.args.get("laterals") or ()
-
-
-def is_join_group(node: exp.Expr) -> bool:
-    """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
-    if not isinstance(node, exp.Subquery) or node.alias:
-        return False
-    return not isinstance(node.this, exp.Query) or is_join_group(node.this)
-
-
-def _within(node: exp.Expr) -> Iterator[exp.Expr]:
-    if is_join_group(node):
-        yield from _within(node.this)
-    else:
-        yield node
-    for join in node.args.get("joins") or ():
-        yield from _within(join.this)
-
-
-def visible_ctes(node: exp.Expr) -> list[exp.CTE]:
-    """Return the common table expressions that a table name at this node may mean, nearest first."""
-    found: list[exp.CTE] = []
-    child: exp.Expr = node
-    inside: exp.CTE | None = None
-    while (parent := child.parent) is not None:
-        if isinstance(child, exp.CTE):
-            inside = child
-        if isinstance(parent, exp.With):
-            recursive = bool(parent.args.get("recursive"))
-            place = next(i for i, cte in enumerate(parent.expressions) if cte is inside)
-            found.extend(reversed(parent.expressions[: place + recursive]))
-        elif isinstance(parent, exp.Query) and not isinstance(child, exp.With):
-            with_ = parent.args.get("with_")
-            if with_ is not None:
-                found.extend(reversed(with_.expressions))
-        child = parent
-    return found
-
-
-def build_scopes(
-    root: exp.Query, bind: Callable[[exp.Table], Callable[[], Table]]
-) -> tuple[list[exp.Select], dict[int, Scope]]:
-    """Return the SELECTs, inner before outer and in order of their text, and their scopes.
+class Names:
+    """Resolves the names of one query.
 
     Args:
-        root: The query.
-        bind: Returns, for the name of a base table, how to look the table up.
+        statement: The query.
+        table: Returns the table that a name means.
+        describe: Returns the columns that Spark says a relation has; raises Leave where it cannot be asked.
+        current: Returns the session's catalog and database in lower case; None for a table of the caller's,
+            which is in none.
+
+    Attributes:
+        scopes: Its SELECTs.
     """
-    tables = {id(node): bind(node) for node in root.find_all(exp.Table) if _is_base(node)}
-    selects = list(_postorder(root))
-    scopes = {id(select): Scope(select) for select in selects}
-    for select in selects:
-        scope = scopes[id(select)]
-        scope.parent = _enclosing(select, scopes)
-        scope.sources = [_source(node, tables.get(id(node))) for node in relation_nodes(select)]
-    return selects, scopes
 
+    def __init__(
+        self,
+        statement: Statement,
+        table: Callable[[exp.Table], Table],
+        describe: Callable[[Relation], tuple[Field, ...]],
+        current: Callable[[exp.Table], Callable[[], tuple[str, ...]] | None],
+    ) -> None:
+        self._table = table
+        self._describe = describe
+        self.scopes = Scopes(statement)
+        for _, relation in self.scopes.relations():
+            if relation.kind == "table":
+                relation.current = current(relation.node)  # type: ignore[arg-type]
+        self._fields: dict[int, tuple[Field, ...] | Leave] = {}
+        self._bindings: dict[int, Binding | None] = {}
 
-def _postorder(node: exp.Expr) -> Iterator[exp.Select]:
-    """Yield SELECTs after everything inside them; definitions come before their uses."""
-    first = node.args.get("with_")
-    if first is not None:
-        yield from _postorder(first)
-    for child in node.iter_expressions():
-        if child is not first:
-            yield from _postorder(child)
-    if isinstance(node, exp.Select):
-        yield node
+    # Columns of relations
 
+    def table(self, relation: Relation) -> Table | None:
+        """Return the base table that a relation is, None for any other relation."""
+        return self._table(relation.node) if relation.kind == "table" else None  # type: ignore[arg-type]
 
-def _enclosing(select: exp.Select, scopes: dict[int, Scope]) -> Scope | None:
-    """Return the scope whose columns a subquery may read beside its own."""
-    child: exp.Expr = select
-    derived = False
-    while (parent := child.parent) is not None:
-        if isinstance(parent, exp.From):
-            derived = True
-        elif isinstance(parent, exp.Join):
-            derived = child is parent.this
-        elif isinstance(parent, exp.Lateral):
-            derived = False
-            if isinstance(parent.parent, exp.From | exp.Join):
-                child, parent = parent, parent.parent  # a lateral table reads its siblings
-        elif isinstance(parent, exp.With):
-            derived = True
-        elif isinstance(parent, exp.SetOperation) and isinstance(child, exp.With):
-            derived = False
-        elif isinstance(parent, exp.Select):
-            if not derived:
-                return scopes.get(id(parent))
-            return _enclosing(parent, scopes)
-        child = parent
-    return None
+    def fields(self, relation: Relation) -> tuple[Field, ...]:
+        """Return a relation's columns in order, under the names that its alias gives them.
 
+        Raises:
+            Leave: They cannot be known.
+        """
+        known = self._fields.get(id(relation))
+        if known is None:
+            try:
+                known = self._named(relation)
+            except Leave as leave:
+                known = leave
+            self._fields[id(relation)] = known
+        if isinstance(known, Leave):
+            raise known
+        return known
 
-def _cte_of(node: exp.Table) -> exp.CTE | None:
-    """Return the common table expression that a table name means, None for a base table."""
-    if len(node.parts) != 1:
+    def _named(self, relation: Relation) -> tuple[Field, ...]:
+        if relation.kind in ("lateral", "view"):
+            return tuple(Field(name, t.NullType(), None, False) for name in self._lateral_names(relation))
+        table = self.table(relation)
+        if table is None:
+            return self._describe(relation)
+        if not relation.columns:
+            return table.fields
+        if len(relation.columns) != len(table.fields):
+            raise Leave(f"{relation.alias} has another number of columns than its alias names")
+        return tuple(replace(f, name=n) for f, n in zip(table.fields, relation.columns, strict=True))
+
+    def _lateral_names(self, relation: Relation) -> tuple[str, ...]:
+        if relation.columns:
+            return relation.columns
+        inner = relation.node.this
+        if isinstance(inner, exp.Subquery):
+            select = inner.this
+            while isinstance(select, exp.SetOperation):
+                select = select.this
+            if isinstance(select, exp.Select):
+                names = [result.name for result in self.results(self.scopes.of(select))]
+                if all(name is not None for name in names):
+                    return tuple(name for name in names if name is not None)
+        raise Leave("a LATERAL relation whose columns have no names here")
+
+    def output(self, scope: Scope) -> Output:
+        """Return the columns of a SELECT's FROM clause.
+
+        Raises:
+            Leave: They cannot be known.
+        """
+        if scope.clause is None:
+            if scope.why:
+                raise Leave(scope.why)
+            return Output()
+        return self._with_views(scope.clause, len(scope.clause.items) + len(scope.clause.views))
+
+    def _with_views(self, clause: FromClause, end: int) -> Output:
+        output = output_of(clause, self.fields, end)
+        for view in clause.views[: max(0, end - len(clause.items))]:
+            output = both(output, own_output(view, self.fields))
+        return output
+
+    # Names
+
+    def find(self, column: exp.Column) -> Binding | None:
+        """Return what a column's name means, None when it is no column of any SELECT here."""
+        if id(column) not in self._bindings:
+            self._bindings[id(column)] = self._find(column)
+        return self._bindings[id(column)]
+
+    def _find(self, column: exp.Column) -> Binding | None:
+        parts = tuple(part.name.lower() for part in column.parts)
+        place = self.scopes.place_of(column)
+        why = ""
+        while place is not None:
+            try:
+                found = self._look_up(parts, column, place)
+            except Leave as leave:
+                why = why or str(leave)
+            else:
+                if isinstance(found, Binding):
+                    return replace(found, why=why) if why and not found.why else found
+                if found:
+                    return None
+            place = self.scopes.place_of(place.scope.select)
         return None
-    return next((cte for cte in visible_ctes(node) if cte.alias.lower() == node.name.lower()), None)
+
+    def _look_up(self, parts: tuple[str, ...], column: exp.Column, place: Place) -> Binding | bool:
+        """Return what a name means in a place; True when it is a result column there, False when nothing.
+
+        Raises:
+            Leave: It cannot be known what it means there.
+        """
+        scope = place.scope
+        match, unclear = None, ""
+        try:
+            match = self._seen(place).find(parts)
+        except Unclear as error:
+            unclear = str(error)
+        if place.key in BY_RESULT:
+            hits = [r for r in self.results(scope) if _answers(r, parts)]
+            if hits:
+                return _by_result(scope, place.key, match, hits, len(parts), column)
+        if unclear:
+            return Binding(scope, None, unclear)
+        if match is not None:
+            return Binding(scope, match)
+        if place.key in ("expressions", "group"):
+            return any(item.alias.lower() == parts[0] for item in scope.select.expressions if item.alias)
+        return False
+
+    def _seen(self, place: Place) -> Output:
+        if place.key == "on" and place.clause is not None:
+            return seen_by(place.clause, self.fields, place.end)
+        if place.key == "lateral" and place.clause is not None:
+            return self._with_views(place.clause, place.end)
+        if place.key in ("on", "lateral", "pivot"):
+            raise Leave(f"a name in {place.key.upper()}")
+        return self.output(place.scope)
+
+    def results(self, scope: Scope) -> list[Result]:
+        """Return a SELECT's result columns in order.
+
+        Raises:
+            Leave: It has a star, or a form of item, that only Spark can tell the columns of.
+        """
+        results: list[Result] = []
+        for item in scope.select.expressions:
+            if isinstance(item, exp.Aliases):
+                results += [Result(name.name, None, True) for name in item.expressions]
+                continue
+            inner = unwrap(item.unalias())
+            if is_star(inner):
+                results += self._star_results(scope, inner)
+                continue
+            attribute = None
+            if isinstance(inner, exp.Column):
+                binding = self.find(inner)
+                if binding is not None and binding.scope is scope and binding.match is not None:
+                    attribute = binding.match.attribute if not binding.match.nested else None
+            if isinstance(item, exp.Alias):
+                results.append(Result(item.alias, attribute, True))
+            elif isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
+                results.append(Result(inner.parts[-1].name, attribute, False))
+            else:
+                results.append(Result(None, None, False))
+        return results
+
+    def width(self, scope: Scope, star: exp.Expr) -> int:
+        """Return how many columns a star shows; raises as :meth:`results` does."""
+        return len(self._star_results(scope, star))
+
+    def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
+        if isinstance(star, exp.Column) and (found := self.find_struct(star)) is not None:
+            assert found.match is not None
+            return [Result(name, None, False) for name in self._struct_fields(found.match, star)]
+        return [Result(a.name, a, False) for a in self.starred(scope, star)]
+
+    def find_struct(self, star: exp.Column) -> Binding | None:
+        """Return the column whose fields ``st.*`` shows, None when it shows a relation's columns."""
+        place = self.scopes.place_of(star)
+        parts = tuple(part.name.lower() for part in star.parts[:-1])
+        try:
+            output = Output() if place is None else self._seen(place)
+            match = None if output.star(parts) else output.find(parts)
+        except (Leave, Unclear):
+            return None
+        return None if match is None or place is None else Binding(place.scope, match)
+
+    def _struct_fields(self, match: Match, star: exp.Column) -> list[str]:
+        relation, place = match.attribute.sources[0]
+        kind = self.fields(relation)[place].type
+        parts = star.parts[:-1]
+        for part in parts[len(parts) - match.nested :] if match.nested else ():
+            inner = kind.fields if isinstance(kind, t.StructType) else []
+            kind = next((f.dataType for f in inner if f.name.lower() == part.name.lower()), t.NullType())
+        if not isinstance(kind, t.StructType):
+            raise Leave("a star over something other than a struct")
+        return list(kind.names)
+
+    def starred(self, scope: Scope, star: exp.Expr) -> list[Attribute]:
+        """Return what ``*`` or ``t.*`` shows, without what its EXCEPT names.
+
+        Raises:
+            Leave: It is a star over something else than relations.
+        """
+        output = self.output(scope)
+        mark = star.this if isinstance(star, exp.Column) else star
+        try:
+            if isinstance(star, exp.Column):
+                shown = output.star(tuple(part.name.lower() for part in star.parts[:-1]))
+                if not shown:
+                    raise Leave("a star over something other than a relation")
+            else:
+                shown = list(output.shown)
+            dropped = []
+            for name in mark.args.get("except_") or ():
+                parts = tuple(part.name.lower() for part in getattr(name, "parts", [name]))
+                match = Output(tuple(shown)).find(parts)
+                if match is None or match.nested:
+                    raise Leave("a star with EXCEPT of a field")
+                dropped.append(match.attribute)
+        except Unclear as error:
+            raise Leave(f"a star, where {error}") from None
+        if any(value for name, value in mark.args.items() if name != "except_"):
+            raise Leave("a star with REPLACE or RENAME")
+        return [each for each in shown if each not in dropped]
 
 
-def _is_base(node: exp.Table) -> bool:
-    return isinstance(node.this, exp.Identifier) and _cte_of(node) is None
+def _answers(result: Result, parts: tuple[str, ...]) -> bool:
+    if result.name is None:
+        return False
+    if result.name.lower() == parts[0]:
+        return True
+    relation = None if result.attribute is None or result.alias else result.attribute.relation
+    qualified = range(1, min(3, len(parts) - 1) + 1)
+    name = result.name.lower()
+    return relation is not None and any(
+        parts[n] == name and relation.answers_to(parts[:n]) is not False for n in qualified
+    )
 
 
-def _source(node: exp.Expr, lookup: Callable[[], Table] | None) -> Source:
-    alias = node.alias.lower() or None
-    pivots = node.args.get("pivots")
-    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not pivots:
-        parts = tuple(part.name.lower() for part in node.parts)
-        if lookup is None:
-            return Source(node, alias or parts[0], "cte", cte=_cte_of(node))
-        written = node.args.get("alias")
-        if written is not None and written.args.get("columns"):
-            # The columns have other names than the table's: Spark tells them, as for a derived table.
-            return Source(node, alias or parts[-1], "derived")
-        return Source(node, alias or parts[-1], "table", () if alias else parts, lookup)
-    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Query) and not pivots:
-        return Source(node, alias, "derived")
-    return Source(node, alias, "opaque")
+def _by_result(
+    scope: Scope, key: str, match: Match | None, hits: list[Result], parts: int, column: exp.Column
+) -> Binding | bool:
+    if match is not None and not match.nested and all(hit.attribute == match.attribute for hit in hits):
+        return Binding(scope, match, result=True)
+    if match is None and parts == 1:
+        return True
+    inside = column.find_ancestor(exp.AggFunc, exp.Window, exp.Select)
+    same = len({hit.attribute or id(hit) for hit in hits}) == 1
+    if key in _RESULT_FIRST and parts == 1 and same and not isinstance(inside, exp.AggFunc):
+        return True
+    return Binding(scope, None, f"{column.name} may be a result column or a column of FROM")
+
+
+def is_star(node: exp.Expr) -> bool:
+    """Tell whether an expression is ``*`` or ``t.*``."""
+    return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
+
+
+def _is_path(node: exp.Expr) -> bool:
+    """Tell whether fields are taken of a column, and of nothing else."""
+    while isinstance(node, exp.Dot):
+        node = node.this
+    return isinstance(node, exp.Column)

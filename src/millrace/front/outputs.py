@@ -1,222 +1,213 @@
-"""Where the result columns of a SELECT inside another are joined, so that values can be got there."""
+"""What a FROM clause gives out: its columns in order, each with the relation it is from, as Spark has them.
+
+USING and NATURAL make one column of two and put it in front; the other one is hidden, and only found with its
+relation's name before it. Names are looked up as Spark does: first with as many qualifiers as may stand
+before a column, then with fewer, at last as a column of whose struct a field is taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sqlglot import exp
+from millrace.front.coercion import Field
+from millrace.front.ctes import Leave
+from millrace.front.from_clause import FromClause, Item, Relation
 
-from millrace.front.context import Context
-from millrace.front.leave import Leave
-from millrace.front.names import Scope, Source
-from millrace.front.predicates import conjuncts, unwrap
-from millrace.front.views import View
+Fields = Callable[[Relation], tuple[Field, ...]]
+"""Returns a relation's columns in order; raises Leave where they cannot be known."""
 
 
 @dataclass(frozen=True)
-class Outside:
-    """One use of a SELECT's result.
+class Attribute:
+    """A column that a FROM clause gives out.
 
     Attributes:
-        scope: The SELECT that uses it.
-        source: The relation that it is there; None for ``… IN (SELECT …)``.
-        wanted: That relation's columns, for each value that is wanted.
-        values: For IN, what it compares.
-        select: For IN, the SELECT inside.
+        name: As Spark spells it.
+        sources: The relation's column, by its place there; several are coalesced (FULL JOIN … USING).
     """
 
-    scope: Scope
-    source: Source | None
-    wanted: tuple[frozenset[str], ...] = ()
-    values: tuple[exp.Expr, ...] = ()
-    select: exp.Expr = exp.Null()  # noqa: RUF009  # never changed
+    name: str
+    sources: tuple[tuple[Relation, int], ...]
+
+    @property
+    def relation(self) -> Relation | None:
+        """The one relation that it is from, None for a coalesced column."""
+        return self.sources[0][0] if len(self.sources) == 1 else None
 
 
-def outsides(
-    context: Context, scopes: Mapping[int, Scope], view: View, wanted: Sequence[frozenset[str]]
-) -> Iterator[Outside]:
-    """Yield every use of the result of the SELECT that a relation stands in.
+@dataclass(frozen=True)
+class Match:
+    """What a name means: an attribute, after so many qualifiers, before so many names of struct fields."""
+
+    attribute: Attribute
+    qualifier: int
+    nested: int
+
+
+class Unclear(Exception):
+    """Several columns may be meant, or only Spark knows which."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The columns of a FROM clause.
+
+    Attributes:
+        shown: What ``*`` shows, in order.
+        hidden: What is only found with a qualifier, in order.
+    """
+
+    shown: tuple[Attribute, ...] = ()
+    hidden: tuple[Attribute, ...] = ()
+
+    def find(self, parts: Sequence[str]) -> Match | None:
+        """Return what a name in lower case means, None when nothing here has that name.
+
+        Raises:
+            Unclear: More than one column has that name.
+        """
+        for taken in range(min(3, len(parts) - 1), 0, -1):
+            found = _qualified(self.shown, tuple(parts[:taken]), parts[taken])
+            if found is not None:
+                return Match(found, taken, len(parts) - taken - 1)
+        found = _only([each for each in self.shown if each.name.lower() == parts[0]])
+        if found is not None:
+            return Match(found, 0, len(parts) - 1)
+        for taken in range(min(3, len(parts) - 1), 0, -1):
+            found = _qualified(self.hidden, tuple(parts[:taken]), parts[taken])
+            if found is not None:
+                return Match(found, taken, len(parts) - taken - 1)
+        return None
+
+    def star(self, qualifier: tuple[str, ...]) -> list[Attribute]:
+        """Return what ``qualifier.*`` shows, hidden columns first; nothing when it names no relation.
+
+        Raises:
+            Unclear: Only Spark knows whether a relation is meant.
+        """
+        return [each for each in (*self.hidden, *self.shown) if _answers(each, qualifier)]
+
+
+def _answers(attribute: Attribute, qualifier: tuple[str, ...]) -> bool:
+    answer = False if attribute.relation is None else attribute.relation.answers_to(qualifier)
+    if answer is None:
+        raise Unclear(f"only Spark knows whether {'.'.join(qualifier)} is a table here")
+    return answer
+
+
+def _qualified(among: Sequence[Attribute], qualifier: tuple[str, ...], name: str) -> Attribute | None:
+    named = [each for each in among if each.name.lower() == name]
+    return _only([each for each in named if _answers(each, qualifier)])
+
+
+def _only(found: list[Attribute]) -> Attribute | None:
+    if len({each.sources for each in found}) > 1:
+        raise Unclear(f"several columns are named {found[0].name}")
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What an item makes of the columns on its left.
+
+    Attributes:
+        output: All columns then.
+        keys: The columns of both sides that USING or NATURAL compares.
+    """
+
+    output: Output
+    keys: tuple[tuple[Attribute, Attribute], ...] = ()
+
+
+def output_of(clause: FromClause, fields: Fields, end: int | None = None) -> Output:
+    """Return the columns of a clause's items, without its LATERAL VIEWs.
+
+    Args:
+        clause: The clause.
+        fields: Tells a relation's columns.
+        end: How many items, None for all.
 
     Raises:
-        Leave: Rows that are equal to no value there may change others, or the uses are not known.
+        Leave: A relation's columns cannot be known.
     """
-    select = view.scope.select
-    if select is context.statement.root or select.find_ancestor(exp.Select, exp.With) is None:
-        raise Leave("")
-    places = [_places(context, view, names) for names in wanted]
-    owner: exp.Expr = select
-    while True:
-        _check_whole(owner)
-        parent = owner.parent
-        # Parentheses around a part of a UNION, or around the query of IN.
-        if isinstance(parent, exp.SetOperation) or (
-            isinstance(parent, exp.Subquery) and not parent.alias and _is_plain(parent)
-        ):
-            owner = parent
-            continue
-        break
-    if isinstance(parent, exp.In) and parent.args.get("query") is owner:
-        yield _of_in(scopes, parent, places, select)
-        return
-    names = _names(context, scopes, owner)
-    if isinstance(owner, exp.Subquery) or isinstance(parent, exp.Subquery):
-        node = owner if isinstance(owner, exp.Subquery) else parent
-        yield _of_source(_source_of(scopes, node), places, names)
-        return
-    if isinstance(parent, exp.CTE):
-        yield from _of_definition(context, scopes, parent, places, names)
-        return
-    raise Leave("the query around it reads all of its rows")
+    steps = joined(clause, fields, end)
+    return steps[-1].output if steps else Output()
 
 
-def _is_plain(node: exp.Subquery) -> bool:
-    return isinstance(node.parent, exp.SetOperation | exp.In | exp.Subquery | exp.CTE)
+def joined(clause: FromClause, fields: Fields, end: int | None = None) -> list[Joined]:
+    """Return what each of so many items makes of those left of it."""
+    steps: list[Joined] = []
+    for item in clause.items[:end]:
+        own = _content(item, fields)
+        steps.append(_join(steps[-1].output, own, item) if steps else Joined(own))
+    return steps
 
 
-def _check_whole(query: exp.Expr) -> None:
-    if any(query.args.get(name) for name in ("limit", "offset", "qualify", "sample")):
-        raise Leave("a LIMIT or QUALIFY around it counts all of its rows")
+def own_output(relation: Relation, fields: Fields) -> Output:
+    """Return a relation's own columns."""
+    return Output(tuple(Attribute(f.name, ((relation, n),)) for n, f in enumerate(fields(relation))))
 
 
-def _places(context: Context, view: View, names: frozenset[str]) -> list[int]:
-    """Return the places among a SELECT's items of columns whose other rows do not change what is shown."""
-    select = view.scope.select
-    group = select.args.get("group")
-    aggregates = any(
-        isinstance(part, exp.AggFunc) and part.find_ancestor(exp.Select) is select for part in select.walk()
-    )
-    if any(part.find_ancestor(exp.Select) is select for part in select.find_all(exp.Window)):
-        raise Leave("a window function around it reads all of its rows")
-    if group is None and aggregates:
-        raise Leave("an aggregate around it reads all of its rows")
-    distinct = select.args.get("distinct")
-    if distinct is not None and distinct.args.get("on"):
-        raise Leave("DISTINCT ON around it reads all of its rows")
-    found = [
-        place
-        for place, (source, column) in enumerate(_items(context, view.scope))
-        if source is view.source and column in names
-    ]
-    if group is not None:
-        if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals", "all")):
-            raise Leave("GROUP BY with ROLLUP, CUBE or GROUPING SETS reads all of its rows")
-        grouped = {view.column(each) for each in group.expressions}
-        if not grouped & names:
-            raise Leave("an aggregate around it reads all of its rows")
-    if not found:
-        raise Leave("the query around it does not show the column that it is asked by")
-    return found
+def _content(item: Item, fields: Fields) -> Output:
+    if isinstance(item.content, FromClause):
+        return output_of(item.content, fields)
+    return own_output(item.content, fields)
 
 
-def _items(context: Context, scope: Scope) -> list[tuple[Source | None, str]]:
-    """Return a SELECT's result columns: the relation and column that each is, or None and its name."""
-    items: list[tuple[Source | None, str]] = []
-    for item in scope.select.expressions:
-        node = unwrap(item.unalias())
-        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
-            items += _star(context, scope, node)
-            continue
-        found = context.find(node) if isinstance(node, exp.Column) else None
-        if found is None or found.nested or not found.certain or found.scope is not scope:
-            items.append((None, ""))
-        else:
-            items.append((found.source, found.column))
-    return items
+def both(left: Output, right: Output) -> Output:
+    """Return the columns of two sides beside each other."""
+    return Output(left.shown + right.shown, left.hidden + right.hidden)
 
 
-def _star(context: Context, scope: Scope, node: exp.Expr) -> list[tuple[Source | None, str]]:
-    star = node if isinstance(node, exp.Star) else node.this
-    if any(star.args.values()):
-        raise Leave("a star with EXCEPT or REPLACE")
-    if any(
-        j.args.get("using") or j.method or j.kind in ("SEMI", "ANTI")
-        for j in scope.select.args.get("joins") or ()
-    ):
-        raise Leave("a star over USING, NATURAL, SEMI or ANTI joins")
-    sources = scope.sources
-    if isinstance(node, exp.Column):
-        qualifier = tuple(part.name.lower() for part in node.parts[:-1])
-        sources = [s for s in sources if s.answers_to(qualifier)]
-    items: list[tuple[Source | None, str]] = []
-    for source in sources:
-        columns = context.resolver.columns(source)
-        if columns is None:
-            raise Leave("a star over a relation whose columns are not known")
-        items += [(source, name) for name in columns]
-    return items
+def seen_by(clause: FromClause, fields: Fields, place: int) -> Output:
+    """Return what the condition of an item sees: both sides, also where one is not shown above.
+
+    Raises:
+        Leave: A relation's columns cannot be known.
+    """
+    return both(output_of(clause, fields, place), _content(clause.items[place], fields))
 
 
-def _names(context: Context, scopes: Mapping[int, Scope], query: exp.Expr) -> list[str]:
-    """Return the names of a query's result columns, in lower case."""
-    while not isinstance(query, exp.Select):
-        query = query.this
-    names: list[str] = []
-    for item in query.expressions:
-        node = unwrap(item.unalias())
-        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
-            names += [name for _, name in _star(context, scopes[id(query)], node)]
-        else:
-            names.append((item.alias or (node.name if isinstance(node, exp.Column) else "")).lower())
+def _join(left: Output, right: Output, item: Item) -> Joined:
+    names = _common(left, right) if item.natural else list(item.using)
+    if not names:
+        return Joined(left if item.semi else both(left, right))
+    pairs = [(_first(left, name), _first(right, name)) for name in names]
+    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    rest, other = _without(left, a), _without(right, b)
+    hidden = left.hidden + right.hidden
+    if item.semi:
+        return Joined(Output((*a, *rest), left.hidden), tuple(pairs))
+    match item.kind:
+        case "right":
+            output = Output((*b, *rest, *other), (*a, *hidden))
+        case "full":
+            merged = [Attribute(x.name, (*x.sources, *y.sources)) for x, y in pairs]
+            output = Output((*merged, *rest, *other), (*a, *b, *hidden))
+        case _:
+            output = Output((*a, *rest, *other), (*b, *hidden))
+    return Joined(output, tuple(pairs))
+
+
+def _common(left: Output, right: Output) -> list[str]:
+    """Return the names that NATURAL joins by: those of both, letter by letter, in the left side's order."""
+    there = Counter(each.name for each in right.shown)
+    names = []
+    for each in left.shown:
+        if there[each.name] > 0:
+            there[each.name] -= 1
+            names.append(each.name)
     return names
 
 
-def _renamed(node: exp.Expr, names: list[str]) -> list[str]:
-    alias = node.args.get("alias")
-    columns = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
-    return [column.name.lower() for column in columns] if columns else names
+def _first(side: Output, name: str) -> Attribute:
+    for each in side.shown:
+        if each.name.lower() == name.lower():
+            return each
+    raise Leave(f"USING({name}) over a column that is not there")
 
 
-def _source_of(scopes: Mapping[int, Scope], node: exp.Expr | None) -> tuple[Scope, Source]:
-    for scope in scopes.values():
-        for source in scope.sources:
-            if source.node is node:
-                return scope, source
-    raise Leave("it stands in a subquery whose whole result is read")
-
-
-def _of_source(found: tuple[Scope, Source], places: list[list[int]], names: list[str]) -> Outside:
-    scope, source = found
-    shown = _renamed(source.node, names)
-    return Outside(scope, source, tuple(frozenset(shown[p] for p in each if shown[p]) for each in places))
-
-
-def _of_definition(
-    context: Context,
-    scopes: Mapping[int, Scope],
-    cte: exp.CTE,
-    places: list[list[int]],
-    names: list[str],
-) -> Iterator[Outside]:
-    with_ = cte.find_ancestor(exp.With)
-    if with_ is None or with_.args.get("recursive"):
-        raise Leave("a recursive common table expression")
-    uses = [(scope, s) for scope in scopes.values() for s in scope.sources if s.cte is cte]
-    known = {id(source.node) for _, source in uses}
-    root = context.statement.root
-    assert root is not None
-    name = cte.alias.lower()
-    own = {id(each) for each in cte.find_all(exp.Table)}
-    for node in root.find_all(exp.Table):
-        # A mention in another form, such as TABLE q, reads all of it.
-        if len(node.parts) == 1 and node.name.lower() == name and id(node) not in known | own:
-            raise Leave(f"the common table expression {cte.alias} is read in a form that is not looked into")
-    shown = _renamed(cte, names)
-    for use in uses:
-        yield _of_source(use, places, shown)
-
-
-def _of_in(
-    scopes: Mapping[int, Scope],
-    node: exp.In,
-    places: list[list[int]],
-    select: exp.Expr,
-) -> Outside:
-    around = node.find_ancestor(exp.Select)
-    where = None if around is None else around.args.get("where")
-    terms = [] if where is None else list(conjuncts(where.this))
-    if around is None or not any(unwrap(term) is node for term in terms):
-        raise Leave("IN is not a condition of its own in WHERE, so that all rows of its query matter")
-    left = unwrap(node.this)
-    values = list(left.expressions) if isinstance(left, exp.Tuple) else [left]
-    return Outside(scopes[id(around)], None, (), tuple(values[each[0]] for each in places), select)
+def _without(side: Output, keys: Sequence[Attribute]) -> tuple[Attribute, ...]:
+    return tuple(each for each in side.shown if not any(each is key for key in keys))

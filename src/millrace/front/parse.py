@@ -3,24 +3,26 @@
 Millrace never prints a query from its syntax tree: what it does not take over goes to Spark exactly
 as it was written. So the parser notes, for the nodes that the front looks at, the characters they
 were parsed from, and rewriting is cutting and joining pieces of the original text.
+
+Two kinds of names stand for something that Spark does not know: the caller's functions, and parameters. They
+are found among the tokens, before sqlglot reads a function's name as syntax of its own.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from millrace.errors import QueryError
-
-Span = tuple[int, int]
+from millrace.front.template import Span
 
 _SPANNED = (
     "_parse_bitwise",
@@ -28,6 +30,7 @@ _SPANNED = (
     "_parse_disjunction",
     "_parse_expression",
     "_parse_lambda",
+    "_parse_lateral",
     "_parse_table",
     "_parse_join",
     "_parse_from",
@@ -36,11 +39,16 @@ _SPANNED = (
     "_parse_cte",
     "_parse_with",
 )
-_WORDS = re.compile(
-    r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|[A-Za-z_]+", re.DOTALL
-)
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
-_WRITES = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})
+# What follows a keyword that begins a write: ``INSERT INTO``, but not a column named ``insert``.
+_WRITES = {
+    "INSERT": ("INTO", "OVERWRITE"),
+    "MERGE": ("INTO", "WITH"),
+    "DELETE": ("FROM",),
+}
+_CALL = "__millrace_call_"
+PARAMETER = "__millrace_arg_"
+"""Begins the names that parameters without a name get."""
 
 
 class _SpanParser(SparkParser):
@@ -72,22 +80,6 @@ for _name in _SPANNED:
     setattr(_SpanParser, _name, _noting(_name))
 
 
-def _parser(functions: Collection[str]) -> type[_SpanParser]:
-    """Return the parser for which these lower-case names are functions like any others.
-
-    sqlglot reads many names of other systems' functions as syntax of their own.
-    """
-    own = {name.upper() for name in functions}
-    known = ("FUNCTIONS", "FUNCTION_PARSERS", "NO_PAREN_FUNCTION_PARSERS")
-    if not any(own & getattr(_SpanParser, table).keys() for table in known):
-        return _SpanParser
-    tables = {
-        table: {name: read for name, read in getattr(_SpanParser, table).items() if name not in own}
-        for table in known
-    }
-    return type("_NamedParser", (_SpanParser,), tables)
-
-
 @dataclass(frozen=True)
 class Statement:
     """A parsed query.
@@ -96,11 +88,17 @@ class Statement:
         text: The query as the user wrote it.
         root: The syntax tree, or None when only Spark can read the query.
         why: Why there is no tree.
+        functions: Where the caller's functions are called: the name's characters, and which function it is.
+        parameters: Where ``?`` stands, in order.
+        names: Characters of unquoted words and quoted names that are no syntax, with the name in lower case.
     """
 
     text: str
     root: exp.Query | None
     why: str = ""
+    functions: tuple[tuple[Span, str], ...] = ()
+    parameters: tuple[Span, ...] = ()
+    names: tuple[tuple[Span, str], ...] = ()
     _spans: dict[int, tuple[exp.Expr, Span]] = field(default_factory=dict, repr=False)
 
     def span(self, node: exp.Expr) -> Span:
@@ -110,6 +108,20 @@ class Statement:
     def has_span(self, node: exp.Expr) -> bool:
         """Tell whether the node was noted (nodes that the parser invents are not in the text)."""
         return id(node) in self._spans
+
+
+def unwrap(node: exp.Expr) -> exp.Expr:
+    """Return what stands inside parentheses."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def function_of(node: exp.Expr) -> str | None:
+    """Return which of the caller's functions a node calls, None if it calls none."""
+    if not isinstance(node, exp.Anonymous) or not node.name.startswith(_CALL):
+        return None
+    return node.name.removeprefix(_CALL)
 
 
 def parse(text: str, functions: Collection[str] = ()) -> Statement:
@@ -122,51 +134,116 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     Raises:
         QueryError: The text is not one SELECT (set operations and WITH are fine).
     """
+    if not isinstance(text, str):
+        raise QueryError(
+            f"the query is given as {type(text).__name__}: expected its text, such as 'SELECT …'"
+        )
     if not text.strip():
         raise QueryError("the query is empty: expected a SELECT")
-    _check_kind(text)
     dialect = Dialect.get_or_raise("spark")
     try:
-        tokens = dialect.tokenize(text)
-        if any(token.token_type is TokenType.PIPE_GT for token in tokens):
-            return Statement(text, None, "pipe syntax (|>) is left to Spark")
-        parser = _parser(functions)(dialect=dialect)
-        parser.spans = {}
+        tokens = list(dialect.tokenize(text))
+    except SqlglotError as error:
+        _check_words(text.upper().split())
+        return Statement(text, None, _unread(error))
+    _check_words([token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN])
+    called = tuple(_called(tokens, functions))
+    marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
+    spans = tuple((t.start, t.end + 1) for t in marks)
+    only = Statement(text, None, "", called, spans)
+    why = _only_spark(text, tokens)
+    if why is not None:
+        _check_writes(tokens)
+        return _because(only, why)
+    parser = _SpanParser(dialect=dialect)
+    parser.spans = {}
+    try:
         trees = [tree for tree in parser.parse(tokens, text) if tree is not None]
     except (SqlglotError, RecursionError) as error:
-        first = str(error).split("\n", 1)[0] or type(error).__name__
-        return Statement(text, None, f"sqlglot cannot read the query ({first})")
+        _check_writes(tokens)
+        return _because(only, _unread(error))
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        return Statement(text, None, "not a form of query that Millrace looks into")
-    return Statement(text, trees[0], "", parser.spans)
+        _check_writes(tokens)
+        if any(isinstance(tree, exp.DML | exp.DDL) for tree in trees):
+            _refuse_writes()
+        return _because(only, "not a form of query that Millrace looks into")
+    words = (TokenType.VAR, TokenType.IDENTIFIER, *_BARE)
+    names = tuple(((t.start, t.end + 1), t.text.lower()) for t in tokens if t.token_type in words)
+    return Statement(text, trees[0], "", called, spans, names, parser.spans)
 
 
-def _check_kind(text: str) -> None:
+# Functions that are called without parentheses; a column may have such a name too.
+_BARE = tuple(
+    kind for kind in (getattr(TokenType, name, None) for name in (
+        "CURRENT_DATE", "CURRENT_DATETIME", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER", "LOCALTIME",
+        "LOCALTIMESTAMP", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_SCHEMA",
+    )) if kind is not None
+)  # fmt: skip
+
+
+def _because(statement: Statement, why: str) -> Statement:
+    return Statement(statement.text, None, why, statement.functions, statement.parameters)
+
+
+def _unread(error: Exception) -> str:
+    first = str(error).split("\n", 1)[0] or type(error).__name__
+    return f"sqlglot cannot read the query ({first})"
+
+
+def _called(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[Span, str]]:
+    """Rename the calls of the caller's functions in the tokens; yield where they stand."""
+    for place, token in enumerate(tokens[:-1]):
+        name = token.text.lower()
+        if name not in functions or tokens[place + 1].token_type is not TokenType.L_PAREN:
+            continue
+        if place and tokens[place - 1].token_type is TokenType.DOT:
+            continue  # a function of a database
+        if token.token_type is TokenType.STRING:
+            continue
+        token.token_type = TokenType.VAR
+        token.text = _CALL + name
+        yield (token.start, token.end + 1), name
+
+
+def _only_spark(text: str, tokens: list[Token]) -> str | None:
+    """Return why only Spark can read a text, None if sqlglot may."""
+    if any(token.token_type is TokenType.PIPE_GT for token in tokens):
+        return "pipe syntax (|>) is left to Spark"
+    if "${" in text:
+        return "${…} stands for something that only Spark knows"
+    for token, behind in pairwise(tokens):
+        if token.token_type is TokenType.TABLE and behind.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
+            return "TABLE as a query is left to Spark"
+        if token.text.lower() == "identifier" and behind.token_type is TokenType.L_PAREN:
+            return "identifier(…) stands for a name that only Spark knows"
+    return None
+
+
+def _check_words(words: list[str]) -> None:
     """Refuse everything that is not a query before Spark could run it."""
-    words = [w.upper() for w in _WORDS.findall(text) if w[0].isalpha() or w[0] == "_"]
     first = words[0] if words else ""
     if first not in _QUERIES:
-        shown = first or text.strip()[:20]
+        shown = first[:20] or "nothing but comments"
         raise QueryError(f"the query begins with {shown!r}: expected a SELECT, WITH or VALUES query")
-    if first in ("WITH", "FROM", "MAP", "REDUCE") and _writes(text):
-        raise QueryError("the query writes to a table: expected one that only reads (SELECT)")
 
 
-def _writes(text: str) -> bool:
-    """Tell whether a statement that begins like a query goes on as an INSERT, MERGE, …"""
-    try:
-        tokens = Dialect.get_or_raise("spark").tokenize(text)
-    except SqlglotError:
-        return any(w.upper() in _WRITES for w in _WORDS.findall(text))
+def _refuse_writes() -> None:
+    raise QueryError("the query writes to a table: expected one that only reads (SELECT)")
+
+
+def _check_writes(tokens: list[Token]) -> None:
+    """Refuse a text that begins like a query and goes on as an INSERT, MERGE, …"""
     depth = 0
-    for before, token in zip([None, *tokens], tokens, strict=False):
+    for place, token in enumerate(tokens[:-1]):
+        behind = tokens[place + 1]
         if token.token_type is TokenType.L_PAREN:
             depth += 1
         elif token.token_type is TokenType.R_PAREN:
             depth -= 1
-        elif depth == 0 and token.text.upper() in _WRITES and token.token_type is not TokenType.IDENTIFIER:
-            # A column may be called ``update``; after the CTEs or the FROM the keyword starts a clause.
-            starts = before is not None and before.token_type in (TokenType.R_PAREN, TokenType.VAR)
-            if starts or token.text.upper() in ("INSERT", "MERGE"):
-                return True
-    return False
+        elif depth == 0 and token.token_type is not TokenType.IDENTIFIER:
+            word = token.text.upper()
+            if behind.text.upper() in _WRITES.get(word, ()):
+                _refuse_writes()
+            closes = place and tokens[place - 1].token_type is TokenType.R_PAREN
+            if word == "UPDATE" and closes and behind.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
+                _refuse_writes()

@@ -1,36 +1,38 @@
 """Rewrite one SELECT so that it reads blocks instead of the relations they took.
 
-A block becomes one relation ``__mr0`` whose columns carry their plain names wherever those are
-unique, so that unqualified names go on meaning what they meant. Only qualified names, stars and
-the FROM and WHERE clauses change, as edits of the original text.
+A block becomes one relation whose columns have names that nothing else has, and every name that meant one
+of them is replaced, qualified or not. USING and NATURAL become ON, so that no column is merged with another
+any more, and stars are written out. What kept its name without being told to (a column in the SELECT list, a
+field of a struct) gets it as an alias. All of that is edits of the original text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.expressions import ColumnRef
-from millrace.front.conjuncts import Sorted, is_boolean
-from millrace.front.context import Context, Taken
-from millrace.front.from_clause import Chain
-from millrace.front.leave import Leave
-from millrace.front.names import Found
-from millrace.front.relations import Member
-from millrace.front.stars import expand
-from millrace.front.texts import Edit, Part, quote
+from millrace.front.above import BARS, Above, Use
+from millrace.front.clause import Clause
+from millrace.front.coercion import Field
+from millrace.front.conditions import Conjunct, Sorted, is_boolean
+from millrace.front.ctes import Leave
+from millrace.front.from_clause import Relation, Step
+from millrace.front.members import Member
+from millrace.front.names import is_star
+from millrace.front.outputs import Attribute
+from millrace.front.parse import unwrap
+from millrace.front.plan import BlockPlan, Direct
+from millrace.front.template import Edit, Part, quote
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+COUNT = "__count"
+"""The column of a block that only counts."""
 
-_COUNT_BARS = ("group", "having", "distinct", "order", "sort", "cluster", "qualify", "windows", "hint")
-
-
-# Clauses in which a name means a result column before a column of FROM.
-_BY_RESULT = frozenset({"order", "sort", "cluster", "distribute", "having", "qualify"})
+_ODD = re.compile(r"\W")
 
 
 @dataclass(eq=False)
@@ -38,280 +40,296 @@ class Piece:
     """A block's relation in the rewritten text.
 
     Attributes:
-        alias: Its name, ``__mr0`` and so on, unique in the query.
+        name: The block's.
+        alias: The relation's.
         members: The relations it stands for, in order.
         names: The output name of each column that somebody above reads, in order.
+        counting: Whether only the number of its rows is wanted.
     """
 
+    name: str
     alias: str
     members: list[Member]
     names: dict[ColumnRef, str]
-    source: str = ""
     counting: bool = False
-
-    @property
-    def outputs(self) -> list[tuple[str, str, str]]:
-        """``(output name, member alias, column)`` of every output column."""
-        return [(name, ref.relation, ref.column) for ref, name in self.names.items()]
 
 
 class Rewriting:
-    """The edits of one SELECT, committed once all of its blocks are made."""
+    """The edits of one SELECT, committed once all of its blocks are planned.
 
-    def __init__(self, context: Context, chain: Chain, found: Sorted) -> None:
-        self.taken: list[Taken] = []
-        self._context = context
-        self._chain = chain
+    Args:
+        clause: The SELECT's FROM clause.
+        found: Its conditions.
+        members: The relations that blocks take.
+
+    Attributes:
+        plans: The blocks.
+    """
+
+    def __init__(self, clause: Clause, found: Sorted, members: list[Member]) -> None:
+        self.plans: list[BlockPlan] = []
+        self._clause = clause
         self._found = found
+        self._planning = clause.planning
+        self._select = clause.scope.select
+        self._above = Above(clause, found, members)
+        self._members = {id(member.relation): member for member in members}
         self._pieces: list[Piece] = []
         self._edits: list[Edit] = []
 
-    def number(self, piece: Piece) -> int:
-        """Return the block's number in the query."""
-        return len(self._context.taken) + self._pieces.index(piece)
+    # What is read above a block
 
-    def piece(self, members: list[Member]) -> Piece:
+    def piece(self, members: list[Member], preferred: list[ColumnRef]) -> Piece:
         """Return the relation that will stand for the members, with the columns read above them.
+
+        Args:
+            members: The block's.
+            preferred: Columns to give out where none is read, because rows need a column to travel in.
 
         Raises:
             Leave: What reads them cannot be rewritten.
         """
-        alias = f"__mr{len(self._context.taken) + len(self._pieces)}"
-        piece = Piece(alias, members, {})
-        needed = self._needed(members)
-        names: dict[str, int] = {}
-        for ref in needed:
-            lower = ref.column.lower()
-            name, number = ref.column, names.get(lower, 0)
-            if number:
-                name = f"{ref.relation}__{ref.column}"
-                while name.lower() in names:
-                    name += "_"
-            names[lower] = number + 1
-            names[name.lower()] = max(1, names.get(name.lower(), 0))
-            piece.names[ref] = name
+        number = self._planning.next_block(len(self._pieces))
+        piece = Piece(f"b{number}", f"{self._planning.stem}{number}", members, {})
+        wanted = {
+            ColumnRef(member.alias, member.columns[place].name)
+            for attribute in self._above.read()
+            for relation, place in attribute.sources
+            if (member := self._members.get(id(relation))) is not None
+        }
+        refs = [ColumnRef(m.alias, f.name) for m in members for f in m.columns]
+        read = [ref for ref in refs if ref in wanted]
+        piece.counting = not read and self._above.only_counts(members)
+        if not read and not piece.counting:
+            fits = [ColumnRef(m.alias, f.name) for m in members for f in m.columns if f.arrow is not None]
+            read = [*preferred, *fits][:1]
+            if not read:
+                raise Leave("no column of the relations can pass through a join here")
+        for place, ref in enumerate(read):
+            piece.names[ref] = f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}"
         self._pieces.append(piece)
-        self._check(piece)
         return piece
 
-    def counts_only(self, piece: Piece) -> bool:
-        """Tell whether the SELECT is nothing but a ``count(*)`` of this block."""
-        select = self._chain.scope.select
-        whole = all(any(m.link is link for m in piece.members) for link in self._chain.links)
-        barred = any(select.args.get(name) for name in _COUNT_BARS)
-        items = select.expressions
-        if not whole or barred or self._found.above or piece.names or len(items) != 1:
-            return False
-        count = items[0].unalias()
-        if not isinstance(count, exp.Count) or count.expressions:
-            return False
-        return isinstance(count.this, exp.Star) or (
-            isinstance(count.this, exp.Literal) and count.this.name.isdigit()
-        )
-
-    def keep_one(self, piece: Piece, preferred: list[ColumnRef]) -> None:
-        """Give out one column where none is read, because rows need a column to travel in."""
-        if preferred:
-            ref = preferred[0]
-        else:
-            fields = [(m.alias, f) for m in piece.members for f in m.fields]
-            carried = [ColumnRef(alias, f.name) for alias, f in fields if f.arrow is not None]
-            if not carried:
-                raise Leave("no column of the relations can pass through a join here")
-            ref = carried[0]
-        piece.names[ref] = ref.column
-
-    def place(self, piece: Piece, frame: DataFrame, *, counting: bool) -> None:
-        """Say which DataFrame the block's relation is."""
-        piece.source = self._context.frames.place(frame, "b")
-        piece.counting = counting
-
-    def commit(self) -> list[exp.Expr] | None:
-        """Put the edits into the query's text; return what they leave in WHERE, if they change it."""
-        self._from()
-        for piece in self._pieces:
-            self._columns(piece)
-        self._stars()
-        self._context.text.edits += self._edits
-        self._context.taken += self.taken
-        self._context.placed |= {id(m.source.node) for p in self._pieces for m in p.members}
-        for conjunct in self._found.used:
-            if conjunct in self._found.calls:
-                self._context.calls.take(conjunct.node)
-        return [c.node for c in self._found.above] if self._chain.whole else None
-
-    # What is read above the block
-
-    def _used(self) -> set[int]:
-        """Return the ids of all nodes inside conjuncts that a block evaluates."""
-        return {id(part) for conjunct in self._found.used for part in conjunct.node.walk()}
-
-    def _reads(self, members: list[Member]) -> Iterator[tuple[exp.Column, Found, Member]]:
-        """Yield the column references above the block that mean a column of one of the members."""
-        used = self._used()
-        by_source = {id(m.source): m for m in members}
-        for column in self._chain.scope.select.find_all(exp.Column):
-            if id(column) in used or isinstance(column.this, exp.Star):
-                continue
-            found = self._context.find(column)
-            if found is not None and id(found.source) in by_source:
-                yield column, found, by_source[id(found.source)]
-
-    def _needed(self, members: list[Member]) -> list[ColumnRef]:
-        wanted = {
-            ColumnRef(member.alias, member.field(found.column).name)
-            for _, found, member in self._reads(members)
-        }
-        for link in self._chain.links:
-            if link.fixed or link.kind != "inner":
-                for name in link.using:
-                    owner = next((m for m in members if m.shows(name)), None)
-                    if owner is not None:
-                        wanted.add(ColumnRef(owner.alias, owner.field(name).name))
-        for _, columns in self._expansions():
-            wanted.update(
-                ColumnRef(owner.alias, name)
-                for owner, name in columns
-                if isinstance(owner, Member) and owner in members
-            )
-        order = [ColumnRef(m.alias, f.name) for m in members for f in m.fields]
-        return [ref for ref in order if ref in wanted]
-
-    def _expansions(self) -> list[tuple[exp.Expr, list[tuple[Member | str, str]]]]:
-        members = {id(m.source): m for m in self._members()}
-        return expand(self._chain, members)
-
-    def _members(self) -> list[Member]:
-        return list(self._all) if self._all else []
-
-    _all: tuple[Member, ...] = ()
-
-    def know(self, members: list[Member]) -> None:
-        """Say which relations of the clause some block takes."""
-        self._all = tuple(members)
-
-    def _check(self, piece: Piece) -> None:
-        select = self._chain.scope.select
-        aliases = {item.alias.lower() for item in select.expressions if item.alias}
-        naming = _names_matter(select)
-        for column, found, member in self._reads(piece.members):
-            name = piece.names[ColumnRef(member.alias, member.field(found.column).name)]
-            renamed = name.lower() != found.column
-            if not found.certain and found.qualifier:
-                raise Leave(f"it is not certain what {column.sql(dialect='spark')} means")
-            if renamed and not found.qualifier:
-                raise Leave(f"column {found.column} of two relations is read by its plain name")
-            clash = found.qualifier and column.parts[0].name.lower() in aliases
-            if clash and _clause_of(column, select) in _BY_RESULT:
-                raise Leave(f"{column.parts[0].name} is both a relation and a result column")
-            if any(part.meta.get("start") is None for part in column.parts):
-                raise Leave("a column reference in a form that Millrace does not read")
-            if renamed and naming and not found.nested and _in_unnamed_item(column, select):
-                raise Leave("an unnamed expression over a column name that two relations share")
+    def result(self, piece: Piece) -> t.StructType:
+        """Return the columns of a block with Spark's own types and nullability."""
+        columns = {ColumnRef(m.alias, f.name): f for m in piece.members for f in m.columns}
+        return t.StructType([_column(name, columns[ref]) for ref, name in piece.names.items()])
 
     # Edits
 
-    def _columns(self, piece: Piece) -> None:
-        select = self._chain.scope.select
-        for column, found, member in self._reads(piece.members):
-            if not found.qualifier:
-                continue
-            name = piece.names[ColumnRef(member.alias, member.field(found.column).name)]
-            parts = column.parts
-            start, own = parts[0].meta["start"], parts[found.qualifier]
-            if name.lower() == found.column:
-                self._edits.append(Edit(start, own.meta["start"], (f"{piece.alias}.",)))
-                continue
-            end = own.meta["end"] + 1
-            self._edits.append(Edit(start, end, (f"{piece.alias}.{quote(name)}",)))
-            if column.parent is select and column.arg_key == "expressions" and not found.nested:
-                self._edits.append(Edit(end, end, (f" AS {quote(own.name)}",)))
+    def commit(self) -> list[exp.Expr] | None:
+        """Put the edits into the query's text; return what they leave in WHERE, if they change it.
 
-    def _stars(self) -> None:
-        where = {m.alias: piece for piece in self._pieces for m in piece.members}
-        for node, columns in self._expansions():
-            items = []
-            for owner, name in columns:
-                if isinstance(owner, str):
-                    items.append(f"{owner}.*" if name == "*" else f"{owner}.{quote(name)}")
-                    continue
-                piece = where[owner.alias]
-                output = piece.names[ColumnRef(owner.alias, name)]
-                item = f"{piece.alias}.{quote(output)}"
-                items.append(item if output == name else f"{item} AS {quote(name)}")
-            self._edits.append(Edit(*self._context.statement.span(node), (", ".join(items),)))
+        Raises:
+            Leave: Something cannot be rewritten.
+        """
+        planning, clause = self._planning, self._clause
+        for use in self._above.uses():
+            self._replace(use)
+        for item, shown in self._above.stars():
+            text = ", ".join(self._shown(shown))
+            self._edits.append(Edit(*planning.statement.span(item), (text,)))
+        self._from()
+        planning.text.edits += self._edits
+        planning.blocks += self.plans
+        planning.placed |= {id(m.relation.node) for p in self._pieces for m in p.members}
+        planning.direct = self._direct()
+        for conjunct in self._found.used:
+            if conjunct.node is not None and planning.calls.of(conjunct.node) is not None:
+                planning.calls.take(conjunct.node)
+        return [c.node for c in self._found.above if c.node is not None] if clause.source.whole else None
+
+    def reference(self, attribute: Attribute) -> str:
+        """Return what names a column of this FROM clause in the rewritten text.
+
+        Raises:
+            Leave: Nothing does.
+        """
+        texts = [self._reference(relation, place) for relation, place in attribute.sources]
+        return texts[0] if len(texts) == 1 else f"coalesce({', '.join(texts)})"
+
+    def _reference(self, relation: Relation, place: int) -> str:
+        member = self._members.get(id(relation))
+        if member is not None:
+            ref = ColumnRef(member.alias, member.columns[place].name)
+            return quote(next(p.names[ref] for p in self._pieces if ref in p.names))
+        fields = self._planning.names.fields(relation)
+        name = fields[place].name
+        others = [r for r in self._clause.source.relations() if id(r) not in self._members]
+        alias = relation.qualifier[-1] if relation.qualifier else None
+        same = [r for r in others if alias is not None and r.qualifier[-1:] == (alias,)]
+        if alias is None or len(same) != 1 or sum(f.name.lower() == name.lower() for f in fields) != 1:
+            raise Leave(f"column {name} of a relation without a name of its own")
+        return f"{quote(alias)}.{quote(name)}"
+
+    def _replace(self, use: Use) -> None:
+        column, match = use.column, use.binding.match
+        assert match is not None
+        taken = self._above.touches(use.attribute)
+        moved = match.qualifier == 0 and (self._clause.source.merges or self._is_moved(column))
+        if not taken and not moved:
+            return
+        parts = column.parts
+        own = parts[match.qualifier]
+        end = own.meta.get("end")
+        if end is None:
+            raise Leave("a column reference in a form that Millrace does not read")
+        text = self.reference(use.attribute)
+        bare = not match.nested and not isinstance(column.this, exp.Star)
+        place = self._planning.names.scopes.place_of(column)
+        if (
+            use.binding.result
+            and place is not None
+            and (self._select.args.get("distinct") or place.key == "hint")
+        ):
+            text = self._result_name(use)
+        self._edits.append(Edit(parts[0].meta["start"], end + 1, (text,)))
+        if bare:
+            behind = self._named_by(column)
+            if behind is not None:
+                self._edits.append(Edit(behind, behind, (f" AS {quote(own.name)}",)))
+
+    def _is_moved(self, column: exp.Column) -> bool:
+        """Tell whether a name stands in a condition of ON that becomes one of WHERE."""
+        place = self._planning.names.scopes.place_of(column)
+        return place is not None and place.key == "on" and place.scope is self._clause.scope
+
+    def _result_name(self, use: Use) -> str:
+        """Return the result column that a column is: with DISTINCT, and in hints, nothing else is known."""
+        results = self._planning.names.results(self._clause.scope)
+        place = next(n for n, r in enumerate(results) if r.attribute == use.attribute and r.name is not None)
+        name = results[place].name or ""
+        if sum((r.name or "").lower() == name.lower() for r in results) == 1:
+            return quote(name)
+        if isinstance(use.column.parent, exp.Ordered) and self._planning.settings.ordinals:
+            return str(place + 1)
+        raise Leave(f"DISTINCT ordered by {name}, of which there are several")
+
+    def _named_by(self, column: exp.Column) -> int | None:
+        """Return where to write the name that a column gives to a result column or a field, None if none."""
+        statement = self._planning.statement
+        node: exp.Expr = column
+        while isinstance(node.parent, exp.Paren):
+            node = node.parent
+        parent = node.parent
+        if parent is self._select and node.arg_key == "expressions":
+            if not statement.has_span(node):
+                raise Leave("a result column in a form that Millrace does not read")
+            return statement.span(node)[1]
+        end = column.parts[-1].meta.get("end")
+        if isinstance(parent, exp.PropertyEQ) and isinstance(parent.parent, exp.Struct):
+            implicit = parent.this.meta.get("start") == column.parts[-1].meta.get("start")
+        else:
+            implicit = (isinstance(parent, exp.Struct) or _is_row(parent)) and node is column
+        if implicit and end is None:
+            raise Leave("a field of a struct in a form that Millrace does not read")
+        return end + 1 if implicit and end is not None else None
+
+    def _shown(self, attributes: list[Attribute]) -> Iterator[str]:
+        """Yield the items that a star stands for."""
+        for each in attributes:
+            text = self.reference(each)
+            same = text.rsplit(".", 1)[-1] == quote(each.name) and len(each.sources) == 1
+            yield text if same else f"{text} AS {quote(each.name)}"
+
+    def _from(self) -> None:
+        clause, span = self._clause, self._planning.statement.span
+        parts: list[Part] = ["FROM "]
+        done: set[int] = set()
+        for number, step in enumerate(clause.steps):
+            piece = next((p for p in self._pieces if any(m.step == number for m in p.members)), None)
+            first = len(parts) == 1
+            if piece is None:
+                parts += self._step(step, first=first)
+            elif id(piece) not in done:
+                done.add(id(piece))
+                parts.append(f"{'' if first else ' CROSS JOIN '}{{{piece.name}}} AS {piece.alias}")
+        where = self._select.args.get("where")
+        end = clause.source.end
+        if clause.source.whole and where is None and end == clause.source.span[1]:
+            parts += self._where()
+        elif clause.source.whole:
+            self._edits.append(Edit(*((end, end) if where is None else span(where)), tuple(self._where())))
+        self._edits.append(Edit(*clause.source.span, tuple(parts)))
+        for piece in self._pieces:
+            if piece.counting:
+                item = self._select.expressions[0]
+                alias = item.alias if isinstance(item, exp.Alias) else "count(1)"
+                self._edits.append(Edit(*span(item), (f"coalesce(sum({COUNT}), 0) AS {quote(alias)}",)))
+
+    def _step(self, step: Step, *, first: bool) -> list[Part]:
+        """Return a relation that stays, with the conditions that stay with it."""
+        item = step.item
+        if first:
+            return [item.item]
+        if step.movable:
+            return [" CROSS JOIN ", item.item]
+        statement = self._planning.statement
+        terms: list[list[Part]] = [["(", statement.span(on), ")"] for on in step.conditions]
+        terms += [[self._pair(pair)] for pair in self._clause.keys_of(step)]
+        keyword = "CROSS JOIN" if item.keyword == "JOIN" and not terms else item.keyword
+        parts: list[Part] = [f" {keyword} ", item.item]
+        for number, term in enumerate(terms):
+            parts += [" AND " if number else " ON ", *term]
+        return parts
+
+    def _pair(self, pair: tuple[Attribute, Attribute]) -> str:
+        return " = ".join(map(self.reference, pair))
 
     def _where(self) -> Iterator[Part]:
         above = self._found.above
         if not above:
             return
         # A lone term need not be boolean by itself: ``NULL``, or a string that AND casts.
-        yield " WHERE " if any(is_boolean(c.node) for c in above) else " WHERE true AND "
+        certain = any(c.node is None or is_boolean(c.node) for c in above)
+        yield " WHERE " if certain else " WHERE true AND "
         for number, conjunct in enumerate(above):
             yield "(" if number == 0 else " AND ("
-            yield self._context.statement.span(conjunct.node)
+            yield from self._condition(conjunct)
             yield ")"
 
-    def _from(self) -> None:
-        chain = self._chain
-        parts: list[Part] = ["FROM "]
-        done: set[int] = set()
-        for link in chain.links:
-            piece = next((p for p in self._pieces if any(m.link is link for m in p.members)), None)
-            first = len(parts) == 1
-            if piece is not None:
-                if id(piece) not in done:
-                    done.add(id(piece))
-                    parts.append(f"{'' if first else ' CROSS JOIN '}{piece.source} AS {piece.alias}")
-                continue
-            moves = link.kind == "inner" and not link.fixed and chain.links.index(link) < chain.movable
-            if first:
-                parts.append(link.item)
-            elif moves and not link.using:
-                parts += [" CROSS JOIN ", link.item]
+    def _condition(self, conjunct: Conjunct) -> Iterator[Part]:
+        if conjunct.pair is not None:
+            yield self._pair(conjunct.pair)
+        else:
+            assert conjunct.node is not None
+            yield self._planning.statement.span(conjunct.node)
+
+    def _direct(self) -> Direct | None:
+        """Return how the SELECT is nothing but columns of its only block, None if it is more."""
+        select = self._select
+        if select is not self._planning.statement.root or len(self._pieces) != 1 or self._found.above:
+            return None
+        (piece,) = self._pieces
+        bars = [*BARS, "limit", "offset", "with_", "laterals"]
+        if piece.counting or len(piece.members) != len(self._clause.steps) or any(map(select.args.get, bars)):
+            return None
+        stars = {id(item): shown for item, shown in self._above.stars()}
+        columns: list[str] = []
+        for item in select.expressions:
+            node = unwrap(item.unalias())
+            binding = self._above.bound(node) if isinstance(node, exp.Column) and not is_star(node) else None
+            if id(item) in stars:
+                shown = stars[id(item)]
+            elif binding is not None and binding.match is not None and not binding.match.nested:
+                shown = [binding.match.attribute]
             else:
-                parts += [" ", link.span]
-        if chain.whole:
-            parts += self._where()
-            where = chain.scope.select.args.get("where")
-            if where is not None:
-                self._edits.append(Edit(*self._context.statement.span(where), ("",)))
-        self._edits.append(Edit(*chain.span, tuple(parts)))
-        for piece in self._pieces:
-            if piece.counting:
-                item = chain.scope.select.expressions[0]
-                alias = item.alias if isinstance(item, exp.Alias) else "count(1)"
-                text = f"coalesce(sum(__count), 0) AS {quote(alias)}"
-                self._edits.append(Edit(*self._context.statement.span(item), (text,)))
+                return None
+            columns += [self.reference(each).strip("`") for each in shown]
+        return Direct(piece.name, tuple(columns))
 
 
-def _names_matter(select: exp.Select) -> bool:
-    """Tell whether somebody can refer to the SELECT's result columns by name."""
-    child: exp.Expr = select
-    while (parent := child.parent) is not None:
-        if isinstance(parent, exp.From | exp.CTE | exp.Lateral):
-            return True
-        if isinstance(parent, exp.Join):
-            return child is parent.this
-        if not isinstance(parent, exp.SetOperation | exp.Subquery):
-            return False
-        child = parent
-    return False
+def _column(name: str, column: Field) -> t.StructField:
+    return t.StructField(name, column.type, column.nullable, column.metadata)
 
 
-def _in_unnamed_item(column: exp.Column, select: exp.Select) -> bool:
-    child = _top(column, select)
-    if child.arg_key != "expressions" or child is column:
+def _is_row(node: exp.Expr | None) -> bool:
+    """Tell whether a tuple makes a struct, whose fields have the names of its columns."""
+    if not isinstance(node, exp.Tuple):
         return False
-    return not isinstance(child, exp.Alias | exp.Aliases)
-
-
-def _clause_of(node: exp.Expr, select: exp.Select) -> str | None:
-    return _top(node, select).arg_key
-
-
-def _top(node: exp.Expr, select: exp.Select) -> exp.Expr:
-    """Return the ancestor of a node that stands directly in the SELECT."""
-    while node.parent is not None and node.parent is not select:
-        node = node.parent
-    return node
+    parent = node.parent
+    while isinstance(parent, exp.Paren | exp.Tuple):
+        parent = parent.parent
+    grouping = (exp.Group, exp.GroupingSets, exp.Cube, exp.Rollup, exp.In, exp.Window, exp.Order, exp.Ordered)
+    compared = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
+    return not isinstance(parent, (*grouping, *compared))

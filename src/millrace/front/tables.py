@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,9 @@ from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.front.coercion import Field, field_of
-from millrace.front.lookup_tables import Lookup, lookup_of
-from millrace.front.texts import Frames, placeholders, quote, substitute
+from millrace.front.frames import Frames
+from millrace.front.lookups.tables import Lookup, lookup_of
+from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
 from millrace.sources.parquet import ParquetTable, open_table
 from millrace.spark.types import spark_schema
@@ -26,8 +27,14 @@ from millrace.spark.types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
+
 # A DataFrame over files lists them when it is made; it is used again only while none has changed.
 _frames: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, DataFrame]]] = weakref.WeakKeyDictionary()
+_READERS = {
+    ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".orc": "orc",
+    ".txt": "text", ".xml": "xml",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +78,42 @@ class Table:
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
         return f"(SELECT {', '.join(items)} WHERE false)"
 
-    @cached_property
-    def columns(self) -> dict[str, Field]:
-        """The columns by lower-case name."""
-        return by_name(self.fields)
+    @property
+    def is_streaming(self) -> bool:
+        """Whether its rows never end."""
+        return bool(self.frame.isStreaming)
 
 
-def by_name(fields: tuple[Field, ...]) -> dict[str, Field]:
-    """Index columns by lower-case name."""
-    return {f.name.lower(): f for f in fields}
+def check_tables(tables: object) -> None:
+    """Refuse what is no mapping of names.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if tables is None:
+        return
+    if not isinstance(tables, Mapping):
+        raise InputError(
+            f"tables are given as {type(tables).__name__}: expected names with what each stands for, such as "
+            "{'orders': 'orders.parquet'}"
+        )
+    for name in tables:
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"a table is named {name!r}: expected a name, such as 'orders'")
+    lower = [name.lower() for name in tables]
+    twice = next((name for name in tables if lower.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise InputError(f"two tables are named {twice!r}, which SQL does not tell apart by case")
 
 
 class Catalog:
     """Finds the tables: the caller's first, then the session's."""
 
-    def __init__(self, frames: Frames, tables: Mapping[str, Any] | None) -> None:
+    def __init__(self, frames: Frames, tables: Tables | None) -> None:
         self.frames = frames
-        self._given = {str(name).lower(): (str(name), where) for name, where in (tables or {}).items()}
+        self._given = {name.lower(): (name, where) for name, where in (tables or {}).items()}
         self._known: dict[str, Table] = {}
+        self._where: tuple[str, ...] | None = None
 
     def stand_ins(self, template: str) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none."""
@@ -107,6 +132,27 @@ class Catalog:
         """The names that the caller gave, as written."""
         return tuple(name for name, _ in self._given.values())
 
+    @property
+    def used(self) -> list[Table]:
+        """The tables that were looked up so far."""
+        return list(self._known.values())
+
+    def of(self, node: exp.Table) -> Table:
+        """Return the table that a name in the query means; Spark's errors come out unchanged."""
+        return self.mapped(tuple(part.name for part in node.parts)) or self._stored(node)
+
+    def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
+        """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
+        if ".".join(part.name for part in node.parts).lower() in self._given:
+            return None
+        return self._current
+
+    def _current(self) -> tuple[str, ...]:
+        if self._where is None:
+            catalog = self.frames.spark.catalog
+            self._where = (catalog.currentCatalog().lower(), catalog.currentDatabase().lower())
+        return self._where
+
     def mapped(self, parts: tuple[str, ...]) -> Table | None:
         """Return the caller's table of that (possibly dotted) name, or None.
 
@@ -121,8 +167,7 @@ class Catalog:
             self._known[key] = self._make(name, where)
         return self._known[key]
 
-    def stored(self, node: exp.Table) -> Table:
-        """Return a table of the session's catalog; Spark's errors come out unchanged."""
+    def _stored(self, node: exp.Table) -> Table:
         parts = tuple(part.name for part in node.parts)
         key = ".".join(f"`{p.lower()}`" for p in parts)
         if key not in self._known:
@@ -145,7 +190,7 @@ class Catalog:
 
     def _make(self, name: str, where: Any) -> Table:
         if isinstance(where, str | Path):
-            return self._from_path(name, str(where))
+            return self._from_path(name, os.path.expanduser(str(where)))  # noqa: PTH111  # globs are kept as they are
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
             return Table(name, where, None, self.frames.place(where, "t"))
         if isinstance(where, LookupTable):
@@ -160,6 +205,12 @@ class Catalog:
         )
 
     def _from_path(self, name: str, path: str) -> Table:
+        reader = _READERS.get(Path(path).suffix.lower())
+        if reader is not None and not Path(path).is_dir():
+            raise InputError(
+                f"table {name!r} is {path!r}, which is no Parquet file by its name: give it as a DataFrame, "
+                f"{{{name!r}: spark.read.{reader}({path!r})}}"
+            )
         table = open_table(path)
         if table.unsupported is not None:
             frame = self.frames.spark.read.parquet(path)

@@ -9,6 +9,7 @@ from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
+from pyspark.sql.types import StructType
 
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.errors import InputError, OptionError
@@ -41,7 +42,8 @@ class BlockRun:
     """A block that is ready to run.
 
     Attributes:
-        frame: Its result: a DataFrame with the columns of ``join.output_schema``, all nullable.
+        name: Identifies it, in Spark's plans too.
+        frame: Its result: a DataFrame with the columns of ``join.output_schema``.
         plan: What will happen, as text.
         figures: Returns the figures of the latest run of ``frame``, and never waits; see
             :meth:`millrace.spark.reports.Reports.figures`.
@@ -50,6 +52,7 @@ class BlockRun:
         failed: Returns the keys that could not be looked up.
     """
 
+    name: str
     frame: DataFrame
     plan: str
     figures: Callable[..., list[CellFigures]]
@@ -117,6 +120,7 @@ class _Assembly:
         last = self._last(exchanged)
         schema = self._join.output_schema
         run = BlockRun(
+            self._reports.sink.run,
             self._frame(exchanged, last),
             self._plan(last),
             self._reports.figures,
@@ -164,7 +168,11 @@ class _Assembly:
             source = self._exchange(exchanged, last)
         else:
             source = _numbers(self._spark, placement.cells or 1)
-        return self._reports.attach(source.mapInArrow(task, sink.schema(self._join.output_schema)))
+        return self._reports.attach(source.mapInArrow(task, sink.schema(self._result())))
+
+    def _result(self) -> StructType:
+        """Return the block's columns as Spark is told them."""
+        return self._block.result or spark_schema(self._join.output_schema)
 
     def _scan(self, number: int, mode: Mode) -> Scan:
         given, own = self._inputs[number], self._splits[number]

@@ -14,6 +14,7 @@ from millrace.errors import InputError, PredicateError, near
 from millrace.options import Options
 from millrace.run_report import RunReport
 from millrace.spark.handles import remember
+from millrace.spark.plans import Mode, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
 from millrace.spark.where import Mask, Slot, mask
 
@@ -103,7 +104,8 @@ class Filter:
             filtered = self._analysed(filtered, condition)
         if filtered is self.df:
             filtered = self.df.select("*")
-        return remember(filtered, Filtered(made, tuple(str(c) for _, c in native)))
+        handle = Filtered(filtered, made, tuple(str(c) for _, c in native))
+        return remember(filtered, handle, [] if made is None else [made.reports.sink.run])
 
     def _mask(self, applied: Sequence[Applied]) -> tuple[Mask, list[Column]]:
         """Return the predicates as one function, and the columns to call it with."""
@@ -155,22 +157,24 @@ class Filtered:
     """What is known of a filtered DataFrame.
 
     Attributes:
+        df: The DataFrame.
         mask: The eddy over its predicates, None where all conditions are Spark's.
         native: What Spark evaluates, as text.
     """
 
+    df: DataFrame
     mask: Mask | None
     native: tuple[str, ...]
 
-    def explain(self) -> str:
+    def explain(self, mode: Mode = "simple") -> str:
         """Return what the eddies do and what Spark does, as text."""
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]
         lines += [f"  Spark evaluates {text}" for text in self.native]
-        return "\n".join(lines)
+        return "\n".join([*lines, "Spark's plan", planned(self.df, mode)])
 
-    def report(self) -> RunReport:
+    def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
-        return RunReport({} if self.mask is None else {"filter": self.mask.reports.figures()})
+        return RunReport({} if self.mask is None else {"filter": self.mask.reports.figures(executed)})
 
 
 def _is_pinned(condition: Condition) -> bool:

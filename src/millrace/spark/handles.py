@@ -1,15 +1,25 @@
-"""What is known of the DataFrames that Millrace returned, for ``explain`` and ``report``."""
+"""What is known of the DataFrames that Millrace returned, and of those derived from them.
+
+A handle lives as long as its DataFrame. One that is derived knows nothing of it; but its plan names the tasks
+that it runs, by their functions, and so the runs that it is made of. The latest handles are kept for that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.run_report import RunReport
+from millrace.spark.plans import Mode, explained
+from millrace.spark.reports import task_name
 
 if TYPE_CHECKING:
     from millrace.limits import LookupProgress
@@ -18,11 +28,11 @@ if TYPE_CHECKING:
 class Handle(Protocol):
     """A DataFrame's own account."""
 
-    def explain(self) -> str:
-        """Return what runs, as text."""
+    def explain(self, mode: Mode = "simple") -> str:
+        """Return what runs, as text, with a plan of Spark's."""
 
-    def report(self) -> RunReport:
-        """Return the figures of the latest run."""
+    def report(self, executed: DataFrame | None = None) -> RunReport:
+        """Return the figures of the latest run, of a derived DataFrame where one is given."""
 
 
 class QueryHandle(Handle, Protocol):
@@ -39,45 +49,70 @@ class QueryHandle(Handle, Protocol):
 
 
 _HANDLE = "_millrace_handle"
+_RUN = re.compile(r"millrace_([0-9a-f]{32})")
+_runs: WeakValueDictionary[str, Handle] = WeakValueDictionary()
+_latest: deque[Handle] = deque(maxlen=16)
 
 
-def remember(frame: DataFrame, handle: Handle) -> DataFrame:
-    """Put a handle on its DataFrame, to live as long; returns the DataFrame."""
+def remember(frame: DataFrame, handle: Handle, runs: Iterable[str] = ()) -> DataFrame:
+    """Put a handle on its DataFrame; returns the DataFrame.
+
+    Args:
+        frame: The DataFrame.
+        handle: What is known of it.
+        runs: The names of the runs that it is made of.
+    """
     setattr(frame, _HANDLE, handle)
+    for run in runs:
+        _runs[task_name(run)] = handle
+    _latest.append(handle)
     return frame
 
 
 def handle_of(frame: DataFrame) -> Handle:
-    """Return a DataFrame's handle.
+    """Return the handle of a DataFrame, or of the one that it is derived from.
 
     Raises:
-        InputError: Millrace did not return this very DataFrame.
+        InputError: Millrace returned neither, or it is derived from several.
     """
-    found: Handle | None = getattr(frame, "__dict__", {}).get(_HANDLE)
-    if found is None:
+    own: Handle | None = getattr(frame, "__dict__", {}).get(_HANDLE)
+    if own is not None:
+        return own
+    if not hasattr(frame, "sparkSession"):
+        raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
+    try:
+        named = {match[0] for match in _RUN.finditer(explained(frame))}
+    except PySparkException:
+        named = set()
+    found = list({id(handle): handle for name in named if (handle := _runs.get(name)) is not None}.values())
+    if len(found) == 1:
+        return found[0]
+    if found:
         raise InputError(
-            "nothing is known of this DataFrame: expected the very one that millrace.where, millrace.sql or "
-            "millrace.join returned, not one derived from it"
+            f"this DataFrame is derived from {len(found)} that Millrace returned: ask for each of those"
         )
-    return found
+    raise InputError(
+        "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
+        "returned, or one derived from it"
+    )
 
 
 def known_query(frame: DataFrame) -> QueryHandle | None:
-    """Return the handle of a query's DataFrame, None for any other DataFrame."""
+    """Return the handle of the very DataFrame of a query, None for any other DataFrame."""
     found: QueryHandle | None = getattr(frame, "__dict__", {}).get(_HANDLE)
     return found if hasattr(found, "failed_keys") else None
 
 
 def query_of(frame: DataFrame) -> QueryHandle:
-    """Return the handle of a query's DataFrame.
+    """Return the handle of a query's DataFrame, or of the one that a DataFrame is derived from.
 
     Raises:
-        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned this very DataFrame.
+        InputError: Neither ``millrace.sql`` nor ``millrace.join`` returned it.
     """
-    found = known_query(frame)
-    if found is None:
+    found = handle_of(frame)
+    if not hasattr(found, "failed_keys"):
         raise InputError(
-            "nothing is known of lookups of this DataFrame: expected the very one that millrace.sql or "
-            "millrace.join returned, not one derived from it"
+            "nothing is known of lookups of this DataFrame: expected one that millrace.sql or millrace.join "
+            "returned, or one derived from it"
         )
-    return found
+    return found  # type: ignore[return-value]

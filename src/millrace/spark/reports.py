@@ -21,7 +21,6 @@ from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 from millrace.errors import ExecutionError
 from millrace.figures import CellFigures
 from millrace.spark.parallelism import is_connect
-from millrace.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,6 +49,15 @@ class _Latest(AccumulatorParam[Entries]):
 _ACCUMULATORS: dict[str, Accumulator[Entries]] = {}
 
 
+def task_name(run: str) -> str:
+    """Return what a task's function is called in Spark's plans.
+
+    Args:
+        run: The run's name, ``millrace-`` and 32 hexadecimal digits.
+    """
+    return run.replace("-", "_")
+
+
 @dataclass(frozen=True)
 class Sink:
     """Where a task puts its figures; travels to the tasks.
@@ -76,10 +84,12 @@ class Sink:
         self.accumulator.add({(self.run, task): text})
         return True
 
-    def schema(self, schema: pa.Schema) -> st.StructType:
-        """Return the Spark schema of the tasks' output."""
-        spark = spark_schema(schema)
-        return spark.add(REPORT, st.StringType()) if self.hidden else spark
+    def schema(self, schema: st.StructType) -> st.StructType:
+        """Return the schema of the tasks' output: a row that carries figures has nothing else."""
+        if not self.hidden:
+            return schema
+        fields = [st.StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
+        return st.StructType([*fields, st.StructField(REPORT, st.StringType())])
 
     def data(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of the result as the task has to yield it."""

@@ -20,7 +20,7 @@ from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, bloc
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
-from millrace.spark.reports import Sink
+from millrace.spark.reports import Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
 from millrace.spec import JoinSpec
@@ -86,6 +86,11 @@ class EddyTask:
     lookups: Lookups | None = None
     unread: tuple[str, ...] = ()
     target: Target | None = None
+
+    @property
+    def __name__(self) -> str:
+        """What Spark's plans call it."""
+        return task_name(self.sink.run)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""

@@ -24,7 +24,7 @@ from millrace.policies import default_policy
 from millrace.predicates import PredicateSpec
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
-from millrace.spark.reports import Reports, Sink
+from millrace.spark.reports import Reports, Sink, task_name
 from millrace.spark.values import SparkValues, spark_values
 from millrace.spec import JoinSpec, RelationSpec
 
@@ -92,6 +92,7 @@ def mask(
     def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         yield from task(batches)
 
+    keep.__name__ = task_name(reports.sink.run)
     hidden = reports.sink.hidden
     make: Any = sf.arrow_udf  # type: ignore[attr-defined]  # PySpark's stubs lack it
     function = make(keep, "keep boolean, report string" if hidden else "boolean")

@@ -4,7 +4,7 @@ select * from (select a.id, b.k from a, b where a.id = b.id) pivot (count(*) for
 -- none
 select * from (table a) x
 
--- none
+-- a c
 select a.id, e from a, c lateral view explode(arr) t as e where a.id = c.id
 
 -- none
@@ -37,7 +37,7 @@ table a
 -- none
 from a |> where id = 1 |> select id
 
--- none
+-- a b
 select * except (v) from a join b on a.id = b.id
 
 -- none
@@ -46,7 +46,7 @@ select struct(a.*) from a, b where a.id = b.id
 -- none
 select a.id, q.r from a, (select id, rand(1) * 0 as r from b) q where a.id = q.id
 
--- a b
+-- none
 select /*+ broadcast(b), repartition(2) */ a.id from a, b where a.id = b.id
 
 -- a b

@@ -28,7 +28,7 @@ select d.t from (select a.id, b.id, a.s as t from a, b where a.k = b.k) d
 -- a b
 select d.t from (select a.id as i, b.id as j, a.s as t from a, b where a.k = b.k) d where d.i = d.j
 
--- none
+-- a b
 select `(id + id)` from (select a.id + b.id from a, b where a.k = b.k)
 
 -- a b

@@ -49,7 +49,7 @@ select c.st.g, a.id from a, c where a.id = c.st.f
 -- a c
 select c.st.g, st.f, a.id from a, c where a.id = c.id
 
--- none
+-- a c
 select c.st.*, a.id from a, c where a.id = c.id
 
 -- a c

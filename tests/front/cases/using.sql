@@ -28,7 +28,7 @@ select id, count(*) from a join b using (id) join c using (id) group by id
 -- a b
 select id, w from a join b using (id) left join c using (id)
 
--- none
+-- a b
 select * from a join b using (id) left join c using (id)
 
 -- a b

@@ -55,10 +55,10 @@ select * from prices tablesample (50 percent) where sku = 'a'
 -- a list of column names
 select * from prices as q(a, b, c, d) where a = 'a'
 
--- a LATERAL join
+-- it depends on the FROM clause that it stands in
 select o.id, x.price from o, lateral (select price from prices p where p.sku = o.sku) x
 
--- Spark alone can read the query (not a form of query that Millrace looks into)
+-- Spark alone can read the query (TABLE as a query is left to Spark)
 table prices
 
 -- pipe syntax

@@ -12,17 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.block import FrameInput, LookupInput, ParquetInput
+from millrace.block import ParquetInput
 from millrace.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
 from millrace.front.coercion import Field
-from millrace.front.conjuncts import Sorted
-from millrace.front.context import Context
-from millrace.front.leave import Leave
-from millrace.front.lookup_tables import Lookup
-from millrace.front.relations import Member, frame_input, schema_of
+from millrace.front.conditions import Sorted
+from millrace.front.ctes import Leave
+from millrace.front.lookups.tables import Lookup
+from millrace.front.members import Member, read_from, schema_of
+from millrace.front.plan import LookedUp, Read, Values
+from millrace.front.planning import Planning
 from millrace.graph import QueryGraph
 from millrace.lookups.index_spec import IndexSpec
-from millrace.spark.types import spark_schema
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
 _MOST_CONSTANTS = 100_000
@@ -33,7 +33,7 @@ class Constants:
     """Constant keys as a relation of a block."""
 
     spec: RelationSpec
-    input: FrameInput
+    rows: Values
 
 
 @dataclass(eq=False)
@@ -56,8 +56,7 @@ class Binding:
 
 def lookup_of(member: Member) -> Lookup | None:
     """Return the lookup table that a relation is, None for any other relation."""
-    table = member.source.table if member.source.kind == "table" else None
-    return None if table is None else table.lookup
+    return None if member.table is None else member.table.lookup
 
 
 def is_asked(member: Member) -> bool:
@@ -67,7 +66,6 @@ def is_asked(member: Member) -> bool:
 
 
 def bind(
-    context: Context,
     members: Sequence[Member],
     others: Sequence[RelationSpec],
     equalities: Sequence[Equality],
@@ -76,7 +74,6 @@ def bind(
     """Find out how the lookup tables among the relations of a block are reached.
 
     Args:
-        context: The query.
         members: The block's relations.
         others: Relations of subqueries.
         equalities: What joins them all.
@@ -109,7 +106,7 @@ def bind(
         if not lost:
             break
         made = next((m for alias in lost if (m := _constants(
-            context, alias, lookups[alias], ties, reached, filters.get(alias, ()), len(binding.constants)
+            alias, lookups[alias], ties, reached, filters.get(alias, ()), len(binding.constants)
         ))), None)  # fmt: skip
         if made is None:
             raise Leave("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
@@ -133,7 +130,7 @@ def _unbound(alias: str, found: Lookup) -> str:
 
 
 def _whole(member: Member) -> RelationSpec:
-    fields = [pa.field(f.name, f.arrow) for f in member.fields if f.arrow is not None]
+    fields = [pa.field(f.name, f.arrow) for f in member.columns if f.arrow is not None]
     return RelationSpec(member.alias, pa.schema(fields))
 
 
@@ -181,7 +178,6 @@ class _Ties:
 
 
 def _constants(
-    context: Context,
     alias: str,
     found: Lookup,
     ties: _Ties,
@@ -205,10 +201,9 @@ def _constants(
         if pa.types.is_timestamp(kind):  # without a way through Python's time zones
             micros = pa.array([v.value for v in keys], pa.int64())
             rows = pa.table([micros.cast(pa.timestamp("us")).cast(kind)], schema=schema)
-        frame = context.spark.createDataFrame(rows, spark_schema(schema))
         spec = RelationSpec(name, schema, rows=len(keys))
         equality = Equality(ColumnRef(name, "key"), ColumnRef(alias, column), kind)
-        made.append((Constants(spec, FrameInput(frame, max(1, rows.nbytes))), equality))
+        made.append((Constants(spec, Values(rows)), equality))
     return made
 
 
@@ -249,25 +244,26 @@ def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-def lookup_input(
-    context: Context, member: Member, columns: list[Field], found: Sorted, indexes: tuple[IndexSpec, ...]
-) -> tuple[RelationSpec, LookupInput]:
-    """Return the spec and the input of a lookup table that is asked."""
+def lookup_rows(
+    planning: Planning, member: Member, columns: list[Field], found: Sorted, indexes: tuple[IndexSpec, ...]
+) -> tuple[RelationSpec, LookedUp]:
+    """Return the spec of a lookup table that is asked, and how it is asked."""
     lookup = lookup_of(member)
     assert lookup is not None
     table = lookup.table
     if table.is_set:
-        columns = list(member.fields)
+        columns = list(member.columns)
     filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
     schema = schema_of(member, columns)
-    scan: ParquetInput | FrameInput | None = None
+    scan: ParquetInput | Read | None = None
     rows = None
     if lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
         rows = lookup.parquet.rows
     elif lookup.scan is not None:
-        where = " AND ".join(found.texts.get(member.alias, ()))
-        scan, rows = frame_input(context, member, lookup.scan, where)
+        placeholder = planning.frames.place(lookup.scan, "t")
+        whole = f"SELECT * FROM {placeholder}"  # noqa: S608
+        scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
     spec = RelationSpec(member.alias, schema, rows=rows)
-    return spec, LookupInput(indexes, scan, table.sources, filters)
+    return spec, LookedUp(indexes, scan, table.sources, filters)

@@ -34,6 +34,7 @@ from millrace.expressions import (
 )
 from millrace.front.coercion import Constant, Field, comparison_type, with_constant
 from millrace.front.constants import Constants, is_constant
+from millrace.front.parse import unwrap
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",
@@ -55,13 +56,6 @@ _FLIPPED: dict[Comparison, Comparison] = {
 }
 
 Lookup = Callable[[exp.Column], tuple[str, Field] | None]
-
-
-def unwrap(node: exp.Expr) -> exp.Expr:
-    """Return what stands inside parentheses."""
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
 
 
 def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:

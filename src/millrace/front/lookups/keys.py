@@ -6,20 +6,20 @@ query for them may leave out whatever only removes rows; it never misses one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millrace.front.context import Context
-from millrace.front.from_clause import Chain, read_chain
-from millrace.front.leave import Leave
-from millrace.front.names import Scope, Source
-from millrace.front.outputs import Outside, outsides
-from millrace.front.predicates import unwrap
-from millrace.front.repeatable import unrepeatable
-from millrace.front.texts import plain_quote
-from millrace.front.views import View, is_strict, movable
+from millrace.front.ctes import Leave, definitions, tables_in
+from millrace.front.from_clause import FromClause, Relation, Step
+from millrace.front.lookups.outsides import Outside, outsides
+from millrace.front.lookups.views import View, clause_of, is_strict, relations_read
+from millrace.front.parse import function_of, unwrap
+from millrace.front.planning import Planning
+from millrace.front.scopes import Scope
+from millrace.front.template import plain_quote
+from millrace.front.translate import conjuncts
 
 KEYS = "__k"
 """Names the values where they are joined with the relation."""
@@ -57,27 +57,25 @@ class KeyFinder:
     """Finds the values for relations of one query.
 
     Args:
-        context: The query, with the columns of its derived tables known.
-        scopes: Its SELECTs.
+        planning: The query.
     """
 
-    def __init__(self, context: Context, scopes: Mapping[int, Scope]) -> None:
-        self._context = context
-        self._scopes = scopes
-        self._under_way: list[Source] = []
+    def __init__(self, planning: Planning) -> None:
+        self._planning = planning
+        self._under_way: list[Relation] = []
 
-    def find(self, scope: Scope, source: Source, wanted: Wanted) -> list[Keys]:
+    def find(self, scope: Scope, relation: Relation, wanted: Wanted) -> list[Keys]:
         """Return queries whose values together are all that matter; none where no row is ever read.
 
         Raises:
             Leave: There is no such query; the message says why.
         """
-        if any(each is source for each in self._under_way):
+        if any(each is relation for each in self._under_way):
             raise Leave("it is bound by itself")
-        self._under_way.append(source)
+        self._under_way.append(relation)
         try:
-            view = View.of(self._context, scope, source)
-            if any(each.alias == KEYS for each in scope.sources):
+            view = View.of(self._planning, scope, relation)
+            if any(each.alias == KEYS for each in view.clause.relations()):
                 raise Leave("")  # it has been tried: the values do not compare with the column
             reasons = list(view.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
@@ -101,43 +99,45 @@ class KeyFinder:
         picked = self._pick(
             view, view.on(), wanted, lambda node: self._places(view, node, inner=True) is not None
         )
-        return None if picked is None else [self._closure(view.scope, view.chain, picked, view.source)]
+        return None if picked is None else [self._closure(view.scope, view.clause, picked, view.relation)]
 
     def _before(self, view: View, wanted: Wanted) -> list[Keys] | None:
         """Before a left (or inner) join: the whole left side, but for left joins that nobody needs."""
         terms = view.own_terms() if not view.is_inner else view.on()
-        if view.chain.whole and not view.link.semi and not view.is_inner:
+        item = view.step.item
+        if view.clause.whole and not item.semi and not view.is_inner:
             terms = terms + view.where_terms()
-        usable = view.link.kind == "left" or view.is_inner
+        usable = item.kind == "left" or view.is_inner
 
         def earlier(node: exp.Expr) -> bool:
             places = self._places(view, node)
             return places is not None and all(place < view.place for place in places)
 
         picked = self._pick(view, terms, wanted, earlier) if usable and view.place else None
-        if picked is None and usable and view.link.using and view.place:
+        if picked is None and usable and item.using and view.place:
             picked = self._using(view, wanted)
         return None if picked is None else [self._prefix(view, picked)]
 
     def _behind(self, view: View, wanted: Wanted) -> list[Keys] | None:
         """Behind a RIGHT join, on the side of which every row stays."""
-        chain = view.chain
-        if view.place >= chain.movable or chain.whole or view.link.semi:
+        clause, steps = view.clause, view.steps
+        behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), len(steps))
+        if view.place >= behind or clause.whole or view.step.item.semi:
             return None
-        link = chain.links[chain.movable]
-        if link.kind != "right":
+        step = steps[behind]
+        if step.item.kind != "right":
             return None
-        terms = [term for on in link.ons for term in _terms(on)]
+        terms = [term for on in step.conditions for term in conjuncts(on)]
 
         def of_it(node: exp.Expr) -> bool:
             places = self._places(view, node)
-            return places is not None and places <= {chain.movable}
+            return places is not None and places <= {behind}
 
         picked = self._pick(view, terms, wanted, of_it)
         if picked is None:
             return None
-        text = self._context.statement.text[slice(*link.item)]
-        nodes = tuple(source.node for source in link.sources)
+        text = self._planning.statement.text[slice(*step.item.item)]
+        nodes = tuple(relation.node for relation in step.item.relations())
         return [self._checked(Keys(self._texts(picked), text, (), (*nodes, *picked)))]
 
     def _around(self, view: View, wanted: Wanted) -> list[Keys] | None:
@@ -145,7 +145,8 @@ class KeyFinder:
         around: list[Scope] = []
 
         def outer(node: exp.Expr) -> bool:
-            scopes = {id(f.scope): f.scope for f in map(self._context.find, node.find_all(exp.Column)) if f}
+            found = map(self._planning.names.find, node.find_all(exp.Column))
+            scopes = {id(f.scope): f.scope for f in found if f}
             if len(scopes) != 1 or id(view.scope) in scopes:
                 return False
             (scope,) = scopes.values()
@@ -162,19 +163,19 @@ class KeyFinder:
     def _outside(self, view: View, wanted: Wanted) -> list[Keys] | None:
         """Outside of a derived table, common table expression or IN: where its result is joined."""
         found = []
-        for use in outsides(self._context, self._scopes, view, wanted):
+        for use in outsides(self._planning, view, wanted):
             found += self._use(use)
         return found
 
     def _use(self, use: Outside) -> list[Keys]:
-        if use.source is not None:
-            return self.find(use.scope, use.source, use.wanted)
+        if use.relation is not None:
+            return self.find(use.scope, use.relation, use.wanted)
         if not all(self._usable(node) for node in use.values):
             raise Leave("IN compares it with something that may differ between two calls")
         return [self._from_scope(use.scope, list(use.values), use.select)]
 
     def _usable(self, node: exp.Expr) -> bool:
-        return unrepeatable(node) is None and node.find(exp.Query) is None
+        return self._planning.volatility.unrepeatable(node) is None and node.find(exp.Query) is None
 
     # Picking expressions
 
@@ -201,11 +202,11 @@ class KeyFinder:
         return picked
 
     def _places(self, view: View, node: exp.Expr, *, inner: bool = False) -> set[int] | None:
-        """Return the links of the same FROM clause that an expression reads, None if it reads others."""
-        return _places(self._context, view.scope, view.chain, node, inner=inner)
+        """Return the steps of the same FROM clause that an expression reads, None if it reads others."""
+        return _places(self._planning, view.scope, view.clause, node, inner=inner)
 
     def _texts(self, nodes: Iterable[exp.Expr]) -> tuple[str, ...]:
-        statement = self._context.statement
+        statement = self._planning.statement
         return tuple(
             plain_quote(node.name)
             if isinstance(node, exp.Identifier)
@@ -216,22 +217,20 @@ class KeyFinder:
     # Making queries
 
     def _closure(
-        self, scope: Scope, chain: Chain, picked: Sequence[exp.Expr], without: Source | None
+        self, scope: Scope, clause: FromClause, picked: Sequence[exp.Expr], without: Relation | None
     ) -> Keys:
         """Return the query over the relations that the values read and those that equalities tie to them."""
-        places = set().union(*(_places(self._context, scope, chain, n) or set() for n in picked))
-        terms = []
-        for place, link in enumerate(chain.links):
-            if movable(chain, place):
-                terms += [term for on in link.ons for term in _terms(on)]
-        if chain.whole and chain.where is not None:
-            terms += _terms(chain.where)
+        planning, steps = self._planning, clause.steps()
+        places = set().union(*(_places(planning, scope, clause, n) or set() for n in picked))
+        terms = [t for step in steps if step.movable for on in step.conditions for t in conjuncts(on)]
+        if clause.whole and clause.where is not None:
+            terms += conjuncts(clause.where)
         kept: list[tuple[exp.Expr, set[int]]] = []
         for term in terms:
             if not self._may_stay(term):
                 continue
-            reads = _places(self._context, scope, chain, term, inner=True)
-            if reads and not any(s is without for p in reads for s in chain.links[p].sources):
+            reads = _places(planning, scope, clause, term, inner=True)
+            if reads and not any(r is without for p in reads for r in steps[p].item.relations()):
                 kept.append((term, reads))
         grown = True
         while grown:
@@ -239,27 +238,28 @@ class KeyFinder:
             for term, reads in kept:
                 more = reads - places
                 if len(more) < len(reads) and more and isinstance(unwrap(term), exp.EQ):
-                    if any(self._is_asked(s) for p in more for s in chain.links[p].sources):
+                    if any(self._is_asked(r) for p in more for r in steps[p].item.relations()):
                         continue
                     places |= more
                     grown = True
         where = [term for term, reads in kept if reads <= places]
-        if len(places) > 1 and any(chain.links[p].using or chain.links[p].natural for p in places):
+        if len(places) > 1 and any(steps[p].item.merges for p in places):
             raise Leave("relations joined by USING or NATURAL give the values")
-        nodes = [chain.links[p].sources[0].node for p in sorted(places)]
+        nodes = [steps[p].item.relations()[0].node for p in sorted(places)]
         text = ", ".join(self._texts(nodes))
         return self._checked(Keys(self._texts(picked), text, self._texts(where), (*nodes, *where, *picked)))
 
     def _prefix(self, view: View, picked: Sequence[exp.Expr]) -> Keys:
         """Return the query over everything that stands before a relation in its FROM clause."""
-        context, chain, statement = self._context, view.chain, self._context.statement
-        if _in_group(view.source.node):
+        clause, statement = view.clause, self._planning.statement
+        if view.step.clause is not clause:
             raise Leave("it stands in a parenthesised join")
-        start = chain.span[0] + len("FROM")
-        end = statement.span(view.link.join)[0] if view.link.join is not None else start
+        item = view.step.item
+        start = clause.span[0] + len("FROM")
+        end = start if item.join is None else item.span[0]
         wanted = set().union(*(self._places(view, node) or set() for node in picked))
         terms = [t for t in view.own_terms() if not view.is_inner and self._stays_before(view, t)]
-        if chain.whole:
+        if clause.whole:
             terms += [t for t in view.where_terms() if self._stays_before(view, t)]
         for term in terms:
             wanted |= self._places(view, term) or set()
@@ -269,63 +269,58 @@ class KeyFinder:
             text += statement.text[at:first] + "\n"
             at = last
         text += statement.text[at:end]
-        begin = context.resolver.scope_of(view.scope.select).select.args["from_"]
+        begin = view.scope.select.args["from_"]
         every = (begin, *nodes, *terms, *picked)
         return self._checked(Keys(self._texts(picked), text.strip(), self._texts(terms), every))
 
     def _needless(self, view: View, wanted: set[int]) -> tuple[list[tuple[int, int]], list[exp.Expr]]:
         """Return the text of left joins before a relation that the values do not need, and other joins."""
-        links = view.chain.links[: view.place]
+        steps = view.steps[: view.place]
         cut: list[tuple[int, int]] = []
         kept: list[exp.Expr] = []
-        free = not any(link.using or link.natural for link in links)
-        for place in range(len(links) - 1, 0, -1):
-            link = links[place]
-            if link.join is None:
+        free = not view.clause.merges
+        for place in range(len(steps) - 1, 0, -1):
+            step = steps[place]
+            if step.item.join is None:
                 continue
-            needless = link.kind == "left" and not link.fixed and place not in wanted and free
-            if needless and (not link.semi or self._reads_lookup(link.join)):
-                cut.append(link.span)
+            lone = step.item.kind == "left" and step.relation is not None
+            needless = lone and place not in wanted and free
+            if needless and (not step.item.semi or self._reads_lookup(step.item.join)):
+                cut.append(step.item.span)
                 continue
-            kept.append(link.join)
-            for on in link.ons:
-                for column in on.find_all(exp.Column):
-                    found = self._context.find(column)
-                    if found is not None and found.scope is view.scope:
-                        wanted.add(_number(view.chain, found.source))
+            kept.append(step.item.join)
+            for on in step.conditions:
+                for relation in relations_read(self._planning, on) or ():
+                    number = _number(view.steps, relation)
+                    if number is not None:
+                        wanted.add(number)
         return cut, kept
 
     def _using(self, view: View, wanted: Wanted) -> list[exp.Expr] | None:
         """Return the columns of USING, as the left side names them."""
-        names = {name.name.lower(): name for name in (view.link.join.args.get("using") or ())}  # type: ignore[union-attr]
+        join = view.step.item.join
+        names = {name.name.lower(): name for name in (join.args.get("using") or () if join else ())}
         own = [next((names[n] for n in sorted(each) if n in names), None) for each in wanted]
         return None if any(each is None for each in own) else [n for n in own if n is not None]
 
     def _from_scope(self, scope: Scope, picked: Sequence[exp.Expr], inner: exp.Expr) -> Keys:
         """Return the query over relations of a SELECT around a subquery."""
-        chain = read_chain(self._context.statement, scope, 1)
         node = inner.parent
         while node is not None and node is not scope.select:
             if isinstance(node, exp.From | exp.Join):
                 raise Leave("it depends on the FROM clause that it stands in")
             node = node.parent
-        if chain is None:
-            raise Leave("a FROM clause in a form that Millrace does not read")
-        each = [_places(self._context, scope, chain, node) for node in picked]
+        clause = clause_of(scope)
+        steps = clause.steps()
+        each = [_places(self._planning, scope, clause, node) for node in picked]
         if any(places is None for places in each):
             raise Leave("a subquery that depends on more than the SELECT around it")
-        if all(movable(chain, place) for places in each for place in places or ()):
-            return self._closure(scope, chain, picked, None)
+        if all(_is_free(steps[place]) for places in each for place in places or ()):
+            return self._closure(scope, clause, picked, None)
         if not all(is_strict(node) for node in picked):
             raise Leave("an expression over an outer join gives the values")
-        sources = [
-            s
-            for s in scope.sources
-            if any(
-                f is not None and f.source is s for n in picked for f in map(self._context.find, _columns(n))
-            )
-        ]
-        nodes = [source.node for source in sources]
+        read = [r for node in picked for r in relations_read(self._planning, node) or ()]
+        nodes = [r.node for r in clause.relations() if any(r is other for other in read)]
         return self._checked(Keys(self._texts(picked), ", ".join(self._texts(nodes)), (), (*nodes, *picked)))
 
     def _stays_before(self, view: View, term: exp.Expr) -> bool:
@@ -334,66 +329,54 @@ class KeyFinder:
 
     def _may_stay(self, term: exp.Expr) -> bool:
         """Tell whether a condition may be evaluated once more, for the values."""
-        named = self._context.calls.predicates
-        called = any(node.name.lower() in named for node in term.find_all(exp.Anonymous))
-        known = self._context.statement.has_span(term)
-        return known and not called and term.find(exp.Query) is None and unrepeatable(term) is None
+        planning = self._planning
+        called = any(function_of(node) is not None for node in term.find_all(exp.Anonymous))
+        known = planning.statement.has_span(term)
+        again = planning.volatility.unrepeatable(term) is None
+        return known and not called and term.find(exp.Query) is None and again
 
-    def _is_asked(self, source: Source) -> bool:
-        return source.kind == "table" and source.table is not None and source.table.asked
+    def _is_asked(self, relation: Relation) -> bool:
+        table = self._planning.names.table(relation)
+        return table is not None and table.asked
 
     def _reads_lookup(self, node: exp.Expr) -> bool:
-        named = [tuple(part.name for part in table.parts) for table in node.find_all(exp.Table)]
-        return any(found.asked for found in map(self._context.catalog.mapped, named) if found is not None)
+        named = [tuple(part.name for part in table.parts) for table in tables_in(node)]
+        return any(found.asked for found in map(self._planning.catalog.mapped, named) if found is not None)
 
     def _checked(self, keys: Keys) -> Keys:
         for node in keys.nodes:
-            for part in (node, *self._context.definitions(node)):
-                why = unrepeatable(part)
+            for part in (node, *definitions(node)):
+                why = self._planning.volatility.unrepeatable(part)
                 if why is not None:
                     raise Leave(f"what gives its values may give others when it runs again ({why})")
         return keys
 
 
 def _places(
-    context: Context, scope: Scope, chain: Chain, node: exp.Expr, *, inner: bool = False
+    planning: Planning, scope: Scope, clause: FromClause, node: exp.Expr, *, inner: bool = False
 ) -> set[int] | None:
-    """Return the links of a FROM clause that an expression reads.
+    """Return the steps of a FROM clause that an expression reads.
 
-    None if it reads anything else, or with ``inner`` a link that is no lone relation of an inner join.
+    None if it reads anything else, or with ``inner`` a step that is no lone relation of an inner join.
     """
+    steps = clause.steps()
     places: set[int] = set()
-    for column in _columns(node):
-        found = context.find(column)
-        if found is None or not found.certain or found.scope is not scope:
+    for column in node.find_all(exp.Column):
+        found = planning.names.find(column)
+        if found is None or found.why or found.match is None or found.scope is not scope:
             return None
-        place = _number(chain, found.source)
-        if inner and (not movable(chain, place) or len(chain.links[place].sources) != 1):
-            return None
-        places.add(place)
+        for relation, _ in found.match.attribute.sources:
+            place = _number(steps, relation)
+            if place is None or (inner and not _is_free(steps[place])):
+                return None
+            places.add(place)
     return places
 
 
-def _number(chain: Chain, source: Source) -> int:
-    return next(n for n, link in enumerate(chain.links) if any(s is source for s in link.sources))
+def _is_free(step: Step) -> bool:
+    """Tell whether a step is a lone relation that an inner join brings in."""
+    return step.movable and step.relation is not None
 
 
-def _columns(node: exp.Expr) -> list[exp.Column]:
-    return list(node.find_all(exp.Column))
-
-
-def _terms(node: exp.Expr) -> list[exp.Expr]:
-    inner = unwrap(node)
-    if isinstance(inner, exp.And):
-        return _terms(inner.this) + _terms(inner.expression)
-    return [node]
-
-
-def _in_group(node: exp.Expr) -> bool:
-    """Tell whether a relation stands in a parenthesised join."""
-    parent = node.parent
-    while parent is not None and not isinstance(parent, exp.Select):
-        if isinstance(parent, exp.Subquery):
-            return True
-        parent = parent.parent
-    return False
+def _number(steps: Sequence[Step], relation: Relation) -> int | None:
+    return next((n for n, s in enumerate(steps) if any(r is relation for r in s.item.relations())), None)

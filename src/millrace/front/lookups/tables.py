@@ -9,7 +9,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from millrace.errors import InputError, near
-from millrace.front.texts import Frames, plain_quote
+from millrace.front.frames import Frames
+from millrace.front.template import plain_quote
 from millrace.lookups.stand_in import Unreadable
 from millrace.sources.parquet import ParquetTable, open_table
 from millrace.spark.types import spark_schema

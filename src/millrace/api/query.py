@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,47 +11,35 @@ from millrace.block import Block, FrameInput, LookupInput
 from millrace.errors import ExecutionError
 from millrace.expressions import show
 from millrace.figures import CellFigures
-from millrace.front.context import Filter, Taken
-from millrace.options import Options
+from millrace.front.build import Prepared, Taken
+from millrace.front.plan import Read
 from millrace.run_report import RunReport
+from millrace.spark.plans import Mode, planned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.front.direct import Direct
     from millrace.limits import LookupProgress
 
 
-@dataclass(frozen=True)
-class Query:
-    """A query that is ready to run.
-
-    Attributes:
-        df: Its result: the rows, names and types that ``spark.sql`` gives.
-        taken: The blocks that eddies run, inner ones first, with their plans.
-        reasons: Why something stayed with Spark, one sentence each.
-        rewritten: The text that Spark runs above the blocks; the query itself when nothing is taken.
-        filters: The predicates that eddies run inside Spark's filters, inner ones first.
-        options: Settings of the run.
-        direct: How the result is a block's, when Spark does nothing above it.
-    """
-
-    df: DataFrame
-    taken: tuple[Taken, ...]
-    reasons: list[str]
-    rewritten: str
-    _spark_plan: Callable[[], str] = field(repr=False, default=str)
-    filters: tuple[Filter, ...] = ()
-    options: Options = field(default_factory=Options)
-    direct: Direct | None = None
+class Query(Prepared):
+    """A query that is ready to run; see :class:`millrace.front.build.Prepared` for what it holds."""
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that eddies run, inner ones first."""
         return tuple(one.block for one in self.taken)
 
-    def explain(self) -> str:
-        """Return, as text, every block and filter, what stays with Spark and why, and Spark's own plan."""
+    def explain(self, mode: Mode = "simple") -> str:
+        """Return, as text, every block and filter, what stays with Spark and why, and Spark's own plan.
+
+        Args:
+            mode: Of Spark's plan: ``"simple"`` is the physical one, ``"extended"`` all of them, ``"cost"``
+                with Spark's estimates.
+
+        Raises:
+            OptionError: The mode is another.
+        """
         lines: list[str] = []
         for one in self.taken:
             lines += _explain(one)
@@ -65,7 +52,8 @@ class Query:
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]
-        lines += ["text that Spark runs", f"  {self.rewritten}", "Spark's plan", self._spark_plan()]
+        plan = planned(self.df, mode)
+        lines += ["text that Spark runs", f"  {self.rewritten}", "Spark's plan", plan]
         return "\n".join(lines)
 
     def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -82,7 +70,7 @@ class Query:
             UnsupportedType: A column has a type that cannot be sent.
             Exception: What the job raised, once the rows that came before are given out.
         """
-        from millrace.front.direct import stream
+        from millrace.api.results import stream
 
         return stream(self, batch_size)
 
@@ -104,21 +92,30 @@ class Query:
             [pa.array(column, f.type) for column, f in zip(columns, FAILED_KEYS, strict=True)], FAILED_KEYS
         )
 
-    def report(self) -> RunReport:
+    @property
+    def runs(self) -> list[str]:
+        """The names of its runs, as Spark's plans have them."""
+        return [one.run.name for one in self.taken] + [each.mask.reports.sink.run for each in self.filters]
+
+    def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
 
         A filter that no row reached has none.
+
+        Args:
+            executed: A DataFrame derived from :attr:`df` whose action it was, which Spark Connect needs to
+                know.
 
         Raises:
             ExecutionError: ``df`` has not run yet, or the option ``report`` is off.
         """
         found: dict[str, list[CellFigures]] = {}
         for one in self.taken:
-            found[one.block.name] = one.run.figures(self.df)
+            found[one.block.name] = one.run.figures(executed or self.df)
         nothing: ExecutionError | None = None
         for filter_ in self.filters:
             try:
-                found[filter_.name] = filter_.mask.reports.figures(self.df)
+                found[filter_.name] = filter_.mask.reports.figures(executed or self.df)
             except ExecutionError as error:
                 nothing = error
         if nothing is not None and not found:
@@ -142,9 +139,9 @@ def _explain(one: Taken) -> list[str]:
     """Return what eddies do for a block, and what of its conditions Spark does."""
     join = one.block.join
     lines = one.run.plan.split("\n")
-    lines += [
-        f"  {alias}: Spark filters it by {where}" for alias, where in one.scans if _is_frame(one, alias)
-    ]
+    for alias, rows in one.plan.rows.items():
+        if isinstance(rows, Read) and rows.where:
+            lines.append(f"  {alias}: Spark filters it by {rows.where}")
     for alias, given in one.block.inputs.items():
         if isinstance(given, LookupInput):
             lines += _explain_lookup(alias, given)
@@ -152,7 +149,7 @@ def _explain(one: Taken) -> list[str]:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
-    lines += [f"  Spark evaluates above it: {text}" for text in one.above]
+    lines += [f"  Spark evaluates above it: {text}" for text in one.plan.above]
     return lines
 
 
@@ -177,7 +174,3 @@ def _explain_lookup(alias: str, given: LookupInput) -> list[str]:
     if given.filters:
         lines.append(f"    keeps rows where {' AND '.join(map(show, given.filters))}")
     return lines
-
-
-def _is_frame(one: Taken, alias: str) -> bool:
-    return isinstance(one.block.inputs[alias], FrameInput)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,59 +15,30 @@ from millrace.spark.types import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.front.context import Taken
-    from millrace.front.prepared import Query
-
-_NAME = r"(?:`[^`,]+`|\w+)"
-_ITEM = re.compile(rf"(?:__mr\d+\.)?({_NAME})(?:\s+as\s+{_NAME})?", re.IGNORECASE)
-_WHOLE = re.compile(
-    r"\s*select\s+(?P<items>.*?)\s+from\s+\{b\d+\} AS (?P<alias>__mr\d+)\s*;?\s*", re.IGNORECASE | re.DOTALL
-)
-
-
-@dataclass(frozen=True)
-class Direct:
-    """A result that is nothing but columns of a block.
-
-    Attributes:
-        taken: The block.
-        columns: Which of its columns, in the result's order.
-    """
-
-    taken: Taken
-    columns: tuple[str, ...]
-
-
-def direct_of(template: str, taken: Sequence[Taken], frame: DataFrame) -> Direct | None:
-    """Return how a rewritten query is nothing but columns of its only block, None if it is more."""
-    whole = _WHOLE.fullmatch(template)
-    if whole is None or len(taken) != 1 or taken[0].block.join.count_only:
-        return None
-    schema = taken[0].block.join.output_schema
-    names = {name.lower(): name for name in schema.names}
-    columns = []
-    for item in whole["items"].split(","):
-        found = _ITEM.fullmatch(item.strip())
-        name = names.get(found[1].strip("`").lower()) if found is not None else None
-        if name is None:
-            return None
-        columns.append(name)
-    try:
-        types = arrow_schema(frame.schema).types
-    except UnsupportedType:
-        return None
-    return Direct(taken[0], tuple(columns)) if types == [schema.field(c).type for c in columns] else None
+    from millrace.api.query import Query
 
 
 def stream(query: Query, batch_size: int | None) -> Iterator[pa.RecordBatch]:
     """Run a query and return its rows as they come; see :meth:`Query.stream_results`."""
     _check(batch_size)
-    if query.direct is None:
+    direct = query.direct
+    taken = next((one for one in query.taken if direct is not None and one.plan.name == direct.block), None)
+    if (
+        direct is None
+        or taken is None
+        or not _same_types(query, taken.block.join.output_schema, direct.columns)
+    ):
         return frame_stream(query.df, query.options, batch_size)
-    schema = arrow_schema(query.df.schema)
-    columns = query.direct.columns
-    batches = query.direct.taken.run.stream()
-    return _sized(_renamed(batches, columns, schema), batch_size)
+    batches = taken.run.stream()
+    return _sized(_renamed(batches, direct.columns, arrow_schema(query.df.schema)), batch_size)
+
+
+def _same_types(query: Query, given: pa.Schema, columns: Sequence[str]) -> bool:
+    try:
+        wanted = arrow_schema(query.df.schema)
+    except UnsupportedType:
+        return False
+    return bool(wanted.types == [given.field(column).type for column in columns])
 
 
 def frame_stream(

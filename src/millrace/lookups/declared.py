@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from millrace.errors import InputError, UnsupportedType
+from millrace.errors import InputError
 from millrace.lookups.table import LookupTable, table_of
 from millrace.sources.types import PLAIN_MICROS, UTC_MICROS, NotSparks, spark_type
-from millrace.spark.types import arrow_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 _EXAMPLE = "such as 'sku string, price double, day date'"
 _TYPES: dict[exp.DType, pa.DataType] = {
@@ -37,9 +33,7 @@ _TYPES: dict[exp.DType, pa.DataType] = {
 }
 
 
-def lookup(
-    name: str, schema: str | pa.Schema | StructType, bind: object, via: object, **settings: Any
-) -> LookupTable:
+def lookup(name: str, schema: str | pa.Schema, bind: object, via: object, **settings: Any) -> LookupTable:
     """Declare a lookup table; see :func:`millrace.lookup`."""
     if not isinstance(name, str):
         raise InputError(f"a lookup table is named {name!r}: expected a text, such as 'prices'")
@@ -51,7 +45,7 @@ def schema_of(name: str, schema: object) -> pa.Schema:
 
     Args:
         name: The table's name, for errors.
-        schema: Spark's DDL text, an Arrow schema, or Spark's ``StructType``.
+        schema: Spark's DDL text, or an Arrow schema.
 
     Raises:
         InputError: It cannot be read, or has a type that Spark has not.
@@ -61,11 +55,6 @@ def schema_of(name: str, schema: object) -> pa.Schema:
         return _from_text(where, schema)
     if isinstance(schema, pa.Schema):
         return pa.schema([_arrow_field(where, field) for field in schema])
-    if hasattr(schema, "fields") and hasattr(schema, "fieldNames"):
-        try:
-            return arrow_schema(schema)  # type: ignore[arg-type]
-        except UnsupportedType as error:
-            raise InputError(f"{where}: {error}") from None
     raise InputError(
         f"{where}: schema is given as {type(schema).__name__}: expected Spark's DDL, {_EXAMPLE}, a "
         "pyarrow.Schema or a StructType"

@@ -1,0 +1,1 @@
+"""What users call: sessions, queries and their results."""

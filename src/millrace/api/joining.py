@@ -1,0 +1,335 @@
+"""``millrace.join``: relations and conditions as PySpark users have them, as a query over them.
+
+Conditions that name columns become conditions of the query, so that a block can take them. A ``Column`` does
+not tell what it is made of; so one over a single relation filters, or adds a key to, that relation's
+DataFrame, and one over several is Spark's to evaluate on the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column
+
+from millrace.errors import QueryError, near
+from millrace.front.template import plain_quote
+from millrace.lookups.table import LookupTable
+from millrace.sources.parquet import open_table
+from millrace.spark.filter import where as filtered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOWS = {
+    "inner": "JOIN",
+    "cross": "CROSS JOIN",
+    "left": "LEFT JOIN",
+    "right": "RIGHT JOIN",
+    "full": "FULL JOIN",
+    "semi": "LEFT SEMI JOIN",
+    "anti": "LEFT ANTI JOIN",
+}
+# PySpark's other names of them.
+_SAME = {
+    "leftouter": "left", "rightouter": "right", "outer": "full", "fullouter": "full", "leftsemi": "semi",
+    "leftanti": "anti",
+}  # fmt: skip
+Side = str | Column
+Condition = str | Column | tuple[Side, Side]
+
+
+@dataclass
+class _Relation:
+    """A relation to join.
+
+    Attributes:
+        alias: Its name in the query.
+        given: What the query's table of that name is; None for a table of the session.
+        columns: Its columns.
+        own: How many of these were there before keys were added.
+    """
+
+    alias: str
+    given: Any
+    columns: list[str]
+    keys: list[str] = field(default_factory=list)
+
+    def has(self, name: str) -> bool:
+        """Tell whether it has a column of that name."""
+        return any(column.lower() == name.lower() for column in self.columns)
+
+
+@dataclass(frozen=True)
+class Joining:
+    """A join as a query.
+
+    Attributes:
+        text: The query.
+        tables: What its names stand for.
+        above: Conditions for its result.
+    """
+
+    text: str
+    tables: dict[str, Any]
+    above: tuple[Column, ...]
+
+
+def joining(
+    spark: SparkSession,
+    shared: Mapping[str, Any],
+    relations: Sequence[object],
+    on: Condition | Iterable[Condition],
+    where: Side | Iterable[Side],
+    how: str,
+    select: str | Iterable[str] | None,
+) -> Joining:
+    """Return a join as a query; see :func:`millrace.join`.
+
+    Args:
+        spark: The session.
+        shared: Tables that have names already.
+        relations: A mapping of names to relations, or relations.
+        on: Conditions that join.
+        where: Further conditions.
+        how: The kind of join.
+        select: Result columns in SQL.
+
+    Raises:
+        QueryError: There is no relation, a condition cannot be understood, or nothing joins the relations.
+    """
+    plain = str(how).lower().replace("_", "")
+    kind = _SAME.get(plain, plain)
+    if kind not in HOWS:
+        raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
+    maker = _Maker(spark, shared, _relations(spark, shared, relations))
+    conditions = _several(on, "on")
+    if kind == "inner" and len(maker.relations) > 1 and not conditions and not _several(where, "where"):
+        raise QueryError(
+            f'nothing joins the {len(maker.relations)} relations: expected on=[("o_custkey", "c_custkey"), '
+            '…]; all combinations of their rows are how="cross"'
+        )
+    for condition in conditions:
+        maker.join(condition)
+    for condition in _several(where, "where"):
+        maker.filter(condition)
+    return maker.made(HOWS[kind], None if select is None else _several(select, "select"))
+
+
+def _several(given: Any, name: str) -> list[Any]:
+    pair = (
+        isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, str | Column) for each in given)
+    )
+    if pair or isinstance(given, str | Column):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise QueryError(
+            f"join's {name} is given as {type(given).__name__}: expected a condition, or a list of them"
+        )
+    return list(given)
+
+
+def _relations(spark: SparkSession, shared: Mapping[str, Any], given: Sequence[object]) -> list[_Relation]:
+    first = given[0] if len(given) == 1 else None
+    if isinstance(first, Mapping):
+        named = [(str(name), each) for name, each in first.items()]
+    else:
+        named = [(_name(each, place), each) for place, each in enumerate(given)]
+    if not named:
+        raise QueryError(
+            "join needs at least one relation: expected DataFrames, names or paths, or a mapping"
+        )
+    found: list[_Relation] = []
+    for name, each in named:
+        alias = name
+        while any(alias.lower() == other.alias.lower() for other in found):
+            alias += "_"
+        found.append(_relation(spark, shared, alias, each))
+    return found
+
+
+def _name(each: object, place: int) -> str:
+    if isinstance(each, LookupTable):
+        return each.name
+    if isinstance(each, str | Path) and not _is_path(each):
+        return str(each).rsplit(".", 1)[-1]
+    if isinstance(each, str | Path):
+        return Path(str(each)).name.split(".")[0] or f"t{place + 1}"
+    return f"t{place + 1}"
+
+
+def _is_path(each: str | Path) -> bool:
+    return isinstance(each, Path) or "/" in each or each.lower().endswith(".parquet")
+
+
+def _relation(spark: SparkSession, shared: Mapping[str, Any], alias: str, each: object) -> _Relation:
+    if isinstance(each, str) and not _is_path(each):
+        known = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
+        if known is None:
+            return _Relation(alias, spark.table(each), spark.table(each).columns)
+        each = known
+    if isinstance(each, LookupTable):
+        return _Relation(alias, each, list(each.schema.names))
+    if isinstance(each, str | Path):
+        table = open_table(Path(each).expanduser())
+        names = table.schema.names if table.unsupported is None else spark.read.parquet(str(each)).columns
+        return _Relation(alias, each, list(names))
+    if not hasattr(each, "mapInArrow"):
+        raise QueryError(
+            f"join is given a {type(each).__name__}: expected DataFrames, lookup tables, names of tables, "
+            "paths of Parquet data, or one mapping of names to these"
+        )
+    return _Relation(alias, each, list(each.columns))  # type: ignore[attr-defined]
+
+
+class _Maker:
+    def __init__(self, spark: SparkSession, shared: Mapping[str, Any], relations: list[_Relation]) -> None:
+        self.relations = relations
+        self._spark = spark
+        self._using: list[str] = []
+        self._on: dict[int, list[str]] = {}
+        self._where: list[str] = []
+        self._above: list[Column] = []
+
+    # Conditions
+
+    def join(self, condition: Condition) -> None:
+        """Add a condition that joins."""
+        match condition:
+            case (left, right):
+                self._pair(left, right)
+            case str() if sum(each.has(condition) for each in self.relations) > 1:
+                self._using.append(condition)
+            case str():
+                self._where.append(condition)
+            case Column():
+                self.filter(condition)
+            case _:
+                raise QueryError(
+                    f"join's on has {condition!r}: expected the name of a column that relations share, a "
+                    'pair of columns such as ("o_custkey", "c_custkey"), a Column, or a condition in SQL'
+                )
+
+    def _pair(self, left: Side, right: Side) -> None:
+        sides = [(self._owners(left), left), (self._owners(right), right)]
+        pairs = [(a, b) for a in sides[0][0] for b in sides[1][0] if a != b]
+        if len(pairs) != 1:
+            known = [f"{each.alias} has {', '.join(each.columns[:8])}" for each in self.relations]
+            names = [f"{self.relations[a].alias} and {self.relations[b].alias}" for a, b in pairs]
+            what = f"may join {'; or '.join(names)}" if names else "joins no two of the relations"
+            raise QueryError(
+                f"({left}, {right}) {what}: write which, as in ('{self.relations[0].alias}.column', …); "
+                f"{'; '.join(known)}"
+            )
+        ((a, b),) = pairs
+        texts = [self._reference(a, left), self._reference(b, right)]
+        self._on.setdefault(max(a, b), []).append(" = ".join(texts))
+
+    def _owners(self, side: Side) -> list[int]:
+        """Return the relations that a column may be of."""
+        if isinstance(side, Column):
+            return [n for n, each in enumerate(self.relations) if self._fits(each, side)]
+        if not isinstance(side, str):
+            raise QueryError(f"join's on has {side!r}: expected the name of a column, or a Column")
+        owners = [n for n, each in enumerate(self.relations) if each.has(side)]
+        alias, dot, name = side.rpartition(".")
+        if dot and not owners:
+            named = [n for n, each in enumerate(self.relations) if each.alias.lower() == alias.lower()]
+            owners = [n for n in named if self.relations[n].has(name)]
+        if not owners:
+            raise QueryError(
+                f"no relation has a column {side!r}: "
+                f"{near(name, [column for each in self.relations for column in each.columns])}"
+            )
+        return owners
+
+    def _fits(self, relation: _Relation, column: Column) -> bool:
+        """Tell whether a Column can be evaluated over a relation alone."""
+        frame = self._frame(relation)
+        if frame is None:
+            return False
+        try:
+            _ = frame.select(column).schema
+        except PySparkException:
+            return False
+        return True
+
+    def _frame(self, relation: _Relation) -> DataFrame | None:
+        if isinstance(relation.given, LookupTable):
+            return None
+        if isinstance(relation.given, str | Path):
+            relation.given = self._spark.read.parquet(str(Path(relation.given).expanduser()))
+        frame: DataFrame = relation.given
+        return frame
+
+    def _reference(self, number: int, side: Side) -> str:
+        relation = self.relations[number]
+        if isinstance(side, Column):
+            frame = self._frame(relation)
+            assert frame is not None
+            name = f"__key_{number}_{len(relation.keys)}"
+            relation.given = frame.withColumn(name, side)
+            relation.keys.append(name)
+        else:
+            name = side if relation.has(side) else side.rpartition(".")[2]
+        return f"{plain_quote(relation.alias)}.{plain_quote(name)}"
+
+    def filter(self, condition: Side) -> None:
+        """Add a condition."""
+        if isinstance(condition, str):
+            self._where.append(condition)
+            return
+        if not isinstance(condition, Column):
+            raise QueryError(f"join's where has {condition!r}: expected a Column, or a condition in SQL")
+        owners = [n for n, each in enumerate(self.relations) if self._fits(each, condition)]
+        if len(owners) != 1:
+            self._above.append(condition)
+            return
+        relation = self.relations[owners[0]]
+        relation.given = filtered(relation.given, condition)
+
+    # The query
+
+    def made(self, keyword: str, select: list[str] | None) -> Joining:
+        """Return the join as a query."""
+        if (
+            keyword != HOWS["inner"]
+            and self._where
+            and len(self.relations) > 1
+            and not self._on
+            and not self._using
+        ):
+            self._on[len(self.relations) - 1] = [f"({each})" for each in self._where]
+            self._where = []
+        first, *rest = (plain_quote(each.alias) for each in self.relations)
+        text = f"SELECT {self._items(select)} FROM {first}"  # noqa: S608
+        for number, alias in enumerate(rest, 1):
+            text += f" {keyword} {alias}"
+            before = self.relations[:number]
+            shared = [
+                n for n in self._using if self.relations[number].has(n) and any(r.has(n) for r in before)
+            ]
+            terms = self._on.get(number, [])
+            if shared and not terms:
+                text += f" USING ({', '.join(map(plain_quote, shared))})"
+            elif shared:
+                raise QueryError(
+                    f"on joins {self.relations[number].alias} by {shared[0]!r} and by a pair: write both as "
+                    "pairs"
+                )
+            elif terms:
+                text += f" ON {' AND '.join(terms)}"
+        if self._where:
+            text += f" WHERE {' AND '.join(f'({each})' for each in self._where)}"
+        return Joining(text, {each.alias: each.given for each in self.relations}, tuple(self._above))
+
+    def _items(self, select: list[str] | None) -> str:
+        if select is not None:
+            return ", ".join(select)
+        if not any(each.keys for each in self.relations):
+            return "*"
+        keys = [f"{plain_quote(key)}" for each in self.relations for key in each.keys]
+        return f"* EXCEPT ({', '.join(keys)})"

@@ -1,0 +1,120 @@
+"""Result columns that Spark names after their expression keep these names when the expression is edited.
+
+``a.id + 1`` is called ``(id + 1)``, and somebody may read the column by that name, or see it in a star. Where
+something inside has been replaced, the name that the query as written gives is written out as an alias.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.front.ctes import Leave, with_prefix
+from millrace.front.functions import restored
+from millrace.front.names import is_star
+from millrace.front.parse import unwrap
+from millrace.front.planning import Planning
+from millrace.front.scopes import Scope
+from millrace.front.template import Edit, Span, quote
+
+
+def keep_names(planning: Planning, names: Sequence[str]) -> None:
+    """Add the aliases that an edited query needs.
+
+    Args:
+        planning: The query, with all edits made.
+        names: Of the result columns of the query as written.
+
+    Raises:
+        Leave: It is not known what the query as written calls a column.
+    """
+    edits = sorted({(e.start, e.end) for e in (*planning.text.edits, *planning.text.bindings)})
+    for scope in planning.names.scopes.all:
+        changed = [(place, span) for place, span in _unnamed(planning, scope) if _is_within(span, edits)]
+        if not changed or not _matter(scope.select):
+            continue
+        known = names if _is_first(planning, scope.select) else _names_of(planning, scope)
+        if known is None:
+            raise Leave(f"a column without a name in {planning.where(scope)}")
+        places = _places(planning, scope, len(known))
+        for place, (_, end) in changed:
+            planning.text.edits.append(Edit(end, end, (f" AS {quote(restored(known[places[place]]))}",)))
+
+
+def _unnamed(planning: Planning, scope: Scope) -> Iterator[tuple[int, Span]]:
+    """Yield the items that Spark names after their expression, with their characters."""
+    for place, item in enumerate(scope.select.expressions):
+        inner = unwrap(item)
+        if isinstance(item, exp.Alias | exp.Aliases) or is_star(inner):
+            continue
+        while isinstance(inner, exp.Dot):
+            inner = inner.this
+        if isinstance(inner, exp.Column):
+            continue
+        if planning.statement.has_span(item):
+            yield place, planning.statement.span(item)
+
+
+def _is_within(span: Span, edits: Sequence[Span]) -> bool:
+    return span not in edits and any(span[0] <= start and end <= span[1] for start, end in edits)
+
+
+def _matter(select: exp.Select) -> bool:
+    """Tell whether the names of a SELECT's result columns are seen by anybody."""
+    child: exp.Expr = select
+    while (parent := child.parent) is not None:
+        if isinstance(parent, exp.SetOperation):
+            if child.arg_key == "expression" and not parent.args.get("by_name"):
+                return False
+        elif isinstance(parent, exp.From | exp.CTE | exp.Lateral):
+            return True
+        elif isinstance(parent, exp.Join):
+            return child.arg_key == "this"
+        elif not isinstance(parent, exp.Subquery):
+            return False
+        child = parent
+    return True
+
+
+def _is_first(planning: Planning, select: exp.Select) -> bool:
+    """Tell whether a SELECT names the columns of the whole query."""
+    first: exp.Expr | None = planning.statement.root
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    return first is select
+
+
+def _names_of(planning: Planning, scope: Scope) -> list[str] | None:
+    """Return what Spark calls the result columns of a SELECT inside the query, None if it cannot be asked."""
+    statement, select = planning.statement, scope.select
+    if not statement.has_span(select) or planning.escapes(select):
+        return None
+    try:
+        prefix = with_prefix(statement, select, planning.text.bound)
+        text = f"{prefix}SELECT * FROM ({planning.text.bound(statement.span(select))})"
+        schema: t.StructType = planning.frames.schema(text)
+    except (Leave, PySparkException):
+        return None
+    return list(schema.names)
+
+
+def _places(planning: Planning, scope: Scope, count: int) -> list[int]:
+    """Return the number of the result column that each item begins with."""
+    places, place = [], 0
+    for item in scope.select.expressions:
+        places.append(place)
+        inner = unwrap(item)
+        if isinstance(item, exp.Aliases):
+            place += len(item.expressions)
+        elif is_star(inner):
+            place += planning.names.width(scope, inner)
+        else:
+            place += 1
+    if place != count:
+        raise Leave("an expression that gives several columns without names")
+    return places

@@ -1,0 +1,172 @@
+"""A lookup table in a place where no block takes it, replaced by its rows for the keys that can matter.
+
+``o LEFT JOIN prices p ON o.sku = p.sku`` becomes ``o LEFT JOIN r p ON o.sku = p.sku``, where ``r`` are the
+rows of ``prices`` for the distinct ``o.sku``: an inner join, which a block takes. Rows of other keys could
+not match, so the answer is the same, and Spark runs the outer join. What gives the keys is evaluated twice.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pyspark.errors import PySparkException
+from sqlglot import exp
+
+from millrace.errors import InputError
+from millrace.front.ctes import Leave, cte_of, definitions, tables_in, with_prefix
+from millrace.front.from_clause import Relation
+from millrace.front.lookups.keys import KEYS, KeyFinder, Keys
+from millrace.front.lookups.refusals import Refusal, refusal
+from millrace.front.lookups.views import View
+from millrace.front.plan import Plan
+from millrace.front.planning import Planning, first_line
+from millrace.front.scopes import Scope
+from millrace.front.tables import Table
+from millrace.front.template import plain_quote
+from millrace.front.volatility import unrepeatable_plan
+from millrace.spark.plans import explained
+
+
+class Restriction:
+    """Replaces lookup tables of one query.
+
+    Args:
+        planning: The query.
+        rows: Plans another query over the same tables, its blocks numbered from a number on.
+    """
+
+    def __init__(self, planning: Planning, rows: Callable[[str, int], Plan]) -> None:
+        self._planning = planning
+        self._rows_of = rows
+
+    def is_needed(self, node: exp.Table, forced: Mapping[int, list[str]]) -> bool:
+        """Tell whether no block takes a lookup table as it stands, by its place or by what was tried."""
+        found = self._find(node)
+        table = self._planning.catalog.of(node)
+        if not table.asked:
+            return False
+        if id(node) in forced or found is None:
+            return True
+        try:
+            return not View.of(self._planning, *found).is_inner
+        except Leave:
+            return False  # a block may still say why
+
+    def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
+        """Replace a lookup table in the query's text.
+
+        Args:
+            node: Its place.
+            reasons: Why no block takes it.
+
+        Raises:
+            Refusal: Nothing gives the values to ask it with.
+        """
+        table = self._planning.catalog.of(node)
+        assert table.lookup is not None
+        why = list(reasons)
+        found = self._find(node)
+        if found is None or found[1].columns:
+            why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
+        elif node.args.get("sample"):
+            why.append("TABLESAMPLE")
+        else:
+            for columns in table.lookup.table.bind:
+                try:
+                    plan = self._rows(*found, table, columns)
+                except Leave as leave:
+                    why.append(str(leave))
+                except Refusal as refused:
+                    if refused.place != KEYS:
+                        raise
+                    why.append(f"values for {', '.join(columns)} compare only after a cast of the column")
+                except PySparkException as error:
+                    why.append(first_line(error))
+                else:
+                    self._replace(node, table, plan)
+                    return
+        raise refusal(self._planning.statement, [node], [table.lookup.table], why)
+
+    def _find(self, node: exp.Table) -> tuple[Scope, Relation] | None:
+        found = self._planning.names.scopes.relations()
+        return next((each for each in found if each[1].node is node), None)
+
+    def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
+        """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
+        view = View.of(self._planning, scope, relation)
+        filters = view.filters()
+        fixed = {name for term in filters for name in view.fixed(term)}
+        free = [column for column in columns if column.lower() not in fixed]
+        keys: list[Keys] = []
+        if free:
+            wanted = [frozenset({column.lower()}) for column in free]
+            keys = KeyFinder(self._planning).find(scope, relation, wanted)
+        for each in keys:
+            self._check_tables(each.nodes)
+        text = self._text(relation, table, filters, free, keys)
+        return self._rows_of(text, self._planning.next_block())
+
+    def _text(
+        self,
+        relation: Relation,
+        table: Table,
+        filters: Sequence[exp.Expr],
+        free: Sequence[str],
+        keys: Sequence[Keys],
+    ) -> str:
+        statement = self._planning.statement
+        node = relation.node
+        assert isinstance(node, exp.Table)
+        alias = plain_quote(node.alias or node.name)
+        name = ".".join(plain_quote(part.name) for part in node.parts)
+        prefix = self._prefix([*filters, *(n for each in keys for n in each.nodes)])
+        where = [f"({statement.text[slice(*statement.span(term))]}\n)" for term in filters]
+        if not free:
+            text = f"SELECT {alias}.* FROM {name} AS {alias}"
+        else:
+            parts = [each.text() for each in keys]
+            if not parts:  # nobody reads it
+                kinds = {f.name.lower(): f.type.simpleString() for f in table.fields}
+                nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(free)]
+                parts = [f"SELECT {', '.join(nulls)} WHERE false"]
+            ties = [f"{KEYS}.__k{place} = {alias}.{plain_quote(column)}" for place, column in enumerate(free)]
+            union = "\nUNION\n".join(parts)
+            text = f"SELECT {alias}.* FROM (\n{union}\n) AS {KEYS} INNER JOIN {name} AS {alias} ON "
+            text += " AND ".join(ties)
+        return prefix + text + (f" WHERE {' AND '.join(where)}" if where else "")
+
+    def _prefix(self, nodes: Sequence[exp.Expr]) -> str:
+        """Return the WITH clause that pieces of the query need, as written."""
+        statement = self._planning.statement
+        return with_prefix(statement, nodes, lambda span: statement.text[slice(*span)])
+
+    def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
+        """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
+        every = [part for node in nodes for part in (node, *definitions(node))]
+        for node in {id(t): t for part in every for t in tables_in(part) if cte_of(t) is None}.values():
+            table = self._planning.catalog.of(node)
+            if table.parquet is None and table.lookup is None:
+                try:
+                    plan = explained(table.frame, "EXTENDED")
+                except PySparkException:
+                    continue
+                found = unrepeatable_plan(plan)
+                if found is not None:
+                    raise InputError(
+                        f"table {table.name!r} has to be read twice, for the keys of a lookup table and for "
+                        f"its rows, but it may differ the second time ({found} in its plan); write it to "
+                        "files first"
+                    )
+
+    def _replace(self, node: exp.Table, table: Table, plan: Plan) -> None:
+        """Put rows in the place of a table's name."""
+        planning = self._planning
+        name = f"r{planning.next_block()}_{len(planning.parts)}"
+        placeholder = planning.frames.put(name, table.frame)  # for analysis, until the plan is built
+        planning.parts.append((name, plan))
+        assert table.placeholder is not None
+        planning.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
+        planning.replace(node, Table(table.name, table.frame, None, placeholder))
+        planning.placed.add(id(node))

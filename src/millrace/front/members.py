@@ -1,0 +1,207 @@
+"""The relations that a block may take: their columns, and where their rows come from.
+
+Where Spark reads a relation for a block, its columns go by their places: it is read as ``SELECT … FROM (…) AS
+t(__c0, __c1, …)``, and a condition in it names them so. No name in it can mean anything else.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from millrace.block import ParquetInput
+from millrace.errors import InputError
+from millrace.front.coercion import Field
+from millrace.front.conditions import Sorted
+from millrace.front.ctes import Leave, definitions, with_prefix
+from millrace.front.from_clause import Relation
+from millrace.front.names import Binding
+from millrace.front.plan import Read, scanned, show_scanned
+from millrace.front.planning import Planning, short
+from millrace.front.tables import Table
+from millrace.front.template import Edit
+from millrace.spec import RelationSpec
+
+
+@dataclass(eq=False)
+class Member:
+    """A relation that a block may take.
+
+    Attributes:
+        alias: Its name in the block, as the query writes it.
+        relation: The relation.
+        step: Number of its step in the FROM clause.
+        columns: Its columns in order, under names that are unique in the block.
+        table: The base table that it is, if it is one.
+    """
+
+    alias: str
+    relation: Relation
+    step: int
+    columns: tuple[Field, ...]
+    table: Table | None = None
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._places = {column.name: place for place, column in enumerate(self.columns)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its columns in the block."""
+        return tuple(column.name for column in self.columns)
+
+    def places(self, columns: Iterable[Field]) -> list[int]:
+        """Return the numbers of columns."""
+        return [self._places[column.name] for column in columns]
+
+
+def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence[str]) -> Member:
+    """Return a relation as a member of a block.
+
+    Args:
+        planning: The query.
+        relation: The relation.
+        step: Number of its step in the FROM clause.
+        taken: The aliases of the members before it.
+
+    Raises:
+        Leave: It has a form that only Spark handles.
+        InputError: It is a stream.
+    """
+    node = relation.node
+    shown = short(planning.shown(node))
+    if not relation.plain:
+        kind = "TABLESAMPLE" if node.args.get("sample") else "a version"
+        raise Leave(f"{kind} of {shown}")
+    if relation.kind not in ("table", "cte", "query"):
+        raise Leave(f"{shown} is a relation that only Spark evaluates")
+    table = planning.names.table(relation)
+    if table is None and any(planning.volatility.volatile(part) for part in (node, *definitions(node))):
+        raise Leave(f"{shown} may give other rows when it runs again")
+    fields = planning.names.fields(relation)
+    if planning.is_streaming(node):
+        raise InputError(
+            f"{shown} in {planning.text.shown(relation.item)!r} is a stream, and joins of streams are not "
+            "supported: join a table that does not grow, filter the stream with millrace.where, or let Spark "
+            "run the join (spark.sql)"
+        )
+    # What files call their columns is what a block calls them, whatever the query does.
+    own = table.fields if table is not None and table.parquet is not None else fields
+    names: list[str] = []
+    for place, each in enumerate(own):
+        names.append(each.name if each.name not in names else f"{each.name}#{place}")
+    columns = tuple(replace(each, name=name) for each, name in zip(fields, names, strict=True))
+    alias = relation.alias or f"#{step}"
+    while alias in taken:
+        alias += "_"
+    return Member(alias, relation, step, columns, table)
+
+
+def condition_text(planning: Planning, member: Member, node: exp.Expr) -> str | None:
+    """Return a condition over a relation as it stands where Spark reads it; None if it has no text."""
+    if not planning.statement.has_span(node):
+        return None
+    edits = []
+    for column in node.find_all(exp.Column):
+        found = planning.names.find(column)
+        edit = None if found is None else _renamed(column, found, member)
+        if edit is None:
+            return None
+        edits.append(edit)
+    return planning.text.with_edits(planning.statement.span(node), edits)
+
+
+def _renamed(column: exp.Column, found: Binding, member: Member) -> Edit | None:
+    if found.match is None or len(found.match.attribute.sources) != 1:
+        return None
+    (relation, place), own = found.match.attribute.sources[0], column.parts[found.match.qualifier]
+    start, end = column.parts[0].meta.get("start"), own.meta.get("end")
+    if relation is not member.relation or start is None or end is None:
+        return None
+    return Edit(start, end + 1, (scanned(place),))
+
+
+def reading(planning: Planning, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:
+    """Return how Spark reads columns of a relation, filtered.
+
+    Raises:
+        Leave: The definitions that it needs cannot be put into one WITH clause.
+    """
+    relation = member.relation
+    prefix = with_prefix(planning.statement, relation.node, planning.text.edited)
+    whole = f"{prefix}SELECT * FROM {planning.text.edited(relation.item)}"
+    barred = planning.frames.barred(whole)
+    if barred:
+        raise Leave(f"it reads {' and '.join(barred)}, of which Spark has no rows")
+    return read_from(whole, member, columns, where)
+
+
+def read_from(whole: str, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:
+    """Return how Spark reads columns of the rows that a query gives, filtered.
+
+    Args:
+        whole: A query with all columns of the relation.
+        member: The relation.
+        columns: The wanted ones.
+        where: Conditions.
+    """
+    names = ", ".join(scanned(place) for place in range(len(member.columns)))
+    wanted = ", ".join(map(scanned, member.places(columns)))
+    condition = " AND ".join(where)
+    template = f"SELECT {wanted} FROM ({whole}) AS __t({names})" + (f" WHERE {condition}" if where else "")
+    return Read(template, show_scanned(condition, member.names))
+
+
+def rows_of(
+    planning: Planning, member: Member, columns: list[Field], found: Sorted
+) -> tuple[RelationSpec, ParquetInput | Read]:
+    """Return the relation's spec, and where its rows come from.
+
+    ``columns`` are those that the block reads or gives out, in the relation's order.
+
+    Raises:
+        Leave: A column has a type that a block cannot carry, or the relation cannot be read by itself.
+    """
+    table = member.table
+    if table is not None and table.parquet is not None and member.alias not in found.spark_only:
+        schema = schema_of(member, columns)
+        filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
+        direct = ParquetInput(table.parquet, tuple(schema.names), filters)
+        return RelationSpec(member.alias, schema, rows=table.parquet.rows), direct
+    if not columns:
+        # Spark needs a column to send; the narrowest that can be sent will do.
+        carried = [f for f in member.columns if f.arrow is not None]
+        if not carried:
+            raise Leave(f"no column of {member.alias} can pass through a join here")
+        columns = [min(carried, key=_width)]
+    schema = schema_of(member, columns)
+    where = list(dict.fromkeys(found.texts.get(member.alias, ())))
+    return RelationSpec(member.alias, schema), reading(planning, member, columns, where)
+
+
+def schema_of(member: Member, columns: Sequence[Field]) -> pa.Schema:
+    """Return columns of a relation in a block's types.
+
+    Raises:
+        Leave: A block cannot carry one.
+    """
+    for each in columns:
+        if each.arrow is None:
+            raise Leave(
+                f"column {member.alias}.{each.name} has type {each.type.simpleString()}, "
+                "which cannot pass through a join here"
+            )
+    return pa.schema([pa.field(f.name, f.arrow) for f in columns])
+
+
+def _width(column: Field) -> int:
+    assert column.arrow is not None
+    try:
+        return int(column.arrow.bit_width)
+    except ValueError:
+        return 1 << 20

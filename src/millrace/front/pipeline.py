@@ -1,0 +1,354 @@
+"""A query in, a DataFrame out, its inner joins run by eddies: the way of a query's text.
+
+1. **parse** (:mod:`millrace.front.parse`): a syntax tree, and where in the text each part stands.
+2. **names** (:mod:`millrace.front.names`): what every name means, asked of tables and, for what only Spark
+can
+   tell, of Spark's analyser. Spark analyses the query as written first, so that a wrong query raises exactly
+   what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not fit.
+3. **plan** (:mod:`millrace.front.blocks`, :mod:`millrace.front.rewrite`): blocks and filters, from inner to
+outer
+   SELECTs, and the text above them. Nothing in the session changes.
+4. **build** (:mod:`millrace.front.build`): the DataFrames, once.
+5. The rewritten query must have Spark's own names, order and types, or the original runs.
+
+A lookup table has no rows for Spark to read. So a plan that leaves one to Spark is dropped, and in the
+next one the table is replaced, in that place, by its rows for the keys that the query has
+(:mod:`millrace.front.lookups.restriction`); where nothing gives keys, the query is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.errors import InputError, MillraceError
+from millrace.front.blocks import take_blocks
+from millrace.front.build import Built, Filter, Prepared, build
+from millrace.front.ctes import Leave, cte_of, tables_in
+from millrace.front.filters import take_filter
+from millrace.front.frames import Frames
+from millrace.front.functions import Functions, restored
+from millrace.front.labels import keep_names
+from millrace.front.lookups.refusals import refusal
+from millrace.front.lookups.restriction import Restriction
+from millrace.front.parse import PARAMETER, Statement, parse
+from millrace.front.plan import Plan
+from millrace.front.planning import Planning, first_line
+from millrace.front.settings import Settings
+from millrace.front.spark_errors import as_written
+from millrace.front.tables import Catalog, Tables
+from millrace.front.template import EditedText, Segment, join, quote, unescape
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.lookups.table import LookupTable
+    from millrace.spark.predicates import Predicate
+
+_DEEPEST = 8
+
+
+class Pipeline:
+    """Prepares a query, and the queries for the keys of its lookup tables.
+
+    Args:
+        frames: Runs texts on the session, with the query's parameters.
+        settings: Of the session and the run.
+        tables: The caller's tables.
+        predicates: The caller's predicates by lower-case name.
+        functions: The same as functions of the session.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        settings: Settings,
+        tables: Tables | None,
+        predicates: Mapping[str, Predicate],
+        functions: Functions,
+    ) -> None:
+        self._frames = frames
+        self._settings = settings
+        self._predicates = predicates
+        self._functions = functions
+        self._catalog = Catalog(frames, tables)
+
+    def query(self, statement: Statement) -> Prepared:
+        """Return a query, ready to run.
+
+        Raises:
+            InputError: A lookup table stands where nothing gives the values to ask it with.
+            pyspark.errors.AnalysisException: Spark refuses the query.
+        """
+        text = self._bound(statement)
+        if statement.root is None:
+            return self._unread(statement, text)
+        original = _Original(self._frames, self._catalog, text)
+        why = self._settings.bars(statement)
+        if why is not None:
+            return self._as_written(statement, original, [why], self._called(statement))
+        forced: dict[int, list[str]] = {}
+        while True:
+            try:
+                plan, asked = self._plan(statement, original.schema(), forced)
+            except Leave as leave:
+                return self._as_written(statement, original, [str(leave)])
+            if not plan.blocks and not plan.filters and not plan.parts:
+                return self._as_written(statement, original, list(plan.reasons), self._called(statement))
+            built, why = self._built(plan, original.schema())
+            if built is not None:
+                return self._made(statement, plan, built)
+            reasons = [*plan.reasons, why]
+            if not asked or all(id(node) in forced for node in asked):
+                return self._as_written(statement, original, reasons)
+            forced.update({id(node): reasons for node in asked})
+
+    # Planning
+
+    def _plan(
+        self,
+        statement: Statement,
+        schema: t.StructType,
+        forced: dict[int, list[str]],
+        first: int = 0,
+        depth: int = 0,
+    ) -> tuple[Plan, list[exp.Table]]:
+        """Return a plan, and the lookup tables that it asks.
+
+        Raises:
+            Leave: The whole query stays with Spark.
+            InputError: A lookup table cannot be asked.
+        """
+        if depth > _DEEPEST:
+            raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
+
+        def rows(text: str, number: int) -> Plan:
+            return self._rows(text, number, depth + 1)
+
+        while True:
+            planning = self._planning(statement, first)
+            lookups = [node for node in _base_tables(statement.root) if self._lookup(node) is not None]
+            joins = bool(lookups) or any(_joins(scope.select) for scope in planning.names.scopes.all)
+            if not joins and not planning.calls.found:
+                raise Leave("no FROM clause joins two relations")
+            restriction = Restriction(planning, rows)
+            for node in lookups:
+                if restriction.is_needed(node, forced):
+                    restriction.apply(node, forced.get(id(node), []))
+            for scope in planning.names.scopes.all:
+                placed = take_blocks(planning, scope)
+                take_filter(planning, scope, placed)
+            asked = [node for node in lookups if self._is_asked(node)]
+            left = [node for node in asked if id(node) not in planning.placed]
+            if not left:
+                break
+            fresh = [node for node in left if id(node) not in forced]
+            if not fresh:
+                tables = [found for node in left if (found := self._lookup(node)) is not None]
+                raise refusal(statement, left, tables, planning.reasons)
+            forced.update({id(node): planning.reasons for node in fresh})
+        planning.reasons += planning.calls.reasons()
+        if not joins and not planning.filters:
+            planning.reasons.append("no FROM clause joins two relations")
+        if planning.text.edits or planning.parts:
+            keep_names(planning, [restored(name) for name in schema.names])
+        plan = Plan(
+            planning.text.rewritten(),
+            tuple(planning.blocks),
+            tuple(planning.filters),
+            tuple(dict.fromkeys(planning.reasons)),
+            planning.direct,
+            tuple(planning.parts),
+        )
+        barred = self._frames.barred(plan.template)
+        if barred:
+            raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
+        return plan, asked
+
+    def _planning(self, statement: Statement, first: int) -> Planning:
+        text = self._bound(statement)
+        return Planning(statement, text, self._frames, self._catalog, self._settings, self._predicates, first)
+
+    def _rows(self, text: str, first: int, depth: int) -> Plan:
+        """Plan another query over the same tables, for rows of a lookup table."""
+        statement = parse(text, self._predicates)
+        original = _Original(self._frames, self._catalog, self._bound(statement))
+        return self._plan(statement, original.schema(), {}, first, depth)[0]
+
+    def _bound(self, statement: Statement) -> EditedText:
+        """Return the query's text with its tables, functions and parameters bound."""
+        text = EditedText(statement.text)
+        for span, name in statement.functions:
+            text.bind(*span, quote(self._functions.names[name]))
+        for number, span in enumerate(statement.parameters):
+            text.bind(*span, f":{PARAMETER}{number}")
+        for node in _base_tables(statement.root):
+            self._bind(node, statement, text)
+        return text
+
+    def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
+        """Put the placeholder of a caller's table into the text."""
+        table = self._catalog.mapped(tuple(part.name for part in node.parts))
+        if table is None:
+            return
+        parts = node.parts
+        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
+        name = "" if node.alias else f" AS {quote(parts[-1].name)}"
+        if node.args.get("sample") and name:
+            text.bind(start, end, f"{table.placeholder}")
+            behind = statement.span(node)[1]
+            text.bind(behind, behind, name)
+        else:
+            text.bind(start, end, f"{table.placeholder}{name}")
+
+    def _lookup(self, node: exp.Table) -> LookupTable | None:
+        table = self._catalog.mapped(tuple(part.name for part in node.parts))
+        return None if table is None or table.lookup is None else table.lookup.table
+
+    def _is_asked(self, node: exp.Table) -> bool:
+        table = self._catalog.mapped(tuple(part.name for part in node.parts))
+        return table is not None and table.asked
+
+    # What runs
+
+    def _built(self, plan: Plan, schema: t.StructType) -> tuple[Built | None, str]:
+        """Return the DataFrame of a plan, or None and why it does not fit."""
+        try:
+            built = build(plan, self._frames, self._functions, self._settings.options)
+            seen = built.frame.schema
+        except PySparkException as error:
+            return None, f"the rewritten query does not fit ({first_line(error)})"
+        except MillraceError as error:
+            return None, str(error)
+        wanted = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]
+        given = [(f.name, f.dataType.simpleString()) for f in seen.fields]
+        if given != wanted:
+            return (
+                None,
+                f"the rewritten query has other columns ({seen.simpleString()} for {schema.simpleString()})",
+            )
+        return built, ""
+
+    def _made(self, statement: Statement, plan: Plan, built: Built) -> Prepared:
+        filters = (*built.filters, *self._called(statement))
+        return Prepared(
+            built.frame,
+            built.taken,
+            list(plan.reasons),
+            unescape(plan.template),
+            filters,
+            self._settings.options,
+            plan.direct,
+        )
+
+    def _called(self, statement: Statement) -> tuple[Filter, ...]:
+        """Return the coroutines that Spark calls somewhere, which have figures of their own."""
+        called = {name for _, name in statement.functions}
+        return tuple(Filter(name, (), mask) for name, mask in self._functions.masks.items() if name in called)
+
+    def _as_written(
+        self, statement: Statement, original: _Original, reasons: list[str], filters: Sequence[Filter] = ()
+    ) -> Prepared:
+        """Leave the whole query to Spark."""
+        self._check_readable(original.template, reasons)
+        frame = original.frame
+        return Prepared(_named(frame), (), reasons, statement.text, tuple(filters), self._settings.options)
+
+    def _check_readable(self, template: str, reasons: Sequence[str]) -> None:
+        barred = self._frames.barred(template)
+        if barred:
+            raise InputError(
+                f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
+                f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"
+            )
+
+    def _unread(self, statement: Statement, text: EditedText) -> Prepared:
+        """Give a query that was not read to Spark, with the caller's tables as definitions around it."""
+        parts = []
+        for name in self._catalog.given:
+            if name.lower() not in statement.text.lower():
+                continue
+            table = self._catalog.mapped(tuple(name.split(".")))
+            assert table is not None
+            if table.asked:
+                raise InputError(
+                    f"the query names lookup table {name!r}, but Spark alone can read the query "
+                    f"({statement.why}), and it has no rows of that table: write the query in another form, "
+                    "or give the lookup table a scan"
+                )
+            parts.append(f"{quote(name)} AS (SELECT * FROM {table.placeholder})")  # noqa: S608
+        segments = text.original()
+        if parts:
+            # A definition of the query's own hides one of these, for it is nearer.
+            segments = [
+                Segment(f"WITH {', '.join(parts)} (", 0, copied=False),
+                *_without_end(segments),
+                Segment("\n)", len(statement.text), copied=False),
+            ]
+        frame = _analysed(self._frames, segments, statement.text)
+        filters = self._called(statement)
+        return Prepared(_named(frame), (), [statement.why], statement.text, filters, self._settings.options)
+
+
+class _Original:
+    """The query as written. Only what is needed of it is made."""
+
+    def __init__(self, frames: Frames, catalog: Catalog, text: EditedText) -> None:
+        self._frames = frames
+        self._catalog = catalog
+        self._text = text
+        self._segments = text.original()
+        self.template = join(self._segments)
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Its DataFrame; Spark's errors come out in the words of the query as written."""
+        return _analysed(self._frames, self._segments, self._text.text)
+
+    def schema(self) -> t.StructType:
+        """Return the schema of its result; raises as :attr:`frame` does."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> t.StructType:
+        template = self._catalog.stand_ins(self.template)
+        if template is not None and template != self.template:
+            try:
+                return self._frames.schema(template)
+            except PySparkException:
+                pass  # the tables themselves may have more (``_metadata``), and give the right message
+        return self.frame.schema
+
+
+def _analysed(frames: Frames, segments: Sequence[Segment], text: str) -> DataFrame:
+    try:
+        frame = frames.sql(join(segments))
+        frame.schema  # noqa: B018  # Spark Connect analyses only now
+    except PySparkException as error:
+        raise as_written(error, frames.sent(segments), text) from None
+    return frame
+
+
+def _named(frame: DataFrame) -> DataFrame:
+    """Return a DataFrame with the caller's names of functions in the names of its columns."""
+    names = [restored(name) for name in frame.columns]
+    return frame if names == frame.columns else frame.toDF(*names)
+
+
+def _without_end(segments: Sequence[Segment]) -> list[Segment]:
+    """Return a query's text without the semicolon at its end."""
+    *before, last = segments
+    return [*before, Segment(last.text.rstrip().rstrip(";"), last.origin, last.copied)]
+
+
+def _base_tables(root: exp.Expr | None) -> list[exp.Table]:
+    return [] if root is None else [node for node in tables_in(root) if cte_of(node) is None]
+
+
+def _joins(select: exp.Select) -> bool:
+    return bool(select.args.get("joins"))

@@ -1,0 +1,143 @@
+"""What a query becomes: blocks and filters that eddies run, and the text that Spark runs above them.
+
+A plan is data: it names no DataFrame, and making one changes nothing in the session.
+:mod:`millrace.front.build` makes the DataFrames.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from millrace.block import ParquetInput
+from millrace.expressions import Predicate
+from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.source import Source
+from millrace.spark.where import Slot
+from millrace.spec import JoinSpec
+
+_SCANNED = re.compile(r"__c(\d+)\b")
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows that Spark reads.
+
+    Attributes:
+        template: A query whose columns are the relation's, in order, under whatever names.
+        where: The conditions in it, for explanations.
+    """
+
+    template: str
+    where: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Constant rows."""
+
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """A lookup table that is asked; see :class:`millrace.block.LookupInput`."""
+
+    indexes: tuple[IndexSpec, ...]
+    scan: ParquetInput | Read | None
+    sources: tuple[Source, ...]
+    filters: tuple[Predicate, ...]
+
+
+Rows = ParquetInput | Read | Values | LookedUp
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """A block: a join, and where the rows of its relations come from.
+
+    Attributes:
+        name: ``b0`` and so on; its placeholder in templates.
+        join: The join; the relations' numbers of rows are known as far as no DataFrame has to be asked.
+        rows: Per alias, where rows come from.
+        result: The columns that it gives out, with Spark's own types and nullability; None when it only
+            counts.
+        above: Conditions of its FROM and WHERE that Spark evaluates above it, for explanations.
+    """
+
+    name: str
+    join: JoinSpec
+    rows: dict[str, Rows]
+    result: t.StructType | None
+    above: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """Predicates that an eddy runs inside Spark's own filter.
+
+    Attributes:
+        name: Names it in reports.
+        function: What it is called in the text.
+        slots: The predicates, in the order as written.
+        labels: The function's arguments, for errors and reports.
+        calls: The conditions it stands for, as written.
+    """
+
+    name: str
+    function: str
+    slots: tuple[Slot, ...]
+    labels: tuple[str, ...]
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A result that is nothing but columns of a block.
+
+    Attributes:
+        block: The block's name.
+        columns: Which of its columns, in the result's order.
+    """
+
+    block: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A planned query.
+
+    Attributes:
+        template: What Spark runs; blocks and tables are placeholders.
+        blocks: Inner ones before those that read them.
+        filters: The same.
+        reasons: Why something stayed with Spark, one sentence each.
+        direct: How the result is a block's, when Spark does nothing above it.
+        parts: Queries that stand for lookup tables, with their placeholders; they come before all else.
+    """
+
+    template: str
+    blocks: tuple[BlockPlan, ...]
+    filters: tuple[FilterPlan, ...]
+    reasons: tuple[str, ...]
+    direct: Direct | None = None
+    parts: tuple[tuple[str, Plan], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many blocks it has, those of its parts included."""
+        return len(self.blocks) + sum(part.size for _, part in self.parts)
+
+
+def scanned(place: int) -> str:
+    """Return what a relation's column is called where Spark reads the relation for a block."""
+    return f"__c{place}"
+
+
+def show_scanned(text: str, names: tuple[str, ...]) -> str:
+    """Return a condition of such a reading under the columns' own names."""
+    return _SCANNED.sub(lambda match: names[int(match[1])], text)

@@ -1,0 +1,136 @@
+"""The SELECTs of a query, and where in them an expression stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millrace.front.ctes import Leave
+from millrace.front.from_clause import FromClause, Relation, read_from
+from millrace.front.parse import Statement
+
+
+@dataclass(eq=False)
+class Scope:
+    """A SELECT.
+
+    Attributes:
+        select: Its syntax tree.
+        clause: Its FROM clause, None without one or where it has a form that only Spark handles.
+        why: What form that is.
+    """
+
+    select: exp.Select
+    clause: FromClause | None
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where in a SELECT an expression stands.
+
+    Attributes:
+        scope: The SELECT.
+        key: The clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on.
+        node: What stands directly in the clause.
+        clause: For ON, the clause or group that the join is in; for LATERAL the FROM clause.
+        end: For ON the join's number there; for LATERAL how many items and views are seen.
+    """
+
+    scope: Scope
+    key: str
+    node: exp.Expr
+    clause: FromClause | None = None
+    end: int = 0
+
+
+class Scopes:
+    """The SELECTs of one query.
+
+    Args:
+        statement: The query.
+
+    Attributes:
+        all: Inner ones before outer ones, and in the order of the text.
+    """
+
+    def __init__(self, statement: Statement) -> None:
+        assert statement.root is not None
+        self.all = [_scope(statement, select) for select in _postorder(statement.root)]
+        self._by_select = {id(scope.select): scope for scope in self.all}
+        self._on: dict[int, Place] = {}
+        self._laterals: dict[int, tuple[Scope, FromClause, int]] = {}
+        for scope in self.all:
+            for clause in scope.clause.clauses() if scope.clause else ():
+                self._note(scope, clause)
+
+    def of(self, select: exp.Expr) -> Scope:
+        """Return the scope of a SELECT."""
+        return self._by_select[id(select)]
+
+    def relations(self) -> Iterator[tuple[Scope, Relation]]:
+        """Yield every relation of every FROM clause that is read here."""
+        for scope in self.all:
+            for relation in scope.clause.relations() if scope.clause else ():
+                yield scope, relation
+
+    def _note(self, scope: Scope, clause: FromClause) -> None:
+        for number, item in enumerate(clause.items):
+            if item.on is not None:
+                self._on[id(item.on)] = Place(scope, "on", item.on, clause, number)
+            if isinstance(item.content, Relation) and item.content.kind == "lateral":
+                self._laterals[id(item.content.node)] = (scope, clause, number)
+        for number, view in enumerate(clause.views):
+            self._laterals[id(view.node)] = (scope, clause, len(clause.items) + number)
+
+    def place_of(self, node: exp.Expr) -> Place | None:
+        """Return where an expression stands: the SELECT in whose FROM clause its names are looked up first.
+
+        For a SELECT inside another that is the place from which it reads the outer one's columns, None where
+        it cannot.
+        """
+        child, apart, inside = node, False, ""
+        while (parent := child.parent) is not None:
+            if isinstance(parent, exp.Pivot):
+                inside = "pivot"
+            elif isinstance(child, exp.Lateral):
+                lateral = self._laterals.get(id(child))
+                if lateral is not None:
+                    scope, clause, end = lateral
+                    return Place(scope, inside or "lateral", child, clause, end)
+                inside = "lateral"
+            elif isinstance(parent, exp.Join) and child.arg_key == "on":
+                if id(child) in self._on and not inside:
+                    return self._on[id(child)]
+                inside = inside or "on"
+            elif isinstance(parent, exp.From | exp.Join | exp.With):
+                apart = True
+            elif isinstance(parent, exp.SetOperation) and isinstance(child, exp.With):
+                apart = False
+            elif isinstance(parent, exp.Select):
+                if apart and not inside:
+                    return self.place_of(parent)
+                return Place(self.of(parent), inside or str(child.arg_key), child)
+            child = parent
+        return None
+
+
+def _scope(statement: Statement, select: exp.Select) -> Scope:
+    try:
+        return Scope(select, read_from(statement, select))
+    except Leave as leave:
+        return Scope(select, None, str(leave))
+
+
+def _postorder(node: exp.Expr) -> Iterator[exp.Select]:
+    """Yield SELECTs after everything inside them; definitions come before their uses."""
+    first = node.args.get("with_")
+    if first is not None:
+        yield from _postorder(first)
+    for child in node.iter_expressions():
+        if child is not first:
+            yield from _postorder(child)
+    if isinstance(node, exp.Select):
+        yield node

@@ -1,0 +1,81 @@
+"""Errors of Spark's analyser in the words of the query as the user wrote it.
+
+Spark sees the query with its names bound: a table may stand there under a name of ours. So what Spark says
+about a place is said again about the place in the user's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from millrace.front.functions import restored
+from millrace.front.template import Segment
+
+_PLACE = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+_NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
+
+
+def as_written(error: PySparkException, sent: Sequence[tuple[Segment, int]], text: str) -> PySparkException:
+    """Return an error about the text that Spark got as one about the text that the user wrote.
+
+    Args:
+        error: What Spark raised.
+        sent: The pieces that Spark got, and how many characters of each.
+        text: The user's.
+
+    Returns:
+        An error of the same class (of ``pyspark.errors``) and condition; the very one where nothing was
+        bound.
+    """
+    kind = next((each for each in (ParseException, AnalysisException) if isinstance(error, each)), None)
+    bound = any(not segment.copied for segment, _ in sent)
+    if kind is None or not bound:
+        return error
+    message = str(error)
+    first = restored(message.split("\n", 1)[0])
+    place = _PLACE.search(first) or _PLACE.search(message)
+    condition = error.getCondition()
+    prefix = f"[{condition}] "
+    if condition is not None and first.startswith(prefix):
+        first = first.removeprefix(prefix)
+    first = _NAME.sub("…", first)
+    if place is not None and (origin := _origin(int(place[1]), int(place[2]), sent, text)) is not None:
+        line, column = _line_of(text, origin)
+        first = _PLACE.sub(f"line {line} pos {column}", first)
+        first += "\n== SQL ==\n" + _marked(text, line, column)
+    made = kind(message=first, errorClass=condition, messageParameters=error.getMessageParameters() or {})
+    made.__cause__ = None
+    return made
+
+
+def _origin(line: int, column: int, sent: Sequence[tuple[Segment, int]], text: str) -> int | None:
+    """Return the place in the user's text of a place in Spark's, lines counted from 1 and columns from 0."""
+    at_line, at_column = 1, 0
+    for segment, length in sent:
+        if not segment.copied:
+            if at_line == line and at_column <= column < at_column + length:
+                return segment.origin
+            at_column += length
+            continue
+        for offset in range(length):
+            if (at_line, at_column) == (line, column):
+                return segment.origin + offset
+            if text[segment.origin + offset : segment.origin + offset + 1] == "\n":
+                at_line, at_column = at_line + 1, 0
+            else:
+                at_column += 1
+    return len(text) if (at_line, at_column) == (line, column) else None
+
+
+def _line_of(text: str, place: int) -> tuple[int, int]:
+    before = text[:place]
+    return before.count("\n") + 1, place - (before.rfind("\n") + 1)
+
+
+def _marked(text: str, line: int, column: int) -> str:
+    """Return the user's text with a mark below a place."""
+    lines = text.split("\n")
+    return "\n".join([*lines[:line], "-" * column + "^^^", *lines[line:]])

@@ -1,0 +1,54 @@
+"""Spark's plans as text, by the public EXPLAIN statement."""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from pyspark.sql import functions as sf
+
+from millrace.errors import OptionError, near
+from millrace.spark.parallelism import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def explained(frame: DataFrame, mode: str = "") -> str:
+    """Return Spark's plan of a DataFrame.
+
+    Args:
+        frame: Any DataFrame.
+        mode: What EXPLAIN takes: ``"EXTENDED"``, ``"COST"``, …; empty for the physical plan.
+    """
+    asked = kept_in_cache(frame)
+    return str(frame.sparkSession.sql(f"EXPLAIN {mode} SELECT * FROM {{q}}", q=asked).collect()[0][0])
+
+
+Mode = Literal["simple", "extended", "cost"]
+
+
+def planned(frame: DataFrame, mode: Mode) -> str:
+    """Return Spark's plan in one of the forms that a user asks for.
+
+    Raises:
+        OptionError: The mode is none of these.
+    """
+    if mode not in get_args(Mode):
+        raise OptionError(f"mode of explain is {mode!r}: {near(str(mode), get_args(Mode))}")
+    if frame.isStreaming:
+        return "none before the stream starts"
+    return explained(frame, "" if mode == "simple" else mode.upper())
+
+
+def kept_in_cache(frame: DataFrame) -> DataFrame:
+    """Return the same rows as a DataFrame of which a view can be made and dropped.
+
+    On classic Spark, dropping a view of a DataFrame takes its rows out of Spark's cache; a filter that is
+    always true makes it another one, which reads the cache.
+    """
+    if is_connect(frame.sparkSession):
+        return frame
+    level = frame.storageLevel
+    return frame.where(sf.lit(True)) if level.useMemory or level.useDisk else frame
