@@ -9,12 +9,11 @@ Spark's Python workers starts without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from millrace.applied import watch
 from millrace.errors import MillraceError
 from millrace.options import Options
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from millrace.api.joining import Condition, Side
+    from millrace.api.predicates import filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
     from millrace.api.session import Session
     from millrace.limits import LookupProgress
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from millrace.lookups.http import http
     from millrace.lookups.source import Source
     from millrace.lookups.table import LookupTable
-    from millrace.predicates.spec import Kind
     from millrace.run_report import RunReport
     from millrace.spark.plans import Mode
-
-watch()  # before anybody applies a function to columns
 
 __version__ = "0.1.0"
 __all__ = [
@@ -63,6 +60,7 @@ __all__ = [
 
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 _LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
+_LATER |= dict.fromkeys(("filter", "predicate", "where"), "millrace.api.predicates")
 _LATER["Session"] = "millrace.api.session"
 
 
@@ -71,109 +69,6 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def where(
-    df: DataFrame,
-    *predicates: object,
-    policy: str | None = None,
-    options: Options | dict[str, Any] | None = None,
-) -> DataFrame:
-    """Return the rows of a DataFrame that pass every predicate, cheapest way found while it runs.
-
-    The rows are those of Spark's ``where`` with the conditions joined by AND, in their order within
-    a partition. The order in which predicates are called is found and changed during the run; the
-    order as written is where it begins.
-
-    >>> millrace.where(df, is_spam("text"), in_stock("id", "day"), "price > 3")  # doctest: +SKIP
-
-    Args:
-        df: Any DataFrame, streaming ones too.
-        predicates: Each a function made by :func:`predicate` or by PySpark's ``udf``, ``pandas_udf``
-            or ``arrow_udf`` that is applied to columns (or a tuple of the function and its columns),
-            or a condition that Spark evaluates: a Column or SQL text. Functions in a larger
-            expression, such as ``a("x") | b("x")``, stay with Spark.
-        policy: Routing policy; overrides that of the options.
-        options: Settings of the run.
-
-    Raises:
-        MillraceError: A predicate, column, option or policy cannot be used.
-    """
-    from millrace.spark.filter import where as run
-
-    return run(df, *predicates, policy=policy, options=options)
-
-
-def filter(  # noqa: A001  # named as PySpark's
-    *predicates: object,
-    policy: str | None = None,
-    options: Options | dict[str, Any] | None = None,
-) -> Callable[[DataFrame], DataFrame]:
-    """Return :func:`where` as a step of a chain.
-
-    >>> mails.transform(millrace.filter(is_spam("text"), in_stock("id"))).count()  # doctest: +SKIP
-
-    Args:
-        predicates: As for :func:`where`.
-        policy: As for :func:`where`.
-        options: As for :func:`where`.
-    """
-    return lambda df: where(df, *predicates, policy=policy, options=options)
-
-
-def predicate(
-    function: Callable[..., Any] | None = None,
-    *,
-    kind: Kind = "row",
-    name: str | None = None,
-    deterministic: bool = True,
-    on_error: Literal["fail", "null"] = "fail",
-    batch: int | None = None,
-    retries: int = 0,
-    timeout: float | None = None,
-    max_in_flight: int | None = None,
-    per_second: float | None = None,
-    dedupe: bool = False,
-) -> Any:
-    """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
-
-    >>> @millrace.predicate(kind="async", max_in_flight=16, timeout=5.0)  # doctest: +SKIP
-    ... async def is_spam(text): ...
-
-    Args:
-        function: Returns truth: True, False or None.
-        kind: ``"row"``: called with one value per argument; ``"pandas"``: with a Series per argument,
-            returns a Series; ``"arrow"``: the same with Arrow arrays; ``"async"``: a coroutine
-            function called with one value per argument, or with lists where ``batch`` is given.
-        name: What plans, reports and errors call it, and its name in SQL; the function's own by default.
-        deterministic: False where it may differ between two calls; it then keeps its place.
-        on_error: What becomes of a row for which it raises and which nothing else rejects:
-            ``"fail"`` fails the query, ``"null"`` drops the row.
-        batch: Rows per call, at most.
-        retries: How often a call that raised is repeated, with growing random waits.
-        timeout: Seconds for a call, ``async`` only.
-        max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
-        per_second: Calls a second in the whole job; ``async`` only.
-        dedupe: Ask once per job for equal arguments; ``async`` only.
-
-    Raises:
-        MillraceError: A setting is out of range or does not go with the kind or the function.
-    """
-    from millrace.spark.predicates import predicate as make
-
-    return make(
-        function,
-        kind=kind,
-        name=name,
-        deterministic=deterministic,
-        on_error=on_error,
-        batch=batch,
-        retries=retries,
-        timeout=timeout,
-        max_in_flight=max_in_flight,
-        per_second=per_second,
-        dedupe=dedupe,
-    )
 
 
 def explain(df: DataFrame, mode: Mode = "simple") -> str:

@@ -1,24 +1,24 @@
 """Which predicate a Column of PySpark is the call of.
 
-A Column does not tell which Python function is behind it, so ``where(df, is_spam("text"))`` could not
-see what ``is_spam`` made by ``udf`` is. So calls of PySpark's function objects are noted: as
-soon as PySpark's module for them is loaded, their ``__call__`` also puts a note on the Column it returns.
-Nothing else about them changes. This module loads nothing of PySpark itself.
+A Column does not tell which Python function is behind it, and no public call of PySpark's does; so
+``where(df, is_spam("text"))`` could not see what ``is_spam`` made by ``udf`` is. So calls of PySpark's
+function objects are noted, from the first use of Millrace's functions on: their ``__call__`` also puts a note
+on the Column it returns. Nothing else about them changes. A predicate that is given as ``(is_spam, "text")``
+needs no note.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-_MODULES = ("pyspark.sql.udf", "pyspark.sql.connect.udf")
+_CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
 _CLASS = "UserDefinedFunction"
 _NOTE = "_millrace_call"
 
@@ -45,17 +45,15 @@ def noted(column: object) -> Noted | None:
 
 
 def watch() -> None:
-    """Note calls from now on, also of modules that are not loaded yet."""
-    for name in _MODULES:
-        if name in sys.modules:
-            _wrap(sys.modules[name])
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Note calls from now on; those on Spark Connect once a session there is about."""
+    _wrap(import_module(_CLASSIC))
+    if _CONNECT in sys.modules or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        _wrap(import_module(_CONNECT))
 
 
 def _wrap(module: ModuleType) -> None:
-    kind = getattr(module, _CLASS, None)
-    if kind is None or hasattr(kind.__call__, _NOTE):
+    kind = getattr(module, _CLASS)
+    if hasattr(kind.__call__, _NOTE):
         return
     call: Callable[..., Any] = kind.__call__
 
@@ -67,34 +65,3 @@ def _wrap(module: ModuleType) -> None:
 
     setattr(noting, _NOTE, True)
     kind.__call__ = noting
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Lets PySpark's modules load as ever, and wraps their class then."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _MODULES:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _wrap(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)

@@ -50,6 +50,10 @@ class SetupError(MillraceError, RuntimeError):
     """The machine lacks something that Millrace needs, such as Java."""
 
 
+class MillraceWarning(UserWarning):
+    """Something works, but not as the caller may expect."""
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Return a hint that lists near matches of ``name``, or everything there is when none is near."""
     names = sorted(set(known))

@@ -148,7 +148,7 @@ def test_a_scan_without_a_column_is_refused(spark, given):
 
 
 def test_progress_belongs_to_a_query(spark, given):
-    """Progress and failures are told of the DataFrame that was returned, and of one derived from it; of no other."""
+    """Progress and failures are told of the DataFrame that was returned, or of one derived from it."""
     import millrace
 
     frame = millrace.sql("select price from prices where sku = 'a'", spark, given)

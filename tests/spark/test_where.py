@@ -332,7 +332,7 @@ def test_what_is_no_dataframe_or_not_ours_is_refused(spark):
         millrace.where([1, 2], "x > 3")
     with pytest.raises(OptionError, match="lottery"):
         millrace.where(spark.range(3), "id > 1", policy="lotery")
-    with pytest.raises(InputError, match="the very one"):
+    with pytest.raises(InputError, match="nothing is known of this DataFrame"):
         millrace.report(spark.range(3))
     frame = millrace.where(spark.range(3), millrace.predicate(lambda x: True)("id"))
     with pytest.raises(ExecutionError, match="no figures yet"):

@@ -77,6 +77,23 @@ class Joining:
     tables: dict[str, Any]
     above: tuple[Column, ...]
 
+    def kept(self, result: DataFrame) -> DataFrame:
+        """Return the rows of the join's result that pass the conditions for it.
+
+        Raises:
+            QueryError: A condition is not about the result's columns.
+        """
+        try:
+            for column in self.above:
+                result = result.where(column)
+        except PySparkException as error:
+            raise QueryError(
+                f"a condition over several relations cannot be evaluated on the join's result, whose columns "
+                f"are {', '.join(result.columns)}: expected columns by name, such as col({result.columns[0]!r}), "
+                "where they are taken from a DataFrame"
+            ) from error
+        return result
+
 
 def joining(
     spark: SparkSession,

@@ -84,8 +84,7 @@ class Session:
 
         Tables, predicates and options are used beside those of the session, and before them.
         """
-        made = self.query(query, args, tables=tables, predicates=predicates, options=options)
-        return remember(made.df, made, made.runs)
+        return self.query(query, args, tables=tables, predicates=predicates, options=options).df
 
     def query(
         self,
@@ -101,7 +100,9 @@ class Session:
         settings = self._options.updated(options)
         merged = _merged(self._tables, tables or {})
         named = self._predicates | by_name(predicates)
-        return prepare(query, self._spark, merged, settings, named, args)
+        made = prepare(query, self._spark, merged, settings, named, args)
+        remember(made.df, made, made.runs)
+        return made
 
     def where(
         self,
@@ -132,9 +133,7 @@ class Session:
         query = Session(spark, self._tables, None, self._options).query(
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
-        frame = query.df
-        for column in made.above:
-            frame = frame.where(column)
+        frame = made.kept(query.df)
         return remember(frame, query, query.runs)
 
     def lookup(self, name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
@@ -171,7 +170,7 @@ def prepare(
     """Return a query, ready to run."""
     statement = parse(query, predicates)
     Calls(statement, predicates)  # wrong calls are told before a session is made
-    frames = Frames(session_of(spark, tables), _parameters(statement, args))
+    frames = Frames(_alive(session_of(spark, tables)), _parameters(statement, args))
     functions = Functions(frames.spark, options, predicates)
     try:
         settings = Settings.of(frames.spark, options)
@@ -214,6 +213,22 @@ def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
         )
     session: SparkSession = spark
     return session
+
+
+def _alive(spark: SparkSession) -> SparkSession:
+    """Refuse a session that has stopped, whose every call would raise something else.
+
+    Raises:
+        InputError: It has.
+    """
+    try:
+        spark.conf.get("spark.sql.session.timeZone")
+    except Exception as error:
+        raise InputError(
+            f"the Spark session does not answer ({type(error).__name__}): if it was stopped, make a new one "
+            "with SparkSession.builder.getOrCreate()"
+        ) from error
+    return spark
 
 
 def _new_session() -> SparkSession:

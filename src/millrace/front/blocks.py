@@ -9,7 +9,7 @@ from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.components import split
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
-from millrace.front.ctes import Leave
+from millrace.front.ctes import Leave, in_recursion
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import Constants, bind, constants_of, is_asked, lookup_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
@@ -44,6 +44,8 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
         if scope.why and scope.select.args.get("joins"):
             raise Leave(scope.why)
         return None
+    if scope.select.args.get("joins") and in_recursion(scope.select):
+        raise Leave("a common table expression that reads itself runs it again and again")
     clause = _members(planning, scope)
     if clause is None:
         return None

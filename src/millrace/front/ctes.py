@@ -55,6 +55,16 @@ def tables_in(node: exp.Expr) -> Iterator[exp.Table]:
             yield part
 
 
+def in_recursion(node: exp.Expr) -> bool:
+    """Tell whether a query stands in a common table expression that reads itself, and so runs many times."""
+    cte = node.find_ancestor(exp.CTE)
+    while cte is not None:
+        if any(cte_of(table) is cte for table in tables_in(cte)):
+            return True
+        cte = cte.find_ancestor(exp.CTE)
+    return False
+
+
 def definitions(node: exp.Expr) -> list[exp.CTE]:
     """Return every common table expression outside a piece of the query that it reads, directly or not."""
     needed: dict[int, exp.CTE] = {}

@@ -18,6 +18,7 @@ next one the table is replaced, in that place, by its rows for the keys that the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.errors import InputError, MillraceError
+from millrace.errors import InputError, MillraceError, MillraceWarning
 from millrace.front.blocks import take_blocks
 from millrace.front.build import Built, Filter, Prepared, build
 from millrace.front.ctes import Leave, cte_of, tables_in
@@ -291,6 +292,11 @@ class Pipeline:
                 Segment("\n)", len(statement.text), copied=False),
             ]
         frame = _analysed(self._frames, segments, statement.text)
+        if statement.functions:
+            called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
+            warnings.warn(
+                f"Spark calls {called} for every row: {statement.why}", MillraceWarning, stacklevel=6
+            )
         filters = self._called(statement)
         return Prepared(_named(frame), (), [statement.why], statement.text, filters, self._settings.options)
 

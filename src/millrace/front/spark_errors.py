@@ -14,7 +14,8 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from millrace.front.functions import restored
 from millrace.front.template import Segment
 
-_PLACE = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
+_PLACE = re.compile(r"line (\d+),? pos (\d+)")
+_PICTURE = re.compile(r"\n+== SQL")
 _NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
 
 
@@ -34,19 +35,19 @@ def as_written(error: PySparkException, sent: Sequence[tuple[Segment, int]], tex
     bound = any(not segment.copied for segment, _ in sent)
     if kind is None or not bound:
         return error
-    message = str(error)
-    first = restored(message.split("\n", 1)[0])
-    place = _PLACE.search(first) or _PLACE.search(message)
+    message = restored(str(error).strip())
+    place = _PLACE.search(message)
     condition = error.getCondition()
-    prefix = f"[{condition}] "
-    if condition is not None and first.startswith(prefix):
-        first = first.removeprefix(prefix)
-    first = _NAME.sub("…", first)
+    # Behind the place comes Spark's plan, or its own picture of the text.
+    told = _PICTURE.split(message, maxsplit=1)[0]
+    if place is not None and place.end() < len(told):
+        told = told[: place.end()] + told[place.end() :].split("\n", 1)[0].rstrip(";")
+    told = _NAME.sub("…", told.removeprefix(f"[{condition}] "))
     if place is not None and (origin := _origin(int(place[1]), int(place[2]), sent, text)) is not None:
         line, column = _line_of(text, origin)
-        first = _PLACE.sub(f"line {line} pos {column}", first)
-        first += "\n== SQL ==\n" + _marked(text, line, column)
-    made = kind(message=first, errorClass=condition, messageParameters=error.getMessageParameters() or {})
+        told = _PLACE.sub(f"line {line} pos {column}", told)
+        told += "\n== SQL ==\n" + _marked(text, line, column)
+    made = kind(message=told, errorClass=condition, messageParameters=error.getMessageParameters() or {})
     made.__cause__ = None
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,16 +11,18 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
-from millrace.applied import noted
-from millrace.errors import InputError, PredicateError, near
+from millrace.applied import noted, watch
+from millrace.errors import InputError, MillraceWarning, PredicateError, near
 from millrace.options import Options
 from millrace.run_report import RunReport
 from millrace.spark.handles import remember
-from millrace.spark.plans import Mode, planned
+from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
 from millrace.spark.where import Mask, Slot, mask
 
 _MASK = "__millrace_mask"
+
+watch()  # before anybody applies a function to columns
 
 
 def where(
@@ -30,6 +34,7 @@ def where(
     """Return the rows that pass all predicates; see :func:`millrace.where`."""
     if not hasattr(df, "sparkSession"):
         raise InputError(f"where filters a DataFrame of Spark, got a {type(df).__name__}")
+    watch()  # a session on Spark Connect may have come since
     settings = Options.of(options)
     if policy is not None:
         settings = replace(settings, policy=policy)
@@ -94,6 +99,8 @@ class Filter:
         pinned = next((i for i, c in enumerate(self.conditions) if _is_pinned(c)), len(self.conditions))
         native = [(i, c) for i, c in enumerate(self.conditions) if not isinstance(c, Applied)]
         filtered = self.df
+        for _, condition in native:
+            _warn_of_unseen(self.df, condition)
         for _, condition in (each for each in native if each[0] < pinned):
             filtered = self._analysed(filtered, condition)
         made: Mask | None = None
@@ -175,6 +182,21 @@ class Filtered:
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
         return RunReport({} if self.mask is None else {"filter": self.mask.reports.figures(executed)})
+
+
+def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:
+    """Warn of a function of Python that was applied to columns before that could be noted."""
+    if not isinstance(condition, Column) or df.isStreaming:
+        return
+    if not re.fullmatch(r"Column<'[^\s(]+\(.*\)'>", str(condition)):
+        return
+    if "EvalPython" in explained(df.where(condition)):
+        warnings.warn(
+            f"{condition} is called by Spark for every row: it was made before Millrace was first used, so "
+            'that its function is not known; make it again, or give it as (function, "column", …)',
+            MillraceWarning,
+            stacklevel=5,
+        )
 
 
 def _is_pinned(condition: Condition) -> bool:

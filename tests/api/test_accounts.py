@@ -1,0 +1,107 @@
+"""What is told of a DataFrame, and of one derived from it; and errors in the words of the query as written."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException, ParseException
+
+import millrace
+from millrace.errors import InputError, MillraceWarning, OptionError
+
+TEXT = "select a.id, b.v from a, b where a.id = b.id"
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts"),
+    [
+        ("simple", ["== Physical Plan =="]),
+        ("extended", ["== Analyzed Logical Plan ==", "== Physical Plan =="]),
+        ("cost", ["sizeInBytes"]),
+    ],
+)
+def test_modes_of_an_explanation(spark, files, views, mode, parts):
+    """Spark's plan comes in the form asked for, behind Millrace's own."""
+    query = millrace.query(TEXT, spark, files)
+    kept = millrace.where(views["a"], "id > 1")
+    for shown in (
+        query.explain(mode),
+        millrace.explain(query.df.limit(3), mode),
+        millrace.explain(kept, mode),
+    ):
+        assert all(part in shown for part in parts)
+    assert "block b0" in query.explain(mode)
+    with pytest.raises(OptionError, match="mode of explain is 'verbose'"):
+        query.explain("verbose")
+
+
+def test_the_report_of_what_is_derived(spark, files):
+    """Figures belong to the run, whichever DataFrame it was an action of."""
+    counted = millrace.sql(TEXT, spark, files).groupBy("id").count()
+    rows = sum(row["count"] for row in counted.collect())
+    assert millrace.report(counted).totals.output_tuples == rows
+    both = millrace.sql(TEXT, spark, files).union(millrace.sql(TEXT, spark, files))
+    with pytest.raises(InputError, match="derived from 2"):
+        millrace.report(both)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("select a.id, nothing from a, b where a.id = b.id", 13),
+        ("select\n  a.id\nfrom a join b on a.id = b.id\nwhere b.nothing > 1", (4, 6)),
+        ("select nosuch(a.id) from a join b on a.id = b.id", 7),
+        ("select a.id from a join b on a.id = b.id join nowhere n on n.id = a.id", 46),
+    ],
+)
+def test_errors_tell_the_place_in_the_users_text(spark, files, text, place):
+    """Tables stand under names of ours in what Spark sees; its errors do not show them."""
+    with pytest.raises(AnalysisException) as found:
+        millrace.query(text, spark, files)
+    line, column = place if isinstance(place, tuple) else (1, place)
+    message = str(found.value)
+    assert f"line {line} pos {column}" in message
+    shown = message.split("== SQL ==\n")[1].split("\n")
+    assert shown[:line] == text.split("\n")[:line] and shown[line] == "-" * column + "^^^"
+    assert "__millrace" not in message
+
+
+def test_syntax_errors_tell_the_place_too(spark, files):
+    """Spark's parser has the last word about syntax, in the user's text."""
+    with pytest.raises(ParseException) as found:
+        millrace.query("select a.id fro a join b on a.id = b.id", spark, files)
+    assert "__millrace" not in str(found.value) and found.value.getCondition() == "PARSE_SYNTAX_ERROR"
+
+
+NAMES = (
+    "keep",
+    "match",
+    "left",
+    "filter",
+    "first",
+    "any",
+    "is_ok",
+    "exists",
+    "map",
+    "struct",
+    "date",
+    "array",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predicates_of_any_name(spark, views, name):
+    """A function is renamed before the query is parsed, so that no name means anything else."""
+    made = millrace.predicate(lambda x: x == 2, name=name)
+    found = millrace.query(f"select id from a where {name}(id) and k > 5", spark, views, predicates=[made])
+    assert [one.calls for one in found.filters] == [(f"{name}(id)",)]
+    assert found.df.collect() == spark.sql("select id from a where id = 2 and k > 5").collect()
+    items = millrace.sql(f"select {name}(id), * from a", spark, views, predicates=[made])
+    assert items.columns[0] == f"{name}(id)"
+
+
+def test_a_query_that_is_not_read_warns_of_its_predicates(spark, views):
+    """Spark calls them for every row then, which would go unnoticed."""
+    made = millrace.predicate(lambda x: x == 2, name="keep")
+    with pytest.warns(MillraceWarning, match=r"Spark calls keep for every row: pipe syntax"):
+        found = millrace.sql("from a |> where keep(id) |> select id", spark, views, predicates=[made])
+    assert found.count() == 2

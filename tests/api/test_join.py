@@ -1,0 +1,115 @@
+"""``join`` as PySpark users write it gives what PySpark's own joins give."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as sf
+from pyspark.sql.functions import udf
+
+import millrace
+from millrace.errors import QueryError
+from tests.front.compare import bag
+
+
+@pytest.fixture(scope="module")
+def shop(spark):
+    """Orders, customers and nations, as DataFrames."""
+    orders = spark.sql(
+        "select * from values (1, 10, 'x'), (2, 20, 'Y'), (3, 10, null), (4, null, 'x') "
+        "as t(o_key, o_custkey, tag)"
+    )
+    customer = spark.sql(
+        "select * from values (10, 1, 'x', 5.0), (20, 2, 'y', -1.0) as t(c_custkey, nk, tag, bal)"
+    )
+    nation = spark.sql("select * from values (1, 'FR'), (2, 'DE') as t(nk, name)")
+    return orders, customer, nation
+
+
+def test_pairs_of_columns(spark, shop):
+    """Each pair joins the relations that have its columns; all columns of all of them are in the result."""
+    orders, customer, nation = shop
+    found = millrace.join(orders, customer, nation, on=[("o_custkey", "c_custkey"), ("t2.nk", "t3.nk")])
+    expected = orders.join(customer, orders.o_custkey == customer.c_custkey).join(
+        nation, customer.nk == nation.nk
+    )
+    assert found.columns == expected.columns and bag(found) == bag(expected)
+    assert "block b0" in millrace.explain(found)
+
+
+def test_shared_names_and_conditions(spark, shop):
+    """A shared name is in the result once; Columns over one relation filter it before the join."""
+    orders, customer, nation = shop
+    found = millrace.join(
+        customer, nation, on="nk", where=[customer.bal > 0, nation.name.like("F%"), "name <> 'XX'"]
+    )
+    expected = customer.join(nation, on="nk").where((customer.bal > 0) & nation.name.like("F%"))
+    assert found.columns == expected.columns and bag(found) == bag(expected)
+    several = millrace.join(customer, nation, on=["nk"], where=sf.length("name") + sf.col("c_custkey") > 12)
+    assert bag(several) == bag(customer.join(nation, on="nk").where("length(name) + c_custkey > 12"))
+    with pytest.raises(QueryError, match=r"expected columns by name, such as col\('nk'\)"):
+        millrace.join(customer, nation, on="nk", where=sf.length("name") + customer.c_custkey > 12)
+
+
+def test_pairs_of_expressions(spark, shop):
+    """A Column of any expression over one relation is a key; it is not in the result."""
+    orders, customer, _ = shop
+    found = millrace.join(orders, customer, on=[(sf.upper(orders.tag), sf.upper(customer.tag))])
+    expected = orders.join(customer, sf.upper(orders.tag) == sf.upper(customer.tag))
+    assert found.columns == expected.columns and bag(found) == bag(expected)
+    assert "block b0" in millrace.explain(found)
+
+
+@pytest.mark.parametrize("how", ["left", "right", "full", "outer", "left_outer", "leftsemi", "anti", "cross"])
+def test_other_joins_are_sparks(spark, shop, how):
+    """All kinds by PySpark's names."""
+    orders, customer, _ = shop
+    on = [("o_custkey", "c_custkey")] if how != "cross" else ()
+    found = millrace.join(orders, customer, on=on, how=how)
+    expected = orders.join(customer, orders.o_custkey == customer.c_custkey if on else None, how=how)
+    assert found.columns == expected.columns and bag(found) == bag(expected)
+
+
+def test_names_paths_and_predicates(spark, shop, tmp_path):
+    """Tables by name, Parquet by path, and functions of Python among the conditions."""
+    orders, customer, _ = shop
+    orders.createOrReplaceTempView("some_orders")
+    customer.write.parquet(str(tmp_path / "customer.parquet"))
+    rich = udf(lambda x: x > 0, "boolean")
+    found = millrace.join(
+        "some_orders",
+        tmp_path / "customer.parquet",
+        on=[("o_custkey", "c_custkey")],
+        where=rich("bal"),
+        spark=spark,
+    )
+    assert sorted(row.o_key for row in found.collect()) == [1, 3]
+    assert "block b0" in millrace.explain(found)
+    spark.catalog.dropTempView("some_orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"on": [("o_custkey", "nope")]}, "no relation has a column 'nope'"),
+        ({"on": [("tag", "tag")]}, r"may join t1 and t2; or t2 and t1: write which"),
+        ({"on": [("o_key", "tag"), 3]}, "on has 3"),
+        ({"on": [("o_key", "o_custkey")]}, "joins no two of the relations"),
+        ({}, 'nothing joins the 2 relations: expected on=.*how="cross"'),
+        ({"on": "tag", "how": "sideways"}, "how is 'sideways'"),
+        ({"on": "tag", "where": 3}, "where is given as int"),
+    ],
+)
+def test_what_is_unclear_is_refused(shop, given, problem):
+    """With what there is, and what to write."""
+    with pytest.raises(QueryError, match=problem):
+        millrace.join(shop[0], shop[1], **given)
+    with pytest.raises(QueryError, match="given a int"):
+        millrace.join(shop[0], 3, on="tag")
+
+
+def test_filters_in_a_chain(spark):
+    """``filter`` is ``where`` for ``DataFrame.transform``."""
+    even, small = udf(lambda x: x % 2 == 0, "boolean"), udf(lambda x: x < 6, "boolean")
+    found = spark.range(20).transform(millrace.filter(even("id"), small("id"), policy="rank")).select("id")
+    assert bag(found) == {"(0,)": 1, "(2,)": 1, "(4,)": 1}
+    assert millrace.report(found).totals.output_tuples == 3

@@ -1,0 +1,187 @@
+"""A session holds what calls would repeat; two side by side, and two threads, do not see each other's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql.functions import udf
+
+import millrace
+from millrace.errors import InputError, OptionError, PredicateError
+from tests.front.compare import bag, taken
+
+TEXT = "select a.id, b.v from a join b on a.id = b.id where a.k > :low"
+
+
+def test_a_session_holds_tables_predicates_and_options(spark, files, views):
+    """Queries, filters and joins use them; what a call gives comes first."""
+    above = udf(lambda x: x is not None and x > 1, "boolean")
+    shop = millrace.Session(spark, {"A": files["a"]}, {"above": above}, {"cells": 1})
+    found = shop.query("select a.id from a join b on a.id = b.id and above(a.id)", tables={"b": views["b"]})
+    assert taken(found) == "a b" and found.options.cells == 1
+    assert bag(found.df) == bag(spark.sql("select a.id from a join b on a.id = b.id and a.id > 1"))
+    one = shop.sql("select count(*) from a", tables={"a": spark.range(7)}, options={"cells": 3})
+    assert one.collect()[0][0] == 7
+    assert bag(shop.where(views["a"], above("id"), "k > 5")) == bag(
+        spark.sql("select * from a where id > 1 and k > 5")
+    )
+    joined = shop.join("a", views["b"], on=[("a.id", "t2.id")], select=["v"])
+    assert bag(joined) == bag(spark.sql("select v from a join b on a.id = b.id"))
+
+
+def test_lookup_tables_of_a_session(spark, views):
+    """Declared once, they are among the session's tables."""
+    shop = millrace.Session(spark, {"o": views["a"]})
+
+    def find(key):
+        return [{"key": key, "name": f"n{key}"}]
+
+    table = shop.lookup("names", "key int, name string", ["key"], millrace.function(find))
+    rows = shop.sql("select o.id, n.name from o join names n on o.id = n.key")
+    assert bag(rows) == bag(spark.sql("select id, concat('n', id) from a where id is not null"))
+    assert table.name == "names"
+
+
+@pytest.mark.parametrize("args", [{"low": 15, "unused": 1}, {"low": 15.5}])
+def test_parameters_with_names(spark, views, files, args):
+    """They are constants like others, wherever they stand, with the types that Spark gives them."""
+    found = millrace.query(TEXT, spark, files, args=args)
+    assert taken(found) == "a b"
+    assert bag(found.df) == bag(spark.sql(TEXT, args))
+    text = "select a.id + :low as n, b.k from a, b where a.k = b.k and (b.s = 'y' or b.k > :low)"
+    assert bag(millrace.sql(text, spark, files, args=args)) == bag(spark.sql(text, args))
+
+
+def test_parameters_without_names(spark, views, files):
+    """They keep their values though conditions move."""
+    text = "select ?, a.id from a join b on a.k = b.k and b.s <> ? where a.k < ? and a.id + b.id > ?"
+    args = ["shown", "x", 30, 2]
+    found = millrace.query(text, spark, files, args=args)
+    assert taken(found) == "a b"
+    assert bag(found.df) == bag(spark.sql(text, args))
+    assert bag(millrace.sql("from a |> where id > ?", spark, files, args=[1])) == bag(
+        spark.sql("select * from a where id > 1")
+    )
+
+
+def test_threads_have_their_own(spark):
+    """Eight threads with functions, tables and options of their own, by the same names, get their own answers."""
+
+    def work(number):
+        keep = udf(lambda x: x % 8 == number, "boolean")
+        rows = spark.range(0, 64 + number).withColumnRenamed("id", "k")
+        given = {"t": rows, "u": spark.range(0, 64).withColumnRenamed("id", "k")}
+        texts = [
+            "select count(*) from t where keep(k) or k < 0",
+            "select count(*) from t join u on t.k = u.k and keep(t.k)",
+            "select sum(case when keep(k) then 1 else 0 end) from t",
+        ]
+        options = {"cells": 1 + number % 2}
+        return [millrace.sql(text, spark, given, options, {"keep": keep}).collect()[0][0] for text in texts]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(work, range(8)))
+    assert found == [[len(range(n, 64 + n, 8)), 8, len(range(n, 64 + n, 8))] for n in range(8)]
+
+
+def test_the_session_is_that_of_a_dataframe(spark):
+    """Without one given, a DataFrame among the tables tells it; temporary views of another are not seen."""
+    other = spark.newSession()
+    other.range(3).createOrReplaceTempView("only_there")
+    given = {"t": other.range(2, 9)}
+    text = "select t.id from t join only_there o on t.id = o.id"
+    assert bag(millrace.sql(text, tables=given)) == {"(2,)": 1}
+
+
+def test_a_cache_survives(spark):
+    """A DataFrame that the user has cached stays cached, as an input and as a base of one."""
+    cached = spark.range(20).withColumnRenamed("id", "k").cache()
+    cached.count()
+    for _ in range(2):
+        assert (
+            millrace.sql("select c.k from c, d where c.k = d.k", spark, {"c": cached, "d": cached}).count()
+            == 20
+        )
+        assert millrace.where(cached, udf(lambda x: x > 3, "boolean")("k")).count() == 16
+    assert cached.storageLevel.useMemory
+    cached.unpersist()
+
+
+def test_a_stream_in_a_join_is_refused(spark, tmp_path, views):
+    """One micro-batch of it would be joined; a filter of a stream goes on working."""
+    views["b"].write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(views["b"].schema).parquet(str(tmp_path / "in"))
+    for text in (
+        "select a.id from a join s on a.id = s.id",
+        "select a.id from a join (select * from s where k > 1) s on a.id = s.id",
+        "with q as (select id from s) select a.id from a, q where a.id = q.id",
+    ):
+        with pytest.raises(InputError, match="is a stream, and joins of streams are not supported"):
+            millrace.query(text, spark, {"a": views["a"], "s": stream})
+    assert millrace.sql("select * from s where k > 1", spark, {"s": stream}).isStreaming
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "problem"),
+    [
+        (lambda s: millrace.query("select 1", {"a": "x"}), InputError, "spark is given as dict.*go by name"),
+        (
+            lambda s: millrace.query("select 1", s, ["a"]),
+            InputError,
+            "tables are given as list.*expected names",
+        ),
+        (lambda s: millrace.query("select 1", s, {1: "a"}), InputError, "a table is named 1"),
+        (lambda s: millrace.query("select 1", s, {"a": "x", "A": "y"}), InputError, "two tables are named"),
+        (
+            lambda s: millrace.query("select 1", s, options=["cells"]),
+            OptionError,
+            "options are given as list",
+        ),
+        (
+            lambda s: millrace.query("select 1", s, options={"online": "perhaps"}),
+            OptionError,
+            "True or False",
+        ),
+        (lambda s: millrace.query("select 1", s, options={"seed": "x"}), OptionError, "seed is 'x'"),
+        (lambda s: millrace.query(7, s), millrace.MillraceError, "given as int: expected its text"),
+        (lambda s: millrace.query("select ?", s, args=7), millrace.MillraceError, "args are given as int"),
+        (lambda s: millrace.query("select ?, ?", s, args=[1]), millrace.MillraceError, "has 2 parameters"),
+        (
+            lambda s: millrace.query("select * from c", s, {"c": "x/y.csv"}),
+            InputError,
+            r"spark\.read\.csv\('x/y",
+        ),
+        (
+            lambda s: millrace.query("select * from c", s, {"c": "~/no/such.parquet"}),
+            InputError,
+            "there is no /",
+        ),
+        (lambda s: millrace.Session(s, predicates={"p": len}), PredicateError, "no predicate"),
+        (lambda s: millrace.sql("select 1", s).foo, AttributeError, "foo"),
+    ],
+)
+def test_wrong_arguments_are_named(spark, call, kind, problem):
+    """Each says what was given and what was expected."""
+    with pytest.raises(kind, match=problem):
+        call(spark)
+
+
+def test_a_session_that_does_not_answer(spark):
+    """What Spark's client raises then is not passed on."""
+
+    class Stopped:
+        sql = None
+
+        @property
+        def conf(self):
+            raise ConnectionError("gone")
+
+    class Conf:
+        def get(self, *_):
+            raise ConnectionError("gone")
+
+    stopped = Stopped()
+    type(stopped).conf = Conf()
+    with pytest.raises(InputError, match=r"does not answer \(ConnectionError\).*getOrCreate"):
+        millrace.query("select 1", stopped)
