@@ -1,4 +1,4 @@
-"""What is told of a DataFrame, and of one derived from it; and errors in the words of the query as written."""
+"""What is told of a DataFrame, and of one derived from it; and errors in the words of the query."""
 
 from __future__ import annotations
 

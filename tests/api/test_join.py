@@ -38,7 +38,7 @@ def test_pairs_of_columns(spark, shop):
 
 def test_shared_names_and_conditions(spark, shop):
     """A shared name is in the result once; Columns over one relation filter it before the join."""
-    orders, customer, nation = shop
+    _, customer, nation = shop
     found = millrace.join(
         customer, nation, on="nk", where=[customer.bal > 0, nation.name.like("F%"), "name <> 'XX'"]
     )

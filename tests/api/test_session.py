@@ -66,7 +66,7 @@ def test_parameters_without_names(spark, views, files):
 
 
 def test_threads_have_their_own(spark):
-    """Eight threads with functions, tables and options of their own, by the same names, get their own answers."""
+    """Eight threads with functions, tables and options by the same names get their own answers."""
 
     def work(number):
         keep = udf(lambda x: x % 8 == number, "boolean")

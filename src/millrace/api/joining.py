@@ -88,9 +88,9 @@ class Joining:
                 result = result.where(column)
         except PySparkException as error:
             raise QueryError(
-                f"a condition over several relations cannot be evaluated on the join's result, whose columns "
-                f"are {', '.join(result.columns)}: expected columns by name, such as col({result.columns[0]!r}), "
-                "where they are taken from a DataFrame"
+                "a condition over several relations cannot be evaluated on the join's result, whose columns "
+                f"are {', '.join(result.columns)}: expected columns by name, such as "
+                f"col({result.columns[0]!r}), where they are taken from a DataFrame"
             ) from error
         return result
 
