@@ -52,7 +52,7 @@ def cells_of(cube: Cube, relation: int, rows: list[tuple[int, int]]) -> list[lis
         for axis in cube.axes
         if axis.type is not None and axis.column(relation) is not None
     ]
-    base = cube.base(relation, hashes, len(rows), 0)
+    base = cube.base(relation, hashes, np.arange(len(rows)))
     base = np.zeros(len(rows), np.int64) if base is None else base
     return [[int(cell) + offset for offset in cube.offsets(relation)] for cell in base]
 

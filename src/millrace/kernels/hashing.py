@@ -11,6 +11,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _FNV_BASIS = np.uint64(0xCBF29CE484222325)
+_BYTE = np.uint64(8)
 
 
 @njit(cache=True, nogil=True)
@@ -47,4 +48,28 @@ def hash_bytes(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
         for j in range(offsets[i], offsets[i + 1]):
             h = (h ^ np.uint64(data[j])) * _FNV_PRIME
         out[i] = np.int64(h)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def hash_parts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Return an ``int64`` hash of each byte string's length and of eight bytes at its front, middle and back.
+
+    However long the strings are, one takes some 20 ns. Those of up to 24 bytes are hashed whole.
+    """
+    n = len(offsets) - 1
+    out = np.empty(n, np.int64)
+    for i in range(n):
+        low, high = offsets[i], offsets[i + 1]
+        size = min(high - low, 8)
+        middle, last = low + (high - low - size) // 2, high - size
+        front = inner = back = np.uint64(0)
+        for j in range(size):
+            front = (front << _BYTE) | np.uint64(data[low + j])
+            inner = (inner << _BYTE) | np.uint64(data[middle + j])
+            back = (back << _BYTE) | np.uint64(data[last + j])
+        x = np.uint64(high - low) * _GOLDEN + front
+        x = (x ^ (x >> _S30)) * _M1 + inner
+        x = (x ^ (x >> _S27)) * _M2 + back
+        out[i] = np.int64(x ^ (x >> _S31))
     return out

@@ -23,6 +23,7 @@ from millrace.errors import ExecutionError
 from millrace.kernels import mix
 from millrace.relations.keys import Array, codes
 from millrace.sources.types import counted
+from millrace.spark.dealing import Deal, InTurn
 from millrace.spark.hypercube import Cube
 
 BLOCK_SCHEMA = pa.schema(
@@ -49,16 +50,15 @@ class BlockWriter:
 
     Args:
         cut: The relation and the cube.
-        start: Coordinate of the first tuple if the relation is spread; different tasks start at
-            different places, so that small relations spread evenly too.
+        deal: Says where the tuples go if the relation is spread.
     """
 
-    def __init__(self, cut: Cut, start: int = 0) -> None:
+    def __init__(self, cut: Cut, deal: Deal | None = None) -> None:
         self.rows = 0
         self.blocks = 0
         self.bytes = 0
         self._cut = cut
-        self._next = start
+        self._deal = (deal or InTurn()) if cut.cube.is_spread(cut.relation) else None
         self._offsets = cut.cube.offsets(cut.relation)
         self._keys = [
             (column, axis.type)
@@ -85,8 +85,8 @@ class BlockWriter:
             hashes.append(mix(code))
             if mask is not None:
                 valid = mask if valid is None else valid & mask
-        base = self._cut.cube.base(self._cut.relation, hashes, batch.num_rows, self._next)
-        self._next += batch.num_rows
+        dealt = None if self._deal is None else self._deal(batch)
+        base = self._cut.cube.base(self._cut.relation, hashes, dealt)
         if valid is not None:
             # A null key equals nothing, so its tuple is in no result.
             if base is not None:

@@ -7,8 +7,8 @@ and goes to every cell that agrees with them. The tuples of one result agree on 
 so they meet in exactly one cell.
 
 A relation may also be *spread*: it gets an axis of its own on which a tuple's coordinate is
-arbitrary (its row number). That is right too, since no other relation has a coordinate there, and
-it is the best axis when one relation is large and the others are small, or not connected with it.
+arbitrary (see :mod:`millrace.spark.dealing`). That is right too, since no other relation has a coordinate
+there, and it is the best axis when one relation is large and the others are small, or not connected with it.
 A relation with set semantics cannot be spread: equal tuples must meet.
 """
 
@@ -80,14 +80,17 @@ class Cube:
         """Return to how many cells each tuple of the relation goes."""
         return math.prod(axis.share for axis in self.axes if axis.column(relation) is None)
 
-    def base(self, relation: int, hashes: Sequence[Array], rows: int, start: int) -> Array | None:
+    def is_spread(self, relation: int) -> bool:
+        """Return whether the relation has an axis of its own."""
+        return any(axis.type is None and axis.column(relation) is not None for axis in self.axes)
+
+    def base(self, relation: int, hashes: Sequence[Array], dealt: Array | None = None) -> Array | None:
         """Return each tuple's cell with the coordinate 0 wherever the relation has none.
 
         Args:
             relation: The relation's number.
-            hashes: For each of its hashed axes in order, a mixed ``int64`` hash of each key.
-            rows: Number of tuples, ``n``.
-            start: Number of the first tuple, for a spread relation.
+            hashes: For each of its hashed axes in order, a mixed ``int64`` hash of each of the ``n`` keys.
+            dealt: If it is spread, a number from 0 for each tuple, of which the remainder is its coordinate.
 
         Returns:
             Cell numbers, shape ``(n,)``, or None when it is 0 for every tuple.
@@ -99,7 +102,8 @@ class Cube:
             if column is None:
                 continue
             if axis.type is None:
-                coordinate = (np.arange(rows, dtype=np.int64) + start) % axis.share
+                assert dealt is not None
+                coordinate = dealt % axis.share
             else:
                 # Unsigned, because the remainder of a negative number would be negative in C.
                 coordinate = (next(remaining).view(np.uint64) % np.uint64(axis.share)).astype(np.int64)

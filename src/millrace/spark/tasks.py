@@ -16,6 +16,7 @@ from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
+from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
@@ -176,7 +177,7 @@ class ScanTask:
             return
         books = _Books(f"scan {task}", self.sink)
         for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
-            yield from books.cut(alias, scan.read(task, self.batch_size), cut, task)
+            yield from books.cut(alias, scan.read(task, self.batch_size), cut, InTurn(task))
         yield from books.close()
 
 
@@ -194,7 +195,7 @@ class CutTask:
         task = _partition()
         books = _Books(f"cut {self.alias} {task}", self.sink)
         source = _normalised(batches, self.schema)
-        yield from books.cut(self.alias, source, self.cut, task)
+        yield from books.cut(self.alias, source, self.cut, ByContent(task))
         yield from books.close()
 
 
@@ -230,10 +231,10 @@ class _Books:
         self._rows = self._blocks = self._bytes = 0
 
     def cut(
-        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, task: int
+        self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, deal: Deal
     ) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
-        writer = BlockWriter(cut, task)
+        writer = BlockWriter(cut, deal)
         rows = calls = 0
         for batch in source:
             rows += batch.num_rows
