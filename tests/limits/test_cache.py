@@ -41,7 +41,7 @@ def look_up(lookup: Offer, calendar: VirtualClock, keys=KEYS, *, fail=()) -> tup
         with LookupRoom(lookup, calendar) as room:
             client = LookupClient.local(room)
             claimed = await client.claim(keys)
-            client.fail({key: Failure("HTTP 404", "gone", 1) for key in fail})
+            await client.fail({key: Failure("HTTP 404", "gone", 1) for key in fail})
             client.settle(rows_of([key for key in claimed.ask if key not in fail]))
             await client.close()
             assert room.progress().problem == ""

@@ -106,7 +106,8 @@ class Play:
             self.room.handle(owner, packing.chunk_message(rows_of(keys)))
         elif action == "fail":
             failures = [list(Failure("HTTP 503", "busy", 2, "[1]"))] * len(keys)
-            self.room.handle(owner, packing.keys_message("fail", failures, keys))
+            self.room.handle(owner, {**packing.keys_message("fail", failures, keys), "number": 0})
+            assert self.inboxes[owner].pop() == {"noted": 0}
         elif action == "give up":
             self.room.handle(owner, packing.keys_message("give_up", True, keys))
 

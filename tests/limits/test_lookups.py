@@ -79,7 +79,7 @@ def test_rows_failures_and_keys_given_up_reach_whoever_waits(clients):
         assert set((await other.claim([OTHER, KEY, THIRD])).waiting) == {KEY, OTHER, THIRD}
         one.settle(rows_of([KEY]))
         assert found(await other.told()) == {KEY: [KEY]}
-        one.fail({OTHER: BUSY})
+        await one.fail({OTHER: BUSY})
         assert await other.told() == Told(failed={OTHER: BUSY})
         one.give_up([THIRD])
         assert await other.told() == Told(ask=[THIRD])
@@ -133,7 +133,7 @@ def test_many_rows_come_in_several_messages(clients):
         await one.claim(keys)
         large = [key * 4096 for key in keys]  # 64 KiB each, 19 MB together
         one.settle(Chunk.of(keys, [1] * 300, pa.table({"key": pa.array(large, pa.binary())})))
-        one.fail({THIRD: BUSY})  # not its to fail: passed over
+        await one.fail({THIRD: BUSY})  # not its to fail: passed over
         await one.claim([KEY])
         known = await other.claim([*keys, THIRD])
         assert known.ask == [THIRD] and known.waiting == []
@@ -206,7 +206,7 @@ def test_many_failures_come_in_several_messages(clients):
         one, other = await clients(2)
         keys = [number.to_bytes(16, "big") for number in range(1000)]
         await one.claim(keys)
-        one.fail({key: Failure("E" * 9000, "m" * 9000, 1, "b" * 9000) for key in keys})
+        await one.fail({key: Failure("E" * 9000, "m" * 9000, 1, "b" * 9000) for key in keys})
         await one.claim([KEY])
         known = await other.claim(keys)
         assert set(known.failed) == set(keys)
@@ -243,7 +243,7 @@ def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator):
             one = await LookupClient.connect(coordinator.address, f"run/{execution}/1")
             await one.claim([KEY, OTHER, THIRD])
             one.count(requests=5, retried=2)
-            one.fail({OTHER: BUSY})
+            await one.fail({OTHER: BUSY})
             one.settle(rows_of([KEY]))
             async with one.turn():
                 await one.claim([KEY])
@@ -454,7 +454,7 @@ def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator
             one = await LookupClient.connect(coordinator.address, f"run/{execution}/1")
             await one.claim([KEY, OTHER])
             one.settle(rows_of([KEY]))
-            one.fail({OTHER: BUSY})
+            await one.fail({OTHER: BUSY})
             await one.claim([KEY])
             await one.close()
         latest = await LookupClient.connect(coordinator.address, "run/39/1")

@@ -62,7 +62,7 @@ def test_the_table_of_failed_keys_is_bounded(monkeypatch):
         with LookupRoom(Offer("prices")) as room:
             client = LookupClient.local(room)
             await client.claim(keys)
-            client.fail({key: Failure("E", "m" * 1000, 2, f"[{key[-1]}]") for key in keys})
+            await client.fail({key: Failure("E", "m" * 1000, 2, f"[{key[-1]}]") for key in keys})
             failed = room.failed()
             assert [each.key for each in failed] == [f"[{number}]" for number in range(20)]
             assert {len(each.message) for each in failed} == {1000}

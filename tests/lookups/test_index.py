@@ -10,14 +10,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.clock import WallClock
 from millrace.eddy import Eddy
 from millrace.errors import ExecutionError
-from millrace.lookups import Refused, Terms
+from millrace.limits import Coordinator, LookupClient, LookupRoom
+from millrace.lookups import Refused, Secrets, Terms
 from millrace.lookups.asking import Asking
+from millrace.lookups.index import LookupIndex
+from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.loop import Loop
 from millrace.options import POLICY_NAMES, Options
 from tests.eddy.access_cases import options, plans
 from tests.eddy.blocks import block
 from tests.eddy.oracle import Case, cases, multiset
+from tests.limits.test_server import PATIENCE
 from tests.lookups.tables import TableSource, lookups
 
 INT = pa.int64()
@@ -290,3 +296,80 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Asking, "_hear", hear)
     with pytest.raises(AssertionError):
         test_tasks_that_share_a_room_ask_each_key_once()
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "null"])
+def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error: str) -> None:
+    """However long the coordinator takes, a task does not go on, nor fail, before the key is in the list."""
+    reached, go_on, woken = threading.Event(), threading.Event(), threading.Event()
+    note = LookupRoom._fail
+
+    def slowly(room: LookupRoom, client: int, failures: dict) -> None:
+        reached.set()
+        assert go_on.wait(PATIENCE)
+        note(room, client, failures)
+
+    monkeypatch.setattr(LookupRoom, "_fail", slowly)
+    spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), on_error)
+    coordinator = Coordinator()
+    coordinator.offer("run", [spec.offer(Secrets())])
+    loop = Loop()
+    index = LookupIndex(
+        spec,
+        lambda rows: rows,
+        loop,
+        lambda: LookupClient.connect(coordinator.address, "run/0/0"),
+        WallClock(),
+    )
+    index.wake_by(woken)
+    try:
+        index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
+        assert reached.wait(PATIENCE)
+        # Whatever the task does at this moment in its own event loop, it does before this returns.
+        for _ in range(100):
+            loop.start(_nothing).result()
+        assert not woken.is_set()
+        assert index.poll() == []
+        go_on.set()
+        assert woken.wait(PATIENCE)
+        assert [each.key for each in coordinator.failed("run")] == ['{"x": 3}']
+        if on_error == "fail":
+            with pytest.raises(ExecutionError, match="HTTP 500"):
+                index.poll()
+        else:
+            assert [answer.rows.num_rows for answer in index.poll()] == [int(on_error == "null")]
+    finally:
+        go_on.set()
+        index.close()
+        loop.close()
+        coordinator.close()
+
+
+def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch) -> None:
+    """The task hears that the coordinator is gone, rather than wait for its word for ever."""
+    spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), "skip")
+    coordinator = Coordinator()
+    monkeypatch.setattr(LookupRoom, "_fail", lambda room, client, failures: room.close())
+    coordinator.offer("run", [spec.offer(Secrets())])
+    loop, woken = Loop(), threading.Event()
+    index = LookupIndex(
+        spec,
+        lambda rows: rows,
+        loop,
+        lambda: LookupClient.connect(coordinator.address, "run/0/0"),
+        WallClock(),
+    )
+    index.wake_by(woken)
+    try:
+        index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
+        assert woken.wait(PATIENCE)
+        with pytest.raises(ExecutionError, match="run of lookup 's' is over"):
+            index.poll()
+    finally:
+        index.close()
+        loop.close()
+        coordinator.close()
+
+
+async def _nothing() -> None:
+    pass

@@ -22,8 +22,8 @@ _LONGEST_TEXT = 4_000
 class LookupClient(TurnClient):
     """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
 
-    What is settled, failed, given up or counted is said without waiting; what is awaited raises when the
-    coordinator is gone.
+    What is settled, given up or counted is said without waiting; what is awaited raises when the coordinator
+    is gone.
     """
 
     def __init__(self, link: Link, settings: Settings) -> None:
@@ -106,8 +106,14 @@ class LookupClient(TurnClient):
                 )
             self._send(message)
 
-    def fail(self, failures: Mapping[bytes, Failure]) -> None:
-        """Say of keys to ask that they could not be looked up; that holds for the whole job."""
+    async def fail(self, failures: Mapping[bytes, Failure]) -> None:
+        """Say of keys to ask that they could not be looked up; that holds for the whole job.
+
+        Returns when the coordinator has noted it, so that no task ends before its failed keys are listed.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
         left = iter(failures.items())
         while some := dict(islice(left, _FAILURES_A_MESSAGE)):
             texts = [
@@ -119,7 +125,9 @@ class LookupClient(TurnClient):
                 ]
                 for each in some.values()
             ]
-            self._send(packing.keys_message("fail", texts, list(some)))
+            number = next(self._numbers)
+            message = packing.keys_message("fail", texts, list(some))
+            await self._ask(number, {**message, "number": number})
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
@@ -171,6 +179,8 @@ class LookupClient(TurnClient):
             self._news.put_nowait((keys[:settled], keys[settled:]))
         elif "claimed" in message:
             self._answer(message["claimed"], message)
+        elif "noted" in message:
+            self._answer(message["noted"], message)
         elif "secrets" in message:
             self._answer("secrets", message)
         else:

@@ -9,7 +9,7 @@ client                                     room
 ``claim`` = number; the keys               ``claimed`` = number, and what becomes of each key: see below
 ``settle``; a chunk                        ``told`` = n; keys settled (n of them) or handed over, to
                                            everyone who waits for one
-``fail`` = failures; their keys            likewise
+``fail`` = failures, ``number``; keys      likewise; and ``noted`` = number
 ``give_up``; keys                          likewise
 ``count`` = [requests, retried]
 ``secrets``                                ``secrets`` by name
@@ -170,11 +170,12 @@ class LookupRoom(TurnRoom):
                 self._clients[client](self._claim(client, number, _distinct(split_keys(attachment))))
             case {"settle": {} as header}:
                 self._settle(client, packing.chunk_of(header, attachment))
-            case {"fail": list(failures)}:
+            case {"fail": list(failures), "number": int(number)}:
                 keys = _distinct(split_keys(attachment))
                 if len(keys) != len(failures):
                     raise ValueError(f"{len(failures)} failures of {len(keys)} keys")
                 self._fail(client, dict(zip(keys, map(packing.failure_of, failures), strict=True)))
+                self._clients[client]({"noted": number})
             case {"give_up": True}:
                 before = len(self._claims)
                 self._tell({}, self._claims.give_up(client, _distinct(split_keys(attachment))))

@@ -216,7 +216,8 @@ class Asking:
                 for digest, binding in zip(digests, keys.to_pylist(), strict=True)
             }
             self._forget(digests)
-            client.fail(failures)
+            # First, so that whoever hears that the query failed finds the keys listed.
+            await client.fail(failures)
             self.receiver.failed(failures)
             return
         self._forget(digests)
