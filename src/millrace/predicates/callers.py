@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.errors import PredicateError
-from millrace.predicates.outcome import KEPT, RAISED, REJECTED, Caller, Failure, Outcome
+from millrace.predicates.outcome import RAISED, Caller, Failure, Outcome
 from millrace.predicates.retries import retried
 from millrace.predicates.spec import PredicateSpec
-from millrace.predicates.truth import check_sized, truths
+from millrace.predicates.truth import Truth
 from millrace.predicates.values import Values
 
 if TYPE_CHECKING:
     from millrace.limits import Address
-
-Truth = np.ndarray[Any, np.dtype[np.int8]]
 
 
 def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
@@ -59,7 +56,7 @@ class RowCaller:
     """Calls the function once a row."""
 
     def __init__(self, spec: PredicateSpec, values: Values) -> None:
-        self._name = spec.name
+        self._spec = spec
         self._values = values
         self._attempts = _Attempts(spec)
 
@@ -79,7 +76,7 @@ class RowCaller:
                 if len(results) < rows:  # to a loop, StopIteration from the function is an end
                     failures[len(results)] = Failure("StopIteration", "", "StopIteration\n")
                     results.append(None)
-        truth = truths(results, rows, self._name)
+        truth = self._spec.truths(results, rows, self._spec.name)
         truth[list(failures)] = RAISED
         return Outcome(truth, rows + self._attempts.take(), failures)
 
@@ -114,7 +111,7 @@ class BatchCaller:
                 if expected == 1:
                     failures[low] = Failure.of(error)
             else:
-                pieces.append(self._truth(result, expected))
+                pieces.append(self._spec.truths(result, expected, self._spec.name))
         truth = np.concatenate(pieces) if pieces else np.empty(0, np.int8)
         return Outcome(truth, rows + self._attempts.take() * size, failures)
 
@@ -129,22 +126,6 @@ class BatchCaller:
         if self._iterated is not None:
             return self._iterated.ask(arguments[0] if len(arguments) == 1 else tuple(arguments))
         return self._attempts.function(*arguments)
-
-    def _truth(self, result: Any, expected: int) -> Truth:
-        if isinstance(result, pa.ChunkedArray):
-            result = result.combine_chunks()
-        if isinstance(result, pa.Array):
-            if not pa.types.is_boolean(result.type) and not pa.types.is_null(result.type):
-                raise PredicateError(
-                    f"predicate {self._spec.name!r} returned an array of {result.type}, expected booleans"
-                )
-            if len(result) == expected:
-                kept = pc.fill_null(result.cast(pa.bool_()), False).to_numpy(zero_copy_only=False)
-                return np.where(kept, KEPT, REJECTED).astype(np.int8)
-        check_sized(result, expected, self._spec.name)
-        if getattr(result, "dtype", None) == np.bool_ and len(result) == expected:
-            return np.asarray(result).astype(np.int8)
-        return truths(_values(result), expected, self._spec.name)
 
 
 class _Iterated:
@@ -165,7 +146,7 @@ class _Iterated:
         try:
             for _ in range(2):
                 if self._running is None:
-                    self._running = iter(self._function(self._feed()))
+                    self._running = self._start()
                 for result in self._running:
                     return result
                 self._running = None
@@ -174,6 +155,15 @@ class _Iterated:
             raise
         self.close()
         raise PredicateError(f"predicate {self._name!r} returned no batch for the batch it was given")
+
+    def _start(self) -> Iterator[Any]:
+        running = self._function(self._feed())
+        if not isinstance(running, Iterator):
+            raise PredicateError(
+                f"predicate {self._name!r} returned a {type(running).__name__}, expected an iterator of "
+                "batches: write it as a generator, with yield"
+            )
+        return running
 
     def close(self) -> None:
         self._waiting.clear()
@@ -184,12 +174,3 @@ class _Iterated:
     def _feed(self) -> Iterator[Any]:
         while self._waiting:
             yield self._waiting.popleft()
-
-
-def _values(result: Any) -> list[Any]:
-    """Return the truth values of a Series, array or list, with missing ones as None."""
-    import pandas as pd
-
-    if isinstance(result, pd.Series):
-        return [None if missing else value for value, missing in zip(result, result.isna(), strict=True)]
-    return list(result)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millrace.errors import OptionError, PredicateError, near
+from millrace.predicates.truth import Truths, strict
 
 Kind = Literal["row", "pandas", "arrow", "pandas_iter", "arrow_iter", "async"]
 KINDS: tuple[str, ...] = ("row", "pandas", "arrow", "async")
@@ -36,6 +37,7 @@ class PredicateSpec:
         max_in_flight: For ``async``: calls under way at once, over all tasks of the job.
         per_second: For ``async``: calls started per second, over all tasks of the job.
         dedupe: For ``async``: ask once per job for equal arguments.
+        truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
 
     Raises:
         OptionError: A setting is unknown, out of range or of no use for the kind.
@@ -52,6 +54,7 @@ class PredicateSpec:
     max_in_flight: int | None = None
     per_second: float | None = None
     dedupe: bool = False
+    truths: Truths = strict
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -1,14 +1,27 @@
-"""Truth values that users' functions return."""
+"""Truth values that users' functions return.
+
+A function that was written for Millrace has to return truth values; what is none is an error rather than
+taken for one. Functions that were made for something else may have rules of their own (:data:`Truths`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.errors import PredicateError
 from millrace.predicates.outcome import KEPT, REJECTED
+
+Truth = np.ndarray[Any, np.dtype[np.int8]]
+"""``KEPT`` or ``REJECTED`` for each row."""
+
+Truths = Callable[[Any, int, str], Truth]
+"""Returns the truth of each row from what a function returned, the number of rows that it was called for, and
+the predicate's name for errors. Raises PredicateError for what says no truth."""
 
 _TRUTH_TYPES = frozenset({bool, type(None), np.bool_})
 _LONGEST_SHOWN = 80
@@ -47,7 +60,39 @@ def check_sized(result: Any, expected: int, name: str) -> None:
         )
 
 
-def truths(values: Sequence[Any], expected: int, name: str) -> np.ndarray[Any, np.dtype[np.int8]]:
+def strict(result: Any, expected: int, name: str) -> Truth:
+    """Return the truth of every row from a list, a pandas Series, or a numpy or Arrow array of truth values.
+
+    Args:
+        result: What the function returned; for a function of single rows, a list of that.
+        expected: How many rows it was given.
+        name: The predicate, for the message.
+
+    Raises:
+        PredicateError: There are too many or too few, or one is no truth value.
+    """
+    if type(result) is list:
+        return truths(result, expected, name)
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if isinstance(result, pa.Array):
+        if not pa.types.is_boolean(result.type) and not pa.types.is_null(result.type):
+            raise PredicateError(f"predicate {name!r} returned an array of {result.type}, expected booleans")
+        if len(result) == expected:
+            return array_truth(result.cast(pa.bool_()))
+    check_sized(result, expected, name)
+    if getattr(result, "dtype", None) == np.bool_ and len(result) == expected:
+        return np.asarray(result).astype(np.int8)
+    return truths(_values(result), expected, name)
+
+
+def array_truth(booleans: pa.Array) -> Truth:
+    """Return the truth of an Arrow array of booleans; null counts as rejected."""
+    kept = pc.fill_null(booleans, False).to_numpy(zero_copy_only=False)
+    return np.where(kept, KEPT, REJECTED).astype(np.int8)
+
+
+def truths(values: Sequence[Any], expected: int, name: str) -> Truth:
     """Return the truth of every row, ``int8`` of shape ``(expected,)``.
 
     Args:
@@ -68,3 +113,12 @@ def truths(values: Sequence[Any], expected: int, name: str) -> np.ndarray[Any, n
     if types <= _TRUTH_TYPES:
         return np.fromiter(map(bool, values), np.int8, expected)
     return np.fromiter((truth_of(value, name) for value in values), np.int8, expected)
+
+
+def _values(result: Any) -> list[Any]:
+    """Return the truth values of a Series, array or list, with missing ones as None."""
+    import pandas as pd
+
+    if isinstance(result, pd.Series):
+        return [None if missing else value for value, missing in zip(result, result.isna(), strict=True)]
+    return list(result)

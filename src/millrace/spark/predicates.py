@@ -15,15 +15,18 @@ from pyspark.util import PythonEvalType
 from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec
 from millrace.predicates.spec import Kind
+from millrace.predicates.truth import Truths
+from millrace.spark import udf_truths
 
-_KINDS: dict[int, Kind] = {
-    PythonEvalType.SQL_BATCHED_UDF: "row",
-    PythonEvalType.SQL_ARROW_BATCHED_UDF: "row",
-    PythonEvalType.SQL_SCALAR_PANDAS_UDF: "pandas",
-    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: "pandas_iter",
-    PythonEvalType.SQL_SCALAR_ARROW_UDF: "arrow",
-    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: "arrow_iter",
+_KINDS: dict[int, tuple[Kind, Truths]] = {
+    PythonEvalType.SQL_BATCHED_UDF: ("row", udf_truths.of_pickled),
+    PythonEvalType.SQL_ARROW_BATCHED_UDF: ("row", udf_truths.of_rows),
+    PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pandas", udf_truths.of_series),
+    PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: ("pandas_iter", udf_truths.of_next_series),
+    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", udf_truths.of_array),
+    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow_iter", udf_truths.of_next_array),
 }
+"""How functions of each of PySpark's evaluation types are called, and what Spark makes of their results."""
 
 Argument = Column | str
 
@@ -71,8 +74,7 @@ class Predicate:
                 "arrow_udf returns"
             )
         label = str(name or getattr(given, "__name__", None) or getattr(given.func, "__name__", "predicate"))
-        kind = _KINDS.get(given.evalType)
-        if kind is None:
+        if given.evalType not in _KINDS:
             raise PredicateError(
                 f"{label!r} is not a function of single rows (evaluation type {given.evalType}): expected a "
                 "scalar udf, pandas_udf or arrow_udf"
@@ -84,7 +86,9 @@ class Predicate:
                 f"{label!r} returns {shown}, expected boolean: declare it with returnType='boolean', or "
                 "compare its result in Spark"
             )
-        return cls(PredicateSpec(label, given.func, kind, bool(getattr(given, "deterministic", True))))
+        kind, truths = _KINDS[given.evalType]
+        deterministic = bool(getattr(given, "deterministic", True))
+        return cls(PredicateSpec(label, given.func, kind, deterministic, truths=truths))
 
 
 @dataclass(frozen=True)
