@@ -81,6 +81,7 @@ def main(kind: str, folder: str) -> None:
         outcome[text] = [rows == sorted(map(tuple, spark.sql(text).collect())), figures > 0]
     outcome["where"] = check_where(spark)
     outcome["stream"] = check_stream(spark, folder)
+    outcome["failure"] = check_failure(spark)
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
 
@@ -129,6 +130,29 @@ def check_stream(spark: SparkSession, folder: str) -> list[bool]:
     )
     query.awaitTermination()
     return [spark.read.parquet(f"{folder}/out").count() == 1000]
+
+
+def check_failure(spark: SparkSession) -> list[bool]:
+    """What a predicate raises arrives as an error of Millrace's, without what else was on the stack."""
+    import millrace
+    from millrace.errors import ExecutionError
+    from millrace.spark.failures import translated
+
+    @millrace.predicate
+    def picky(x):
+        return 1 / (x - 3) > 0
+
+    try:
+        millrace.where(spark.range(10), picky("id")).collect()
+    except Exception as error:  # noqa: BLE001  # each kind of session has its own
+        found, text = translated(error), str(error)
+        return [
+            type(found) is ExecutionError,
+            str(found).startswith("predicate 'picky' raised ZeroDivisionError: division by zero\n"),
+            str(found).endswith("\nZeroDivisionError: division by zero"),
+            text.count("millrace/") == 1,
+        ]
+    return [False]
 
 
 if __name__ == "__main__":

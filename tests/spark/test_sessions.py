@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("small_join.py")
     [pytest.param("connect", marks=pytest.mark.connect), pytest.param("cluster", marks=pytest.mark.cluster)],
 )
 def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
-    """Rows and figures are right in place, through blocks, mixed, in SQL, for filters, for streams.
+    """Rows, figures and errors are right in place, through blocks, mixed, in SQL, for filters, for streams.
 
     Each session needs a process of its own: a Connect and a classic session exclude each other.
     """
@@ -38,4 +38,4 @@ def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout.strip().splitlines()[-1])
     assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
-    assert len(outcome) == 9
+    assert len(outcome) == 10

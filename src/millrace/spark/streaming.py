@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.options import Options
+from millrace.spark.failures import shortened
 from millrace.spark.limits import host_of
 from millrace.spark.types import normalise
 
@@ -58,6 +59,9 @@ class _Send:
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return shortened(self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()
 

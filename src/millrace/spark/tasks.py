@@ -18,6 +18,7 @@ from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
+from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
@@ -95,6 +96,9 @@ class EddyTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
+        return shortened(self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
         reader: BlockReader | None = None
         if self.exchanged:
@@ -172,6 +176,9 @@ class ScanTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
+        return shortened(self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _number(batches)
         if task is None:
             return
@@ -192,6 +199,9 @@ class CutTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
+        return shortened(self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _partition()
         books = _Books(f"cut {self.alias} {task}", self.sink)
         source = _normalised(batches, self.schema)

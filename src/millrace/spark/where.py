@@ -22,6 +22,7 @@ from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.predicates import PredicateSpec
+from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.reports import Reports, Sink, task_name
@@ -90,7 +91,7 @@ def mask(
     )
 
     def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        yield from task(batches)
+        return shortened(task(batches))
 
     keep.__name__ = task_name(reports.sink.run)
     hidden = reports.sink.hidden

@@ -1,0 +1,232 @@
+"""What a user sees when a task fails: a few lines, and a class of Millrace's own."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import functions as sf
+
+import millrace
+from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError
+from millrace.spark.failures import shortened, translated
+
+BLOCKS = {"placement": "hypercube"}
+MESSAGE = """\
+predicate 'p' raised ValueError: no
+for the row k=7
+Traceback (most recent call last):
+ValueError: no"""
+CLASSIC = f"""\
+An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "failures.py", line 33, in shortened
+    raise error
+millrace.errors.ExecutionError: {MESSAGE}
+"""
+CONNECT = f"""\
+
+  An exception was thrown from the Python worker. Please see the stack trace below.
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "failures.py", line 33, in shortened
+    raise error
+millrace.errors.ExecutionError: {MESSAGE}
+
+ SQLSTATE: 38000"""
+JAVA = f"""\
+An error occurred while calling o157.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:70)
+Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Traceback (most recent call last):
+millrace.errors.ExecutionError: {MESSAGE}
+
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala:1097)
+"""
+DEBUG = f"""\
+Traceback (most recent call last):
+millrace.errors.ExecutionError: {MESSAGE}
+
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+millrace.errors.ExecutionError: {MESSAGE}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala:1097)
+"""
+STREAM = f"""\
+[STREAM_FAILED] Query [id = 2980cf03] terminated with exception: Traceback (most recent call last):
+millrace.errors.ExecutionError: {MESSAGE}
+
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: q [id = 2980cf03]
+"""
+
+
+def test_an_error_of_millrace_leaves_its_task_without_frames():
+    """Its traceback is a line of the task's entrance, whatever it came through and was raised from."""
+
+    def inner():
+        yield 1
+        try:
+            {}["cause"]
+        except KeyError as error:
+            raise InputError("a message") from error
+
+    results = shortened(inner())
+    assert next(results) == 1
+    with pytest.raises(InputError) as caught:
+        next(results)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "in inner" not in text
+    assert "KeyError" not in text
+    assert text.endswith("\nmillrace.errors.InputError: a message\n")
+
+
+def test_other_errors_keep_their_frames():
+    """Nobody has foreseen them, so where they come from is worth knowing."""
+
+    def inner():
+        raise KeyError("a bug")
+        yield
+
+    with pytest.raises(KeyError) as caught:
+        list(shortened(inner()))
+    assert "in inner" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_task_that_is_given_up_closes_what_it_runs():
+    """As Spark does when nobody wants more rows."""
+    closed = []
+
+    def inner():
+        try:
+            yield 1
+        finally:
+            closed.append(True)
+
+    results = shortened(inner())
+    next(results)
+    results.close()
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("text", [CLASSIC, CONNECT, JAVA, DEBUG, STREAM])
+def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
+    """Its class and its message, neither more nor less; what Spark raised is its cause."""
+    raised = PythonException(message=text)
+    found = translated(raised)
+    assert type(found) is ExecutionError
+    assert str(found) == MESSAGE
+    assert found.__cause__ is raised
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(CLASSIC),
+        PythonException(message="Traceback (most recent call last):\nValueError: no\n"),
+        PythonException(message="millrace.errors.NoSuchError: no"),
+        PythonException(message="millrace.errors.near: no"),
+        PythonException(message="ValueError: it said millrace.errors.InputError: no"),
+        PredicateError("already ours"),
+    ],
+)
+def test_other_errors_stay_as_they_are(error):
+    """What is not Spark's, or not of a task of ours, is not for us to change."""
+    assert translated(error) is error
+
+
+def failing(frame, kind: type[MillraceError]) -> str:
+    """Run a DataFrame whose tasks fail; return the message of the error that they raise."""
+    with pytest.raises(PythonException) as caught:
+        frame.collect()
+    text = str(caught.value)
+    assert "millrace/eddy" not in text
+    assert "millrace/modules" not in text
+    assert text.count("millrace/spark/") == 1  # where it left the task
+    found = translated(caught.value)
+    assert type(found) is kind
+    assert found.__cause__ is caught.value
+    assert str(found) in text
+    assert len(text.splitlines()) <= len(str(found).splitlines()) + 4
+    return str(found)
+
+
+def picky(x):
+    if x % 10 == 7:
+        raise ValueError(f"not {x % 10}")
+    return True
+
+
+SEEN = """\
+predicate 'picky' raised ValueError: not 7
+for the row {row}, which nothing else rejects; with on_error='null' such rows count as not passing
+Traceback (most recent call last):
+  File "{file}", line {line}, in picky
+    raise ValueError(f"not {{x % 10}}")
+ValueError: not 7"""
+
+
+def seen(row: str) -> str:
+    return SEEN.format(row=row, file=__file__, line=picky.__code__.co_firstlineno + 2)
+
+
+def test_a_predicate_that_raises_in_a_filter_is_told_in_a_few_lines(spark):
+    """What failed, for which row, what would work, and the user's own lines; with values if they may be."""
+    df = spark.range(0, 10, 1, 1).withColumn("s", sf.lit("text"))
+    for function in (millrace.predicate(picky), sf.udf(picky, "boolean")):
+        assert failing(millrace.where(df, function("id")), ExecutionError) == seen("id=7")
+    masked = millrace.where(df, millrace.predicate(picky)("id"), options={"mask_values": True})
+    assert failing(masked, ExecutionError) == seen("id=***")
+
+
+def test_a_predicate_that_raises_in_sql_is_told_in_a_few_lines(spark):
+    """Within a join, where tasks exchange blocks, and in a filter of its own."""
+    tables = {"a": spark.range(0, 10, 1, 1), "b": spark.range(0, 10, 1, 2)}
+    own = {"picky": millrace.predicate(picky)}
+    text = "SELECT a.id FROM a JOIN b ON a.id = b.id WHERE picky(a.id)"
+    query = millrace.query(text, spark, tables, predicates=own, options=BLOCKS)
+    assert len(query.blocks) == 1
+    assert failing(query.df, ExecutionError) == seen("a.id=7")
+    frame = millrace.sql("SELECT id FROM a WHERE picky(id)", spark, tables, predicates=own)
+    assert failing(frame, ExecutionError) == seen("id=7")
+
+
+def test_a_result_that_is_no_truth_value_is_an_error_of_its_own_class(spark):
+    """PredicateError, as where predicates are called without Spark."""
+    one = millrace.predicate(lambda x: 1, name="one")
+    message = failing(millrace.where(spark.range(3), one("id")), PredicateError)
+    assert message == "predicate 'one' returned 1 of type int: expected True, False or None"
+
+
+def test_a_lookup_that_fails_is_told_in_a_few_lines(spark):
+    """Which key, why, and what would work."""
+
+    def price(k):
+        raise ValueError("no such price")
+
+    table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=millrace.function(price, retries=0))
+    frame = millrace.sql(
+        "SELECT r.id, p.v FROM r JOIN p ON r.id = p.k", spark, {"r": spark.range(1), "p": table}
+    )
+    message = failing(frame, ExecutionError)
+    assert message.startswith("lookup 'p': key {\"k\": 0} could not be looked up after 1 attempt: ")
+    assert "ValueError: no such price" in message
+    assert "on_error='skip' or 'null'" in message
+
+
+def test_a_file_that_has_gone_is_told_in_a_few_lines(spark, tmp_path):
+    """Also tasks that scan, before the exchange."""
+    spark.range(10).write.parquet(str(tmp_path / "t"))
+    frame = millrace.sql(
+        "SELECT a.id FROM t a JOIN t b ON a.id = b.id",
+        spark,
+        {"t": str(tmp_path / "t")},
+        options=BLOCKS,
+    )
+    for path in (tmp_path / "t").glob("*.parquet"):
+        path.unlink()
+    assert "reading row group 0 of " in failing(frame, ExecutionError)
