@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
-from millrace.kernels import combine, hash_bytes, mix
+from millrace.kernels import combine, hash_bytes, hash_parts, mix
 
 LAWS = settings(max_examples=150, deadline=None, derandomize=True)
 WORD = 1 << 64
@@ -36,6 +36,37 @@ def test_byte_strings_hash_as_fnv_does(values: list[bytes], skip: int) -> None:
     offsets, data = packed(values)
     skip = min(skip, len(values))
     assert hash_bytes(offsets[skip:], data).tolist() == [fnv(v) for v in values[skip:]]
+
+
+def parts(value: bytes) -> int:
+    size = min(len(value), 8)
+    middle = (len(value) - size) // 2
+    front, inner, back = (
+        int.from_bytes(value[low : low + size], "big") for low in (0, middle, len(value) - size)
+    )
+    word = (len(value) * 0x9E3779B97F4A7C15 + front) % WORD
+    word = ((word ^ word >> 30) * 0xBF58476D1CE4E5B9 + inner) % WORD
+    word = ((word ^ word >> 27) * 0x94D049BB133111EB + back) % WORD
+    return signed(word ^ word >> 31)
+
+
+@LAWS
+@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(0, 8))
+def test_parts_of_byte_strings_hash_whatever_lies_around_them(values: list[bytes], skip: int) -> None:
+    """Eight bytes each at the front, in the middle and at the back, and the length."""
+    offsets, data = packed(values)
+    skip = min(skip, len(values))
+    assert hash_parts(offsets[skip:], data).tolist() == [parts(v) for v in values[skip:]]
+
+
+def test_strings_of_up_to_24_bytes_are_hashed_whole() -> None:
+    """One bit anywhere makes another hash."""
+    for length in range(1, 25):
+        values = [bytes(length)]
+        values += [
+            bytes(i) + bytes([1 << bit]) + bytes(length - i - 1) for i in range(length) for bit in (0, 7)
+        ]
+        assert len(set(hash_parts(*packed(values)).tolist())) == len(values)
 
 
 @LAWS
