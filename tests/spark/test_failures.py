@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 
 import pytest
-from pyspark.errors import PythonException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import functions as sf
 
 import millrace
@@ -141,15 +142,17 @@ def test_other_errors_stay_as_they_are(error):
 
 def failing(frame, kind: type[MillraceError]) -> str:
     """Run a DataFrame whose tasks fail; return the message of the error that they raise."""
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(kind) as told:
         frame.collect()
+    with pytest.raises(PythonException) as caught:
+        frame.select("*").collect()
     text = str(caught.value)
     assert "millrace/eddy" not in text
     assert "millrace/modules" not in text
     assert text.count("millrace/spark/") == 1  # where it left the task
     found = translated(caught.value)
     assert type(found) is kind
-    assert found.__cause__ is caught.value
+    assert str(found) == str(told.value)
     assert str(found) in text
     assert len(text.splitlines()) <= len(str(found).splitlines()) + 4
     return str(found)
@@ -181,6 +184,28 @@ def test_a_predicate_that_raises_in_a_filter_is_told_in_a_few_lines(spark):
         assert failing(millrace.where(df, function("id")), ExecutionError) == seen("id=7")
     masked = millrace.where(df, millrace.predicate(picky)("id"), options={"mask_values": True})
     assert failing(masked, ExecutionError) == seen("id=***")
+
+
+@pytest.mark.filterwarnings("ignore:toPandas attempted Arrow")
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda df: df.count(),
+        lambda df: df.show(),
+        lambda df: df.first(),
+        lambda df: df.toPandas(),
+        lambda df: df.toArrow(),
+        lambda df: list(df.toLocalIterator()),
+        lambda df: df.write.format("noop").mode("overwrite").save(),
+    ],
+)
+def test_actions_raise_millraces_errors(spark, action):
+    """So that ``except MillraceError`` is enough; what Spark raised is at hand."""
+    frame = millrace.where(spark.range(0, 10, 1, 1), millrace.predicate(picky)("id"))
+    with pytest.raises(ExecutionError, match="not 7") as told:
+        action(frame)
+    assert isinstance(told.value.__context__, PySparkException | Py4JError)
+    assert isinstance(frame, type(spark.range(1))) and millrace.explain(frame.limit(1))
 
 
 def test_a_predicate_that_raises_in_sql_is_told_in_a_few_lines(spark):

@@ -20,6 +20,7 @@ from millrace.errors import InputError
 from millrace.run_report import RunReport
 from millrace.spark.plans import Mode, explained
 from millrace.spark.reports import task_name
+from millrace.spark.telling import telling
 
 if TYPE_CHECKING:
     from millrace.limits import LookupProgress
@@ -55,7 +56,7 @@ _latest: deque[Handle] = deque(maxlen=16)
 
 
 def remember(frame: DataFrame, handle: Handle, runs: Iterable[str] = ()) -> DataFrame:
-    """Put a handle on its DataFrame; returns the DataFrame.
+    """Put a handle on its DataFrame, and make it tell errors of its tasks; returns the DataFrame.
 
     Args:
         frame: The DataFrame.
@@ -66,7 +67,7 @@ def remember(frame: DataFrame, handle: Handle, runs: Iterable[str] = ()) -> Data
     for run in runs:
         _runs[task_name(run)] = handle
     _latest.append(handle)
-    return frame
+    return telling(frame)
 
 
 def handle_of(frame: DataFrame) -> Handle:

@@ -37,9 +37,11 @@ class Predicate:
 
     Attributes:
         spec: The function, and how it is to be called.
+        made: PySpark's function object that it was made of, if any.
     """
 
     spec: PredicateSpec
+    made: Any = None
 
     def __call__(self, *arguments: Argument, **named: Argument) -> Applied:
         """Return the predicate applied to columns, given as Columns or by name.
@@ -66,7 +68,7 @@ class Predicate:
             PredicateError: It is something else, or does not return booleans.
         """
         if isinstance(given, Predicate):
-            return given if name in (None, given.name) else cls(_renamed(given.spec, str(name)))
+            return given if name is None else replace(given, spec=replace(given.spec, name=name))
         if not hasattr(given, "evalType") or not hasattr(given, "func"):
             hint = " (apply @millrace.predicate to it)" if callable(given) else ""
             raise PredicateError(
@@ -88,7 +90,7 @@ class Predicate:
             )
         kind, truths = _KINDS[given.evalType]
         deterministic = bool(getattr(given, "deterministic", True))
-        return cls(PredicateSpec(label, given.func, kind, deterministic, truths=truths))
+        return cls(PredicateSpec(label, given.func, kind, deterministic, truths=truths), given)
 
 
 @dataclass(frozen=True)
@@ -198,10 +200,6 @@ def _parameters(spec: PredicateSpec, count: int) -> list[str]:
     except (TypeError, ValueError):
         names = []
     return [names[i] if i < len(names) else f"argument {i + 1}" for i in range(count)]
-
-
-def _renamed(spec: PredicateSpec, name: str) -> PredicateSpec:
-    return replace(spec, name=name)
 
 
 def _with_names(spec: PredicateSpec, positional: int, named: tuple[str, ...]) -> PredicateSpec:

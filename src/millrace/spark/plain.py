@@ -1,0 +1,165 @@
+"""Predicates as functions that Spark calls itself, where no eddy does.
+
+There null is not false: ``NOT p(x)``, ``p(x) IS NULL`` and a SELECT list tell them apart, but an eddy does
+not, for it only has to know which rows stay. So a predicate is what a user would have registered: PySpark's
+own function as it was given, or one of rows, of pandas or of Arrow columns that gives true, false or null,
+with the predicate's settings. Only coroutines need the eddy's machinery; they may not give null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.functions import udf
+from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
+
+from millrace.errors import PredicateError
+from millrace.predicates import PredicateSpec
+from millrace.predicates.retries import retried
+from millrace.predicates.truth import truth_of
+from millrace.spark.predicates import Predicate
+
+Function = Callable[..., Any]
+Batch = TypeVar("Batch")
+
+
+def plain_function(predicate: Predicate) -> Any:
+    """Return a predicate, of any kind but ``async``, as PySpark's function object.
+
+    It gives true, false or null. Errors of the predicate's function fail the query, or are null with
+    ``on_error="null"``.
+    """
+    if predicate.made is not None:
+        return predicate.made
+    spec = predicate.spec
+    # Their stubs ask for the kind of function, which here the function's annotations say.
+    of_pandas: Any = pandas_udf
+    of_arrow: Any = arrow_udf
+    match spec.kind:
+        case "pandas":
+            made = of_pandas(_series(spec), "boolean")
+        case "arrow":
+            made = of_arrow(_arrays(spec), "boolean")
+        case _:
+            made = udf(_rows(spec), "boolean")
+    return made if spec.deterministic else made.asNondeterministic()
+
+
+def certain(spec: PredicateSpec) -> PredicateSpec:
+    """Return an ``async`` predicate for which null is an error, for the eddy to call it anywhere.
+
+    An eddy takes null as false, which only WHERE does too.
+    """
+    function, name, batched = spec.function, spec.name, spec.batch is not None
+
+    async def known(*values: Any) -> Any:
+        result = await function(*values)
+        if result is None or (batched and any(each is None for each in result)):
+            raise PredicateError(
+                f"async predicate {name!r} returned None, where it stands inside an expression: there it has "
+                "to return True or False; only a condition of its own in WHERE takes None as false"
+            )
+        return result
+
+    return replace(spec, function=known, on_error="fail")
+
+
+def _rows(spec: PredicateSpec) -> Function:
+    function, name, forgiving = retried(spec), spec.name, spec.on_error == "null"
+
+    def row(*values: Any) -> bool | None:
+        try:
+            result = function(*values)
+        except Exception:
+            if forgiving:
+                return None
+            raise
+        return None if result is None else bool(truth_of(result, name))
+
+    return row
+
+
+def _series(spec: PredicateSpec) -> Function:
+    function = retried(spec)
+
+    def one(columns: Sequence[Any]) -> Any:
+        result = function(*columns)
+        return result if isinstance(result, pd.Series) else pd.Series(result, dtype=object)
+
+    def missing() -> Any:
+        return pd.Series([None], dtype=object)
+
+    def series(*columns: pd.Series) -> pd.Series:
+        pieces = _pieces(spec, one, missing, lambda c, low, size: c.iloc[low : low + size], columns)
+        return pieces[0] if len(pieces) == 1 else pd.concat(pieces, ignore_index=True)
+
+    return series
+
+
+def _arrays(spec: PredicateSpec) -> Function:
+    function = retried(spec)
+
+    def one(columns: Sequence[Any]) -> Any:
+        result = function(*columns)
+        if isinstance(result, pa.ChunkedArray):
+            result = result.combine_chunks()
+        return result.cast(pa.bool_()) if isinstance(result, pa.Array) else pa.array(result, pa.bool_())
+
+    def missing() -> Any:
+        return pa.nulls(1, pa.bool_())
+
+    def arrays(*columns: pa.Array) -> pa.Array:
+        pieces = _pieces(spec, one, missing, lambda c, low, size: c.slice(low, size), columns)
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+
+    return arrays
+
+
+def _pieces(
+    spec: PredicateSpec,
+    one: Callable[[Sequence[Any]], Batch],
+    missing: Callable[[], Batch],
+    cut: Callable[[Any, int, int], Any],
+    columns: Sequence[Any],
+) -> list[Batch]:
+    """Return the truths of a batch in pieces; with ``on_error="null"`` halving finds what raises.
+
+    Args:
+        spec: The predicate.
+        one: Calls it.
+        missing: Makes one null.
+        cut: Returns so many rows of a column from a position on.
+        columns: The arguments, at least one.
+    """
+    rows = len(columns[0])
+    size = spec.batch or max(1, rows)
+
+    def ask(part: Sequence[Any], count: int) -> list[Batch]:
+        try:
+            result = one(part)
+        except PredicateError:
+            raise
+        except Exception:
+            if spec.on_error == "fail":
+                raise
+            if count <= 1:
+                return [cut(missing(), 0, count)]
+            half = count // 2
+            left, right = [cut(c, 0, half) for c in part], [cut(c, half, count - half) for c in part]
+            return ask(left, half) + ask(right, count - half)
+        given = len(result)  # type: ignore[arg-type]
+        if given != count:
+            raise PredicateError(
+                f"predicate {spec.name!r} returned {given} truth values for {count} rows: expected one a row"
+            )
+        return [result]
+
+    found: list[Batch] = []
+    for low in range(0, max(1, rows), size):
+        count = min(size, rows - low)
+        found += ask([cut(c, low, count) for c in columns], count)
+    return found
