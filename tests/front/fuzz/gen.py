@@ -48,6 +48,7 @@ class Gen:
         self.relations = 0
         self.plain_layout = self.chance(0.7)
         self.ctes: dict[str, Relation] = {}
+        self.rare = 1.0
 
     def chance(self, share: float) -> bool:
         """Return True in that share of the cases."""
@@ -74,6 +75,15 @@ class Gen:
             yield
         finally:
             self.ctes = outer
+
+    @contextmanager
+    def often(self) -> Iterator[float]:
+        """Make half of the FROM clauses plain: nothing in them that is rare; give the weight of what is."""
+        outer, self.rare = self.rare, 0.0 if self.chance(0.5) else 1.0
+        try:
+            yield self.rare
+        finally:
+            self.rare = outer
 
     def table(self) -> Relation:
         """Return a CTE or a table."""

@@ -25,10 +25,9 @@ def from_clause(g: Gen, depth: int, most: int = 5) -> From:
     count = int(g.weigh(**{"1": 8, "2": 46, "3": 32, "4": 10, "5": 4}))
     if g.relations > 8:
         count = 1
-    found = _chain(g, min(count, most), depth, set())
-    if g.chance(0.03):
-        return _lateral_view(g, found)
-    return found
+    with g.often() as rare:
+        found = _chain(g, min(count, most), depth, set())
+    return _lateral_view(g, found) if g.chance(0.04 * rare) else found
 
 
 def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True) -> From:
@@ -39,7 +38,7 @@ def _chain(g: Gen, count: int, depth: int, used: set[str], *, comma: bool = True
             break
         found = _step(g, found, depth, comma=comma)
         found.used = used
-    if g.chance(0.04):
+    if g.chance(0.06 * g.rare):
         found = _turned(g, found)
         found.used = used
     return found
@@ -50,14 +49,14 @@ def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
         comma=32 * comma,
         join=42,
         cross=2,
-        left=5,
-        right=1.5,
-        full=1.5,
-        semi=2,
-        anti=1.5,
         using=8,
-        natural=3,
-        lateral=2,
+        left=6 * g.rare,
+        right=2 * g.rare,
+        full=2 * g.rare,
+        semi=2 * g.rare,
+        anti=1.5 * g.rare,
+        natural=3 * g.rare,
+        lateral=3 * g.rare,
     )
     if form == "lateral":
         return _lateral(g, left, lateral(g, left, depth), comma=comma)

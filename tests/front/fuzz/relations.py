@@ -34,11 +34,11 @@ def relation(g: Gen, used: set[str], depth: int) -> From:
         table=80,
         derived=11 * nested,
         bare=2 * nested,
-        values=3,
-        range=2,
-        sample=2,
-        function=1.5,
-        whole=1,
+        values=3 * g.rare,
+        range=2 * g.rare,
+        sample=2 * g.rare,
+        function=2 * g.rare,
+        whole=1 * g.rare,
         star=2,
     )
     g.relations += 1
