@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--minimise", action="store_true", help="shrink what fails")
     parser.add_argument("--budget", type=int, default=400, help="how many proposals may be tried for each")
+    parser.add_argument("--skip", metavar="REGEX", help="leave out queries whose text matches this")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     parser.add_argument("--sql", help="run this query instead")
     return parser.parse_args()
@@ -48,6 +50,8 @@ def _run(given: argparse.Namespace, comparison: Comparison) -> int:
     for done, seed in enumerate(range(given.seed, given.seed + given.count), 1):
         mode = mode_of(seed) if given.mode == "all" else given.mode
         text = given.sql or query(random.Random(seed))
+        if given.skip and re.search(given.skip, text, re.IGNORECASE):
+            continue
         result = comparison.run(text, mode)
         counts.update(tally(result))
         if result.failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.front.fuzz.expressions import literal, naming, ref, value
 from tests.front.fuzz.gen import Gen
 from tests.front.fuzz.scope import Attr, Ref, Scope
-from tests.front.fuzz.types import MOMENTS, NUMBERS, PLAIN, TEXTS, meet
+from tests.front.fuzz.types import NUMBERS, PLAIN, TEXTS, meet
 
 TEMPLATES = [
     "{a} = {a}",
@@ -177,6 +177,3 @@ def correlated(g: Gen, inner: Scope, outer: Scope) -> str | None:
     second = naming(g, theirs) if g.chance(0.5) else g.pick(theirs)
     left, right = g.rng.sample([g.spell(first.parts), g.spell(second.parts)], 2)
     return f"{left} = {right}"
-
-
-__all__ = ["MOMENTS", "compare", "condition", "correlated", "equality", "linked"]

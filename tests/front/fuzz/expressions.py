@@ -96,8 +96,6 @@ COMPUTED = {
     "binary": ["CAST({string} AS binary)", "coalesce({binary}, X'78')"],
 }
 
-KEYED = {"filter", "transform"}
-
 
 def ref(g: Gen, scope: Scope, kinds: Sequence[str], *, whole: bool = False) -> Ref | None:
     """Return a way to name something of one of these kinds: every column is as likely."""
@@ -185,7 +183,7 @@ def _array(g: Gen, scope: Scope, deep: int) -> str:
     """Return an array of numbers, now and then by a lambda whose parameter is called like a column."""
     found = [r for r in scope.refs if r.type.kind == "array" and r.type.parts[0][1].kind == "int"]
     if found and g.chance(0.7):
-        plain = g.spell(naming(g, [r for r in found if r.attr is g.pick(found).attr] or found).parts)
+        plain = g.spell(g.pick(found).parts)
     else:
         plain = f"array({value(g, scope, 'int', 0)}, {value(g, scope, 'int', 0)})"
     if deep <= 0 or g.chance(0.5):

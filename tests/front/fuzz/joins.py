@@ -10,7 +10,7 @@ from tests.front.fuzz import types
 from tests.front.fuzz.conditions import condition, equality, linked
 from tests.front.fuzz.expressions import ref
 from tests.front.fuzz.gen import Gen
-from tests.front.fuzz.relations import From, aliased, lateral, relation
+from tests.front.fuzz.relations import From, lateral, relation
 from tests.front.fuzz.scope import Attr, Scope, requalified
 from tests.front.fuzz.subqueries import subquery_condition
 from tests.front.fuzz.types import meet
@@ -222,6 +222,3 @@ def _turned(g: Gen, left: From) -> From:
         attrs = requalified(attrs, alias)
         text += f" AS {g.quoted(alias)}"
     return From(g.join([left.text, text]), Scope(attrs, hidden), left.rows * 2, left.pending)
-
-
-__all__ = ["aliased", "from_clause", "merged"]

@@ -200,4 +200,4 @@ def _balanced(words: list[str]) -> bool:
 
 
 def _tidy(text: str) -> str:
-    return re.sub(r" ([,)])", r"\1", text.replace("( ", "("))
+    return re.sub(r" ([,)])", r"\1", text.replace("( ", "(").replace(" . ", "."))

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from tests.front.fuzz import types
 from tests.front.fuzz.conditions import condition, correlated, equality
-from tests.front.fuzz.expressions import computed, ref, value
+from tests.front.fuzz.expressions import computed, ref
 from tests.front.fuzz.gen import Gen
 from tests.front.fuzz.items import Item, Items, aggregate, plain_items, specification, wanted_items, window
 from tests.front.fuzz.joins import from_clause
 from tests.front.fuzz.relations import Columns
 from tests.front.fuzz.scope import Scope
-from tests.front.fuzz.subqueries import subquery_condition
+from tests.front.fuzz.subqueries import scalar, subquery_condition
 from tests.front.fuzz.types import PLAIN, Type
 
 
@@ -97,7 +97,7 @@ def _number(g: Gen, scope: Scope) -> str:
 def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
     form = g.weigh(plain=58, grouped=18, total=6, distinct=8, window=8)
     if form == "grouped":
-        return _grouped(g, scope)
+        return _grouped(g, scope, depth)
     if form == "total":
         items = Items(scope)
         found = [items.named(g, *aggregate(g, scope)) for _ in range(g.rng.randint(1, 3))]
@@ -114,7 +114,7 @@ def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
     return clauses
 
 
-def _grouped(g: Gen, scope: Scope) -> Clauses:
+def _grouped(g: Gen, scope: Scope, depth: int) -> Clauses:
     """Return keys, aggregates, and GROUP BY in one of its forms."""
     items, keys, chosen = Items(scope), [], []
     for _ in range(g.rng.randint(1, 3)):
@@ -144,6 +144,8 @@ def _grouped(g: Gen, scope: Scope) -> Clauses:
         clauses.having = g.pick(
             ["count(*) > 1", f"{aggregate(g, scope)[0]} IS NOT NULL", f"{keys[0]} IS NOT NULL"]
         )
+    elif depth > 0 and g.chance(0.06):
+        clauses.having = f"count(*) {g.pick(['>', '<>'])} {scalar(g, Scope(), depth)}"
     if len(clauses.items) > 1 and g.chance(0.1):
         clauses.items = clauses.items[1:] if "1" not in clauses.group else clauses.items
     return clauses
@@ -232,6 +234,3 @@ def hint(g: Gen, scope: Scope, *, plain: bool) -> str:
     elif found is not None and plain:
         hints.append(f"REPARTITION(2, {g.spell(found.parts)})")
     return f"/*+ {g.pick(hints)} */ "
-
-
-__all__ = ["Block", "select", "value"]
