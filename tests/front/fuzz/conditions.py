@@ -46,7 +46,12 @@ TEXTUAL = [
     "contains({a}, {a})",
 ]
 DATED = ["{a} < current_date()", "current_timestamp() >= {a}", "{a} > DATE '1994-12-31' + INTERVAL '1' DAY"]
-DATED += ["year({a}) = 1995", "{a} <= DATE '1995-01-31' - INTERVAL '1' MONTH", "{a} < now()"]
+DATED += [
+    "year({a}) = 1995",
+    "{a} <= DATE '1995-01-31' - INTERVAL '1' MONTH",
+    "{a} < now()",
+    "{a} < DATE '+10000-01-01'",
+]
 CONSTANT = ["1 = 1", "true", "1 < 2 AND 2 < 3", "NOT false", "'x' = 'x'", "1 = 2", "(NULL AND true)"]
 
 
@@ -101,6 +106,8 @@ def fill(g: Gen, scope: Scope, template: str, first: Ref) -> str:
 def _literal(g: Gen, kind: str) -> str:
     if kind in NUMBERS and g.chance(0.25):
         return literal(g, g.pick(NUMBERS))
+    if kind in NUMBERS and g.chance(0.07):
+        return g.pick(["3000000000", "99999999999.99", "1e10", "0.1", "-5", "1.5000"])
     if kind in ("date", "timestamp") and g.chance(0.3):
         return g.pick(["'1995-01-02'", "'1995-01-01 00:00:00'", "'1995-1-1'"])
     return literal(g, kind)

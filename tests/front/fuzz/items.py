@@ -52,6 +52,10 @@ class Items:
         if not g.chance(share):
             return Item(text, [(implied, type_)])
         name = g.pick(OUTPUTS)
+        if g.chance(0.04) and self.scope.shown:
+            # What a rewriter might call a column whose plain name is taken.
+            attr = g.pick(self.scope.shown)
+            name = f"{attr.qualifier}__{attr.name}"
         if type_.kind == "int" and not self.scope.find((name,)):
             self.aliases.append(name)
         return Item(f"{text}{g.pick([' AS ', ' AS ', ' '])}{g.quoted(name)}", [(name, type_)], named=True)
@@ -59,7 +63,7 @@ class Items:
 
 def plain_items(g: Gen, scope: Scope, depth: int) -> list[Item]:
     """Return the items of a SELECT without aggregates."""
-    if g.chance(0.08):
+    if g.chance(0.1):
         return [Item("*", [(a.name, a.type) for a in scope.shown])]
     items, found = Items(scope), []
     for _ in range(g.rng.randint(1, 4)):

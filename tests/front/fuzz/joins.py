@@ -49,7 +49,7 @@ def _step(g: Gen, left: From, depth: int, *, comma: bool) -> From:
         comma=32 * comma,
         join=42,
         cross=2,
-        using=8,
+        using=10,
         left=6 * g.rare,
         right=2 * g.rare,
         full=2 * g.rare,
