@@ -30,13 +30,14 @@ def telling(frame: DataFrame) -> DataFrame:
 
 
 @functools.cache
-def _with_actions(kind: Any) -> type[Any]:
+def _with_actions(base: Any) -> type[Any]:
     def write(frame: Any) -> Any:
         writer = super(made, frame).write
-        writer.__class__ = _with_writes(type(writer))
+        kind: Any = type(writer)
+        writer.__class__ = _with_writes(kind)
         return writer
 
-    made = _derived(kind, _ACTIONS, {"write": property(write, doc=kind.write.__doc__)})
+    made = _derived(base, _ACTIONS, {"write": property(write, doc=base.write.__doc__)})
     return made
 
 
