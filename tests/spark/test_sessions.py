@@ -38,4 +38,4 @@ def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     outcome = json.loads(done.stdout.strip().splitlines()[-1])
     assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
-    assert len(outcome) == 10
+    assert len(outcome) == 11

@@ -85,10 +85,13 @@ class Sink:
         return True
 
     def schema(self, schema: st.StructType) -> st.StructType:
-        """Return the schema of the tasks' output: a row that carries figures has nothing else."""
+        """Return the schema of the tasks' output; a row that carries figures has zeros or nulls beside them."""
         if not self.hidden:
             return schema
-        fields = [st.StructField(f.name, f.dataType, True, f.metadata) for f in schema.fields]
+        fields = [
+            st.StructField(f.name, f.dataType, f.nullable or not _has_zero(f.dataType), f.metadata)
+            for f in schema.fields
+        ]
         return st.StructType([*fields, st.StructField(REPORT, st.StringType())])
 
     def data(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -101,10 +104,22 @@ class Sink:
             for number, text in enumerate(texts):
                 self.add(f"{task}.{number}", text)
             return
-        empty = [pa.nulls(len(texts), f.type) for f in schema]
+        empty = [_zeros(f.type, len(texts)) for f in schema]
         yield pa.RecordBatch.from_arrays(
             [*empty, pa.array(texts, pa.string())], names=[*schema.names, REPORT]
         )
+
+
+def _has_zero(kind: st.DataType) -> bool:
+    return isinstance(kind, st.AtomicType) and not isinstance(kind, st.VariantType)
+
+
+def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
+    """Return zeros or empty texts; nulls for nested types."""
+    nulls = pa.nulls(rows, kind)
+    if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        return nulls
+    return pa.Array.from_buffers(kind, rows, [None, *nulls.buffers()[1:]])
 
 
 class Reports:
