@@ -108,7 +108,8 @@ class _Assembly:
         )
         self._parallelism = options.cells or default_parallelism(spark)
         bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
-        self._placement = place(self._join, self._sizes, options, self._parallelism, bound)
+        partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+        self._placement = place(self._join, self._sizes, options, self._parallelism, bound, partitions)
         self._reports = Reports(spark, wanted=options.report)
         self._lookups: Lookups | None = None
         if self._looked_up:

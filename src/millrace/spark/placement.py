@@ -80,6 +80,7 @@ def place(
     options: Options,
     parallelism: int,
     bound: Mapping[int, Sequence[tuple[str, ...]]] | None = None,
+    partitions: int = 200,
 ) -> Placement:
     """Decide where the relations of a block are read.
 
@@ -89,10 +90,11 @@ def place(
         options: The run's settings.
         parallelism: Number of tasks that keep Spark busy.
         bound: The relations that are looked up, by number, with the bind columns of their indexes.
+        partitions: As many as Spark would shuffle DataFrames into.
     """
-    total = sum(size.bytes for size in sizes)
+    cells = _cells(sizes, options, parallelism, partitions)
     if bound:
-        return _by_keys(join, sizes, options, parallelism, bound)
+        return _by_keys(join, sizes, options, parallelism, bound, cells)
     if options.placement != "hypercube":
         stream = _stream(sizes, forced=options.placement == "in_place")
         if stream is not None:
@@ -103,12 +105,23 @@ def place(
             reason = "no relation can be streamed in place"
     else:
         reason = "asked for"
-    cells = parallelism
-    if options.cells is None:
-        cells = max(parallelism, math.ceil(total / CELL_BYTES))
     distinct = [size.distinct for size in sizes]
     cube = choose(QueryGraph.of(join), [max(1, size.bytes) for size in sizes], cells, distinct)
     return Placement((Mode.EXCHANGED,) * len(sizes), cube.cells, cube, None, reason)
+
+
+def _cells(sizes: Sequence[Size], options: Options, parallelism: int, partitions: int) -> int:
+    """Return the number of cells of an exchange.
+
+    Spark's estimates of DataFrames multiply at every join and may be millions of times too large, so they
+    do not ask for more cells than Spark would take partitions.
+    """
+    if options.cells is not None:
+        return parallelism
+    needed = [
+        sum(s.bytes for s in sizes if (s.splits is None) is frames) / CELL_BYTES for frames in (False, True)
+    ]
+    return max(parallelism, math.ceil(needed[0]), min(partitions, math.ceil(sum(needed))))
 
 
 def _by_keys(
@@ -117,6 +130,7 @@ def _by_keys(
     options: Options,
     parallelism: int,
     bound: Mapping[int, Sequence[tuple[str, ...]]],
+    cells: int,
 ) -> Placement:
     """Decide for a block with lookups: tuples are dealt by the keys that are asked for.
 
@@ -134,9 +148,6 @@ def _by_keys(
     if all(size.asked for size in sizes):
         return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
     graph = QueryGraph.of(join)
-    cells = parallelism
-    if options.cells is None:
-        cells = max(parallelism, math.ceil(sum(size.bytes for size in sizes) / CELL_BYTES))
     weights = [0 if size.asked else max(1, size.bytes) for size in sizes]
     best = choose(graph, weights, cells, [s.distinct or n in bound for n, s in enumerate(sizes)], list(bound))
     owners = [

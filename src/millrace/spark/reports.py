@@ -85,7 +85,7 @@ class Sink:
         return True
 
     def schema(self, schema: st.StructType) -> st.StructType:
-        """Return the schema of the tasks' output; a row that carries figures has zeros or nulls beside them."""
+        """Return the schema of the tasks' output; a row of figures has zeros or nulls beside them."""
         if not self.hidden:
             return schema
         fields = [
