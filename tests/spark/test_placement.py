@@ -19,7 +19,7 @@ from tests.spark.test_hypercube import spec_of
     ],
 )
 def test_estimates_of_spark_ask_for_no_more_cells_than_spark_takes_partitions(bytes_each, splits, cells):
-    """They multiply at every join, so a tiny DataFrame may be taken for a terabyte; a file's size is known."""
+    """They multiply at every join, so a tiny one may be taken for a terabyte; a file's size is known."""
     join = spec_of(2, [(0, "a", 1, "b")])
     sizes = [Size(10**6, bytes_each, splits, distinct=False)] * 2
     options = Options(placement="hypercube")

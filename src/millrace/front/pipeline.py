@@ -2,12 +2,10 @@
 
 1. **parse** (:mod:`millrace.front.parse`): a syntax tree, and where in the text each part stands.
 2. **names** (:mod:`millrace.front.names`): what every name means, asked of tables and, for what only Spark
-can
-   tell, of Spark's analyser. Spark analyses the query as written first, so that a wrong query raises exactly
-   what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not fit.
+   can tell, of Spark's analyser. Spark analyses the query as written first, so that a wrong query raises
+   exactly what ``spark.sql`` raises, and it is what runs when anything about the rewriting does not fit.
 3. **plan** (:mod:`millrace.front.blocks`, :mod:`millrace.front.rewrite`): blocks and filters, from inner to
-outer
-   SELECTs, and the text above them. Nothing in the session changes.
+   outer SELECTs, and the text above them. Nothing in the session changes.
 4. **build** (:mod:`millrace.front.build`): the DataFrames, once.
 5. The rewritten query must have Spark's own names, order and types, or the original runs.
 
