@@ -113,14 +113,14 @@ def views(spark, files) -> dict[str, object]:
 
 @pytest.fixture
 def same(spark, views):
-    """Run a query with Millrace and with Spark; the answers are one multiset, names and types agree."""
+    """Run a query with Millrace and with Spark; the answers are one multiset, names, types and nullability agree."""
 
     def check(text, tables=None, options=None):
         expected = spark.sql(text)
         found = query(text, spark, tables, options)
         assert found.df.columns == expected.columns
-        assert [f.dataType.simpleString() for f in found.df.schema] == [
-            f.dataType.simpleString() for f in expected.schema
+        assert [(f.dataType, f.nullable) for f in found.df.schema] == [
+            (f.dataType, f.nullable) for f in expected.schema
         ]
         assert bag(found.df) == bag(expected), found.explain()
         return found

@@ -232,9 +232,14 @@ def read_from(statement: Statement, select: exp.Select) -> FromClause | None:
 
 def is_join_group(node: exp.Expr) -> bool:
     """Tell whether a relation is ``(a JOIN b …)``, in any number of parentheses, without a name."""
-    if not isinstance(node, exp.Subquery) or node.alias:
-        return False
-    return not isinstance(node.this, exp.Query) or is_join_group(node.this)
+    return isinstance(node, exp.Subquery) and not node.alias and _is_from_item(node.this)
+
+
+def _is_from_item(node: exp.Expr) -> bool:
+    """Tell whether what stands in parentheses is an item of FROM, perhaps with joins, and not a query."""
+    if not isinstance(node, exp.Subquery):
+        return not isinstance(node, exp.Query)
+    return bool(node.alias or node.args.get("joins")) or _is_from_item(node.this)
 
 
 class _Reader:
@@ -296,11 +301,7 @@ class _Reader:
             plain = plain and not any(node.args.get(name) for name in ("when", "version"))
             kind, exact = ("table", bool(alias)) if cte is None else ("cte", True)
             return Relation(node, kind, alias or node.name, parts, exact, columns, item, plain, cte)
-        if (
-            isinstance(node, exp.Subquery)
-            and isinstance(node.this, exp.Query)
-            and not node.args.get("pivots")
-        ):
+        if isinstance(node, exp.Subquery) and not _is_from_item(node.this) and not node.args.get("pivots"):
             return Relation(node, "query", alias, qualifier or (_UNNAMED,), True, columns, item, plain)
         return Relation(node, "rows", alias, qualifier, True, columns, item, plain)
 
