@@ -113,7 +113,7 @@ def views(spark, files) -> dict[str, object]:
 
 @pytest.fixture
 def same(spark, views):
-    """Run a query with Millrace and with Spark; the answers are one multiset, names, types and nullability agree."""
+    """Run a query with Millrace and with Spark; the answers agree in rows, names, types, nullability."""
 
     def check(text, tables=None, options=None):
         expected = spark.sql(text)
