@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlglot import exp
 
 from millrace.expressions import Call, ColumnRef, columns_of, relations_of
 from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.components import split
+from millrace.front.computed import Computed
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import Leave, in_recursion
 from millrace.front.from_clause import Relation
@@ -54,6 +57,8 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
     found.place_calls(groups)
     if not groups:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
+    for group in groups:
+        _check_complete(clause, group, found)
     inside = {alias for group in groups for alias in group}
     for conjunct in [c for c in found.used if c.single is not None and c.single not in inside]:
         found.used.remove(conjunct)
@@ -155,11 +160,16 @@ def _conjuncts(clause: Clause, translator: Translator) -> list[Conjunct]:
         if not planning.statement.has_span(node):
             raise Leave("a condition in a form that Millrace does not read")
         reads, foreign = clause.reads(node)
-        predicate = translator.predicate(node)
+        predicate, computed = translator.predicate(node), False
+        if predicate is None and len(reads) > 1 and not foreign:
+            equal = isinstance(inner, exp.EQ)
+            with_computed = replace(translator, computed=Computed(clause, direct=equal).column)
+            predicate = with_computed.predicate(node)
+            computed = predicate is not None
         if predicate is None:
             predicate = planning.calls.in_block(node, clause.lookup, planning.constants, values)
         pushed = pushable(node) and not planning.volatility.volatile(node)
-        result.append(Conjunct(node, reads, foreign, predicate, pushed))
+        result.append(Conjunct(node, reads, foreign, predicate, pushed, computed))
     return result
 
 
@@ -191,6 +201,29 @@ def _groups(clause: Clause, found: Sorted) -> list[list[str]]:
     ]
 
 
+def _check_complete(clause: Clause, group: list[str], found: Sorted) -> None:
+    """Refuse a block that would join without an equality which Spark joins by, and so make more rows.
+
+    Raises:
+        Leave: It would.
+    """
+    if any(lookup_of(clause.members[alias]) is not None for alias in group):
+        return
+    for conjunct in found.above:
+        if len(conjunct.reads) < 2 or not conjunct.reads <= set(group):
+            continue
+        node = None if conjunct.node is None else unwrap(conjunct.node)
+        if isinstance(node, exp.EQ | exp.NullSafeEQ):
+            left, right = (clause.reads(side)[0] for side in (node.this, node.expression))
+            if left & right or not (left and right):
+                continue
+        elif node is not None:
+            continue
+        raise Leave(
+            f"only Spark evaluates {clause.shown(conjunct)}, and without it more rows would be joined"
+        )
+
+
 def _alone(member: Member, found: Sorted) -> bool:
     """Tell whether a relation is a block by itself: a lookup table that Spark cannot scan, or need not."""
     lookup = lookup_of(member)
@@ -217,13 +250,14 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     binding = bind(members, [each.spec for each in joined], equalities, found.filters)
     equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
     ends = [ref for equality in equalities for ref in (equality.left, equality.right)]
-    piece = rewriting.piece(members, [ref for ref in ends if ref.relation in group])
+    plain = {ColumnRef(m.alias, f.name) for m in members for f in m.columns}
+    piece = rewriting.piece(members, [ref for ref in ends if ref in plain])
     output = tuple(OutputColumn(name, ref) for ref, name in piece.names.items())
     read = {*ends, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
     specs: list[RelationSpec] = []
     rows: dict[str, Rows] = {}
     for member in members:
-        columns = [f for f in member.columns if ColumnRef(member.alias, f.name) in read]
+        columns = [f for f in member.every if ColumnRef(member.alias, f.name) in read]
         if member.alias in binding.indexes:
             indexes = binding.indexes[member.alias]
             spec, rows[member.alias] = lookup_rows(planning, member, columns, found, indexes)
@@ -235,9 +269,9 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
         specs.append(extra.spec)
         rows[extra.spec.alias] = extra.rows
     # A user's function need not be hashable, so calls are not compared.
-    plain = dict.fromkeys(p for p in residuals if not isinstance(p, Call))
+    others = dict.fromkeys(p for p in residuals if not isinstance(p, Call))
     calls = [p for p in residuals if isinstance(p, Call)]
-    join = JoinSpec(tuple(specs), tuple(dict.fromkeys(equalities)), (*plain, *calls), output, piece.counting)
+    join = JoinSpec(tuple(specs), tuple(dict.fromkeys(equalities)), (*others, *calls), output, piece.counting)
     native = [c for c in found.above if planning.calls.of(c.node) is None]
     above = tuple(clause.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)

@@ -24,6 +24,11 @@ class Groups:
         for item in known[1:]:
             self._parent[self.find(item)] = self.find(known[0])
 
+    def are_together(self, items: Iterable[str]) -> bool:
+        """Tell whether all the items are in one set."""
+        found = {self.find(item) if item in self._parent else None for item in items}
+        return len(found) == 1 and None not in found
+
     def sets(self) -> list[list[str]]:
         """Return the sets, and their members, in the order the items were given."""
         found: dict[str, list[str]] = {}

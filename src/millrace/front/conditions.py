@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from millrace.expressions import Call, Column, Compare, Predicate, relations_of
+from millrace.front.components import Groups
 from millrace.front.outputs import Attribute
 from millrace.front.parse import unwrap
 from millrace.front.translate import Branches, Translator, conjuncts, disjuncts
@@ -37,6 +38,7 @@ class Conjunct:
 
     Attributes:
         node: Its syntax tree, None for USING.
+        computed: Whether the predicate reads computed columns.
         pair: The columns that USING compares.
         reads: Members that it reads outside of subqueries, by their aliases.
         foreign: Numbers of the other steps of the FROM clause that it reads, -1 for what is outside of it.
@@ -49,6 +51,7 @@ class Conjunct:
     foreign: frozenset[int]
     predicate: Predicate | None
     pushable: bool = False
+    computed: bool = False
     pair: tuple[Attribute, Attribute] | None = None
 
     @property
@@ -134,6 +137,7 @@ def sort_conditions(
     ``unscanned`` are aliases of relations that Spark does not scan, so that only a block filters them.
     """
     result = Sorted()
+    null_safe: list[Conjunct] = []
     for conjunct in found:
         if isinstance(conjunct.predicate, Call):
             result.calls.append(conjunct)
@@ -146,7 +150,7 @@ def sort_conditions(
                 result.filter(alias, conjunct.predicate, text)
                 result.used.append(conjunct)
                 continue
-        branches = _Branching.of(node, translator, text_of)
+        branches = None if conjunct.computed else _Branching.of(node, translator, text_of)
         if branches is not None:
             branches.imply(conjunct, result)
         if conjunct.predicate is None or conjunct.foreign or len(conjunct.reads) < 2:
@@ -156,11 +160,21 @@ def sort_conditions(
         if equality is not None:
             result.equalities.append(equality)
         elif links_by_null_safe_equality(conjunct.predicate):
-            result.above.append(conjunct)
+            null_safe.append(conjunct)
             continue
         else:
             result.residuals += [conjunct.predicate] if branches is None else branches.residuals()
         result.used.append(conjunct)
+    linked = Groups({alias for e in result.equalities for alias in (e.left.relation, e.right.relation)})
+    for equality in result.equalities:
+        linked.join([equality.left.relation, equality.right.relation])
+    for conjunct in null_safe:
+        # What nothing else links would be a cross product in a block, and is none in Spark.
+        if conjunct.predicate is not None and linked.are_together(conjunct.reads):
+            result.residuals.append(conjunct.predicate)
+            result.used.append(conjunct)
+        else:
+            result.above.append(conjunct)
     return result
 
 

@@ -38,6 +38,7 @@ class Member:
         step: Number of its step in the FROM clause.
         columns: Its columns in order, under names that are unique in the block.
         table: The base table that it is, if it is one.
+        computed: Further columns, each with its text where Spark reads the relation.
     """
 
     alias: str
@@ -45,19 +46,24 @@ class Member:
     step: int
     columns: tuple[Field, ...]
     table: Table | None = None
-    _places: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._places = {column.name: place for place, column in enumerate(self.columns)}
+    computed: list[tuple[Field, str]] = field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of its columns in the block."""
         return tuple(column.name for column in self.columns)
 
-    def places(self, columns: Iterable[Field]) -> list[int]:
-        """Return the numbers of columns."""
-        return [self._places[column.name] for column in columns]
+    @property
+    def every(self) -> tuple[Field, ...]:
+        """Its columns, and those that are computed."""
+        return (*self.columns, *(column for column, _ in self.computed))
+
+    def texts(self, columns: Iterable[Field]) -> list[str]:
+        """Return what gives columns where Spark reads the relation."""
+        known = {column.name: scanned(place) for place, column in enumerate(self.columns)}
+        computed = enumerate(self.computed)
+        known |= {column.name: f"{text} AS __e{place}" for place, (column, text) in computed}
+        return [known[column.name] for column in columns]
 
 
 def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence[str]) -> Member:
@@ -104,8 +110,14 @@ def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence
 
 def condition_text(planning: Planning, member: Member, node: exp.Expr) -> str | None:
     """Return a condition over a relation as it stands where Spark reads it; None if it has no text."""
-    if not planning.statement.has_span(node):
+    edits = renamings(planning, member, node)
+    if edits is None or not planning.statement.has_span(node):
         return None
+    return planning.text.with_edits(planning.statement.span(node), edits)
+
+
+def renamings(planning: Planning, member: Member, node: exp.Expr) -> list[Edit] | None:
+    """Return the edits that name a relation's columns as where Spark reads it; None if it reads others."""
     edits = []
     for column in node.find_all(exp.Column):
         found = planning.names.find(column)
@@ -113,7 +125,7 @@ def condition_text(planning: Planning, member: Member, node: exp.Expr) -> str | 
         if edit is None:
             return None
         edits.append(edit)
-    return planning.text.with_edits(planning.statement.span(node), edits)
+    return edits
 
 
 def _renamed(column: exp.Column, found: Binding, member: Member) -> Edit | None:
@@ -132,13 +144,22 @@ def reading(planning: Planning, member: Member, columns: Sequence[Field], where:
     Raises:
         Leave: The definitions that it needs cannot be put into one WITH clause.
     """
-    relation = member.relation
-    prefix = with_prefix(planning.statement, relation.node, planning.text.edited)
-    whole = f"{prefix}SELECT * FROM {planning.text.edited(relation.item)}"
+    whole = whole_query(planning, member)
     barred = planning.frames.barred(whole)
     if barred:
         raise Leave(f"it reads {' and '.join(barred)}, of which Spark has no rows")
     return read_from(whole, member, columns, where)
+
+
+def whole_query(planning: Planning, member: Member, *, bound: bool = False) -> str:
+    """Return a query for all columns of a relation, rewritten or with its names bound only.
+
+    Raises:
+        Leave: The definitions that it needs cannot be put into one WITH clause.
+    """
+    text = planning.text.bound if bound else planning.text.edited
+    prefix = with_prefix(planning.statement, member.relation.node, text)
+    return f"{prefix}SELECT * FROM {text(member.relation.item)}"
 
 
 def read_from(whole: str, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:
@@ -151,7 +172,7 @@ def read_from(whole: str, member: Member, columns: Sequence[Field], where: Seque
         where: Conditions.
     """
     names = ", ".join(scanned(place) for place in range(len(member.columns)))
-    wanted = ", ".join(map(scanned, member.places(columns)))
+    wanted = ", ".join(member.texts(columns))
     condition = " AND ".join(where)
     template = f"SELECT {wanted} FROM ({whole}) AS __t({names})" + (f" WHERE {condition}" if where else "")
     return Read(template, show_scanned(condition, member.names))
@@ -168,7 +189,8 @@ def rows_of(
         Leave: A column has a type that a block cannot carry, or the relation cannot be read by itself.
     """
     table = member.table
-    if table is not None and table.parquet is not None and member.alias not in found.spark_only:
+    by_spark = member.alias in found.spark_only or any(each in columns for each, _ in member.computed)
+    if table is not None and table.parquet is not None and not by_spark:
         schema = schema_of(member, columns)
         filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
         direct = ParquetInput(table.parquet, tuple(schema.names), filters)

@@ -25,6 +25,7 @@ from millrace.errors import QueryError
 from millrace.front.template import Span
 
 _SPANNED = (
+    "_parse_unary",
     "_parse_bitwise",
     "_parse_equality",
     "_parse_disjunction",

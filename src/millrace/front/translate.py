@@ -98,6 +98,7 @@ class Translator:
 
     Attributes:
         lookup: Returns the relation's alias and the field that a column of the block means, or None.
+        computed: The same for an expression that is no column.
         constants: Values of constant operands.
         ansi: Whether the session coerces by the ANSI rules.
     """
@@ -105,6 +106,7 @@ class Translator:
     lookup: Lookup
     constants: Constants
     ansi: bool
+    computed: Callable[[exp.Expr], tuple[str, Field] | None] | None = None
 
     def predicate(self, node: exp.Expr) -> Predicate | None:
         """Return the expression as a predicate, or None when Spark has to evaluate it."""
@@ -143,6 +145,8 @@ class Translator:
     def _column(self, node: exp.Expr) -> tuple[Column, Field] | None:
         inner = unwrap(node)
         found = self.lookup(inner) if isinstance(inner, exp.Column) else None
+        if found is None and self.computed is not None:
+            found = self.computed(inner)
         if found is None or not found[1].comparable:
             return None
         return Column(ColumnRef(found[0], found[1].name)), found[1]
