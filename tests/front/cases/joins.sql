@@ -61,10 +61,10 @@ select a.id from a, b where a.id <=> b.id
 -- a b
 select a.id from a, b where a.id <=> b.id and a.k = b.k
 
--- none
+-- a b
 select a.id, b.id from a, b where upper(a.s) = upper(b.s)
 
--- a b
+-- a b c
 select a.id, b.id, c.id from a, b, c where a.id = b.id and length(c.w) = length(b.s)
 
 -- a b

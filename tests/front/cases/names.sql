@@ -110,7 +110,7 @@ select /*+ repartition(3, a.id) */ a.id, b.v from a join b on a.id = b.id
 -- a b
 select /*+ merge(c), coalesce(1) */ a.id, b.v, c.w from a join b on a.id = b.id join c on c.id = a.id
 
--- a b
+-- a b c
 select a.k from (a join b on a.id = b.id) join c on c.st.f = b.id
 
 -- c q b

@@ -37,7 +37,7 @@ select a.id, b.id, c.id from a join b on a.k = b.k right join c on c.id = a.id w
 -- a b
 select a.id, b.id, c.id from a join b on a.k = b.k full join c on c.id = a.id where a.id = 1
 
--- none
+-- a b
 select a.id, b.id, c.id from a join b on upper(a.s) = b.s and a.k = b.k full join c on c.id = a.id
 
 -- none

@@ -43,7 +43,7 @@ select a.id from a, b where a.id = b.id and b.v > (select avg(v) from b)
 -- a b
 select a.id from a, b where a.id = b.id and a.k > (select min(k) from c where st.f = a.id)
 
--- none
+-- a c
 select c.st.g, a.id from a, c where a.id = c.st.f
 
 -- a c
