@@ -65,12 +65,21 @@ def field_of(column: t.StructField) -> Field:
         back = spark_schema(pa.schema([pa.field(column.name, arrow)])).fields[0].dataType
     except (MillraceError, TypeError, ValueError, KeyError):
         return unfit
-    same = back.simpleString() == column.dataType.simpleString() and _loosely(back) == _loosely(
-        column.dataType
+    same = (
+        back.simpleString() == column.dataType.simpleString()
+        and _loosely(back) == _loosely(column.dataType)
+        and not _repeats_names(arrow)
     )
     atomic = isinstance(column.dataType, t.AtomicType) and not pa.types.is_nested(arrow)
     carried = arrow if same else None
     return Field(column.name, column.dataType, carried, same and atomic, column.nullable, notes)
+
+
+def _repeats_names(kind: pa.DataType) -> bool:
+    """Tell whether a struct at any depth has two fields of one name, which Spark does not send."""
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    twice = pa.types.is_struct(kind) and len({f.name for f in fields}) < len(fields)
+    return twice or any(_repeats_names(f.type) for f in fields)
 
 
 def _loosely(kind: t.DataType) -> str:
