@@ -41,11 +41,15 @@ def test_a_quiet_run(start, tables):
 
 
 def test_a_quiet_error(start, tables):
-    """Spark's own words for a wrong column, and nothing else."""
+    """Spark's own words for a wrong column, and where it stands."""
     done = start("sql", "select a.nope from a join b on a.k = b.k", *tables, *LOCAL)
     assert done.returncode == 1
     assert done.stderr.startswith("error: [UNRESOLVED_COLUMN")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.splitlines()[1:] == [
+        "== SQL ==",
+        "select a.nope from a join b on a.k = b.k",
+        "-------^^^",
+    ]
     assert done.stdout == ""
 
 

@@ -230,7 +230,7 @@ def test_where_spark_fails_it_is_an_error_with_the_predicates_name(spark, kind):
             kept_here(make(cases[name]), rows_of(cases[name]))
 
 
-def test_an_object_of_no_type_of_pythons_own_is_an_error_if_pickled():
+def test_an_object_of_no_type_of_pythons_own_is_an_error_if_pickled(spark):
     """Spark takes some such objects for null; that rows vanish for a mistake is not worth keeping."""
     with pytest.raises(PredicateError, match="a object, which does not pickle"):
         kept_here(by_row(False)([object()]), 1)
@@ -272,7 +272,7 @@ def test_results_of_predicates_are_taken_strictly():
         caller.call([pa.array([1])])
 
 
-def test_a_function_over_batches_that_returns_no_iterator_is_an_error():
+def test_a_function_over_batches_that_returns_no_iterator_is_an_error(spark):
     """As in Spark."""
 
     @sf.pandas_udf("boolean")
