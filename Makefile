@@ -8,12 +8,14 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
-# Four runs side by side: tests of the shared Spark session, which mostly wait for the JVM; laws of the eddy, and
-# the engine's other tests, which compute; and all others, which wait for servers and sessions of their own.
+# Five runs side by side: SQL against Spark, and other tests of the shared Spark session, which mostly wait for the
+# JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
+# sessions of their own.
+SQL := tests/front/test_cases.py tests/front/test_fuzz.py
 ENGINE := tests/experiments tests/migration tests/modules tests/policies tests/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help demo test check test-spark test-eddy test-engine test-rest machine clean
+.PHONY: help demo test check test-sql test-spark test-eddy test-engine test-rest machine clean
 
 help:
 	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
@@ -24,15 +26,18 @@ demo: $(READY)
 	@$(BIN)/millrace demo
 
 test: $(READY)
-	@$(MAKE) --no-print-directory -j5 $(SYNC) check test-spark test-eddy test-engine test-rest
+	@$(MAKE) --no-print-directory -j6 $(SYNC) check test-sql test-spark test-eddy test-engine test-rest
 
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+test-sql: $(READY)
+	$(BIN)/python -m pytest -m spark -p no:cacheprovider $(SQL)
+
 test-spark: $(READY)
-	$(BIN)/python -m pytest -m spark
+	$(BIN)/python -m pytest -m spark --durations=25 $(addprefix --ignore=,$(SQL))
 
 test-eddy: $(READY)
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider tests/eddy

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import functions as sf
 
 import millrace
@@ -207,12 +206,12 @@ def test_an_exception_surfaces_only_where_nothing_else_rejects_the_row(spark):
     df = spark.range(100).selectExpr("id", "cast(id AS string) s")
     others = sf.udf(lambda x: x % 10 != 7, "boolean")
     assert millrace.where(df, fails("id", "s"), others("id")).count() == 90
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(ExecutionError) as caught:
         millrace.where(df, fails("id", s="s")).count()
     message = str(caught.value)
     for part in ("predicate 'picky' raised ValueError: not ", "s='", "id=", "in picky", "Traceback"):
         assert part in message
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(ExecutionError) as caught:
         millrace.where(df, fails("id", "s"), options={"mask_values": True}).count()
     assert "id=***" in str(caught.value)
     lenient = millrace.predicate(picky, on_error="null")
@@ -341,7 +340,7 @@ def test_what_is_no_dataframe_or_not_ours_is_refused(spark):
 
 def test_wrong_results_fail_the_query_with_the_predicates_name(spark):
     """What a function returns is known only when it runs."""
-    with pytest.raises(PythonException, match="'one' returned 1 "):
+    with pytest.raises(PredicateError, match="'one' returned 1 "):
         millrace.where(spark.range(3), millrace.predicate(lambda x: 1, name="one")("id")).collect()
 
 

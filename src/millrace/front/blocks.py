@@ -213,7 +213,7 @@ def _check_complete(clause: Clause, group: list[str], found: Sorted) -> None:
         if len(conjunct.reads) < 2 or not conjunct.reads <= set(group):
             continue
         node = None if conjunct.node is None else unwrap(conjunct.node)
-        if isinstance(node, exp.EQ | exp.NullSafeEQ):
+        if isinstance(node, exp.EQ | exp.NullSafeEQ) and node.find(exp.Query) is None:
             left, right = (clause.reads(side)[0] for side in (node.this, node.expression))
             if left & right or not (left and right):
                 continue

@@ -29,5 +29,6 @@ def session() -> SparkSession:
         .config("spark.log.level", "OFF")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .getOrCreate()
     )

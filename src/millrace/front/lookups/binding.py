@@ -130,7 +130,7 @@ def _unbound(alias: str, found: Lookup) -> str:
 
 
 def _whole(member: Member) -> RelationSpec:
-    fields = [pa.field(f.name, f.arrow) for f in member.columns if f.arrow is not None]
+    fields = [pa.field(f.name, f.arrow) for f in member.every if f.arrow is not None]
     return RelationSpec(member.alias, pa.schema(fields))
 
 
