@@ -12,7 +12,7 @@ from millrace import sampling
 from millrace.kernels import BEFORE, NOW, SETTLED
 from millrace.sampling import KeySample, fanout, support
 
-LAWS = settings(max_examples=80, deadline=None, derandomize=True)
+LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 SEEDS = range(6)
 DISTINCT, ROWS = 100_000, 300_000
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.clock import VirtualClock, WallClock
 from millrace.statistics import Account, Profile, Statistics
 
-LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 calls = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 900), st.floats(0, 1)), max_size=40)
 
 

@@ -104,7 +104,7 @@ def expected_count(spec: JoinSpec) -> int:
     return within * kirchhoff(len(groups), links)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(specs())
 def test_spanning_trees_are_all_there_are(spec: JoinSpec) -> None:
     """Kirchhoff's count of different trees, each connected, none with more cross products than needed."""
@@ -152,7 +152,7 @@ def test_trees_are_found_without_trying_all_sets_of_edges(monkeypatch: pytest.Mo
     assert len(list(spanning_trees(graph))) == 256
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(specs(), st.data())
 def test_edges_separate_what_lies_on_their_two_sides(spec: JoinSpec, data: st.DataObject) -> None:
     """Border, near, far and beyond of every span, against what is left of the tree without the edge."""
@@ -174,7 +174,7 @@ def test_edges_separate_what_lies_on_their_two_sides(spec: JoinSpec, data: st.Da
             assert tree.beyond(edge.number, span) == sum(1 << r for r in there)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(specs(), st.lists(st.integers(0, 20), min_size=6, max_size=6))
 def test_the_pre_optimizer_prefers_attributes_then_small_relations(spec: JoinSpec, sizes: list[int]) -> None:
     """No tree has fewer products, then more attributes joined on, then smaller relations at its joins.

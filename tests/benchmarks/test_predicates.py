@@ -132,7 +132,7 @@ def test_written_worst_first(name):
     assert work_of(case, outcomes, (0, 1, 2)) == worst
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     outcomes=st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=20),
     weights=st.tuples(*[st.integers(1, 9)] * 3),
@@ -217,7 +217,7 @@ def tiny(name: str, scale: float = 0.005) -> Case:
     return replace(case, members=tuple(replace(m, micros=m.micros / 100) for m in case.members))
 
 
-@pytest.mark.parametrize("name", ["c", "e", "f"])
+@pytest.mark.parametrize("name", ["c", "f"])
 def test_a_small_race(spark, name):
     """Spark calls everything, the oracle what was foretold, and what the default does is counted."""
     case, ticks = tiny(name, 0.001 if name == "f" else 0.005), Ticks()

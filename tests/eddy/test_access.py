@@ -44,7 +44,7 @@ def schedules(draw: st.DrawFn, case: Case, made: dict[str, Plan]) -> Schedule | 
     return Schedule(unbuilt, False, (*(r for r in order if r != unbuilt), unbuilt))
 
 
-@settings(max_examples=90, deadline=None, derandomize=True)
+@settings(max_examples=45, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_access_modules_give_the_oracles_rows(data: st.DataObject) -> None:
     """Indexes alone, several of them, beside scans; scans that stall or break off; all policies."""

@@ -17,7 +17,7 @@ from millrace.spec import JoinSpec
 from tests.eddy.blocks import block
 from tests.eddy.oracle import key_values
 
-LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 TEXTS = key_values(pa.string())
 
 

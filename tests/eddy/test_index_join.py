@@ -125,7 +125,7 @@ def options(draw: st.DrawFn, architecture: str) -> Options:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.data())
 def test_index_joins_give_the_oracles_rows(architecture: str, data: st.DataObject) -> None:
     """Whatever the shape, delays, batch sizes and policy; and no binding is asked for twice."""

@@ -29,7 +29,7 @@ def answer(case: Case, options: Options, schedule: Schedule | None, chunk: int) 
     return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
 
 
-@settings(max_examples=180, deadline=None, derandomize=True)
+@settings(max_examples=90, deadline=None, derandomize=True)
 @given(st.data())
 def test_every_routing_gives_the_oracles_rows(data: st.DataObject) -> None:
     """Random graphs (cyclic ones too), keys of every type, nulls and duplicates; any policy."""

@@ -82,7 +82,7 @@ def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-@settings(max_examples=70, deadline=None, derandomize=True)
+@settings(max_examples=35, deadline=None, derandomize=True)
 @given(st.data())
 def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) -> None:
     """Asked by a source at a random point of stasis, for random relations; and the run goes on unharmed."""

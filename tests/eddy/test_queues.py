@@ -30,7 +30,7 @@ from tests.eddy.test_laws import schedules
 LIMITS = st.builds(Backpressure, st.sampled_from([None, 1, 2, 7]), st.sampled_from([1, 3, 20]))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data())
 def test_queues_give_the_oracles_rows(data: st.DataObject) -> None:
     """Any block, policy, architecture, schedule and batch size, and queues of any length."""

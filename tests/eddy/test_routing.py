@@ -20,7 +20,7 @@ from millrace.statistics import Account
 from millrace.tuples import Signature, TupleBatch
 from tests.eddy.blocks import run, star
 
-LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 ARMS = {"x": [0, 1, 2], "y": [0, 1, 2], "z": [0, 1, 2]}
 PROBES = [Destination("probe", i) for i in range(6)]
 

@@ -95,7 +95,7 @@ def set_cases(draw: st.DrawFn) -> Case:
     return block(tables, equalities, distinct=distinct)
 
 
-@settings(max_examples=70, deadline=None, derandomize=True)
+@settings(max_examples=35, deadline=None, derandomize=True)
 @given(st.data(), set_cases())
 def test_equal_tuples_of_a_set_count_once(data: st.DataObject, case: Case) -> None:
     """Duplicates within a batch and across batches, keys of hashed types too; any legal routing."""

@@ -33,7 +33,7 @@ def feeds(draw: st.DrawFn) -> tuple[list[list[pa.RecordBatch]], Schedule]:
     return sources, Schedule(unbuilt, draw(st.booleans()), order)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(feeds(), st.integers(1, 8))
 def test_every_tuple_arrives_once_and_then_the_end(
     feed: tuple[list[list[pa.RecordBatch]], Schedule], size: int

@@ -20,7 +20,7 @@ from tests.eddy.access_cases import options, run, with_self_joins
 from tests.eddy.blocks import block
 from tests.eddy.oracle import KEY_TYPES, Case, key_values
 
-LAWS = settings(max_examples=120, deadline=None, derandomize=True)
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 OPS = ["<", "<=", ">", ">="]
 
 
@@ -48,7 +48,7 @@ def inequality_joins(draw: st.DrawFn) -> Case:
     return with_self_joins(case) if draw(st.booleans()) else case
 
 
-@settings(max_examples=90, deadline=None, derandomize=True)
+@settings(max_examples=45, deadline=None, derandomize=True)
 @given(inequality_joins(), options(POLICY_NAMES), st.sampled_from([1, 3, 100]))
 def test_inequality_joins_give_the_oracles_rows(case: Case, given_options: Options, chunk: int) -> None:
     """Every type that can be a key, nulls, NaN above all, -0.0 equal to 0.0; one bound or both."""

@@ -30,7 +30,7 @@ def self_joins(draw: st.DrawFn) -> Case:
     return with_self_joins(replace(case, tables={alias: tables[alias] for alias in aliases}))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data())
 def test_shared_tuples_give_the_oracles_rows(data: st.DataObject) -> None:
     """Any roles, any columns, nulls in some of them; any routing and interleaving."""

@@ -77,14 +77,14 @@ def law(data: st.DataObject, often: float) -> None:
     assert rows == expected, f"missing {expected - rows}, too much {rows - expected}: {case.sql()}"
 
 
-@settings(max_examples=110, deadline=None, derandomize=True)
+@settings(max_examples=55, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_moves_leave_the_oracles_rows(data: st.DataObject) -> None:
     """Demotions, promotions, settling and other spanning trees at random points of stasis."""
     law(data, often=0.6)
 
 
-@settings(max_examples=70, deadline=None, derandomize=True)
+@settings(max_examples=35, deadline=None, derandomize=True)
 @given(st.data())
 def test_own_migration_leaves_the_oracles_rows(data: st.DataObject) -> None:
     """Nobody moves anything but the migration policy; B+ holds whenever state is not loose."""

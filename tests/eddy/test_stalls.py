@@ -47,7 +47,7 @@ def chain(sizes: Sequence[int] = (40, 40, 40), distinct: int = 8) -> Case:
     return block(tables, ["r.a = s.a", "s.b = t.b"])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.data())
 def test_stalls_leave_the_oracles_rows(data: st.DataObject) -> None:
     """Any source stalls at any time, for any while, under every architecture, policy and migration."""
@@ -66,7 +66,7 @@ def test_stalls_leave_the_oracles_rows(data: st.DataObject) -> None:
     assert multiset(pa.Table.from_batches(found, case.spec.output_schema)) == case.expected()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.data())
 def test_precomputing_keeps_the_invariants(data: st.DataObject) -> None:
     """Whatever is promoted at whatever point of stasis, A and B hold, and the answer is DuckDB's."""

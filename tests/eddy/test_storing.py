@@ -38,7 +38,7 @@ def ran(case: Case, options: Options, schedule: Schedule | None = None, chunk: i
     return eddy
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(st.data())
 def test_base_tuples_suffice(data: st.DataObject) -> None:
     """Under all policies, migrations and schedules the answer is DuckDB's, and no STAIR holds more."""

@@ -40,7 +40,7 @@ def ran(
     return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema)), run
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data())
 def test_windows_are_duckdbs_conjuncts(data: st.DataObject) -> None:
     """Random graphs, all kinds of times, nulls, any schedule, any architecture, policy and migration."""

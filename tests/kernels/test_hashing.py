@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.kernels import combine, hash_bytes, hash_parts, mix
 
-LAWS = settings(max_examples=150, deadline=None, derandomize=True)
+LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 WORD = 1 << 64
 codes = st.integers(-(2**63), 2**63 - 1)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.limits.answers import Answer, Answers, News
 
-LAWS = settings(max_examples=150, deadline=None, derandomize=True)
+LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 OWNERS, KEYS = 4, 6
 steps = st.lists(
     st.tuples(

@@ -12,7 +12,7 @@ from millrace.limits import Chunk, Claimed, Failure, LookupRoom, Offer, packing
 from millrace.limits.chunk import split_keys
 from millrace.limits.claims import Claims
 
-LAWS = settings(max_examples=120, deadline=None, derandomize=True)
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 OWNERS, KEYS = 3, 4
 ACTIONS = st.lists(
     st.tuples(

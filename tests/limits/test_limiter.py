@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.clock import VirtualClock
 from millrace.limits.limiter import Grant, Limiter
 
-LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 OWNERS = 4
 caps = st.none() | st.integers(1, 6)
 rates = st.none() | st.floats(0.5, 2000)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.limits import wire
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 values = st.none() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
 messages = st.lists(
     st.tuples(

@@ -12,7 +12,7 @@ from millrace.expressions import widen
 from millrace.lookups.grouping import grouped
 from millrace.lookups.narrowing import narrowed
 
-SEEDED = settings(derandomize=True, deadline=None, max_examples=150)
+SEEDED = settings(derandomize=True, deadline=None, max_examples=75)
 
 
 def _midnight(day: dt.date) -> dt.datetime:

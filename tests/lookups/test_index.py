@@ -51,7 +51,7 @@ def joined() -> Case:
     return block({"r": R, "s": S}, ["r.a = s.x"])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.data())
 def test_lookups_give_the_oracles_rows(data: st.DataObject) -> None:
     """Any block, several indexes on a relation, scans beside them, batched requests, answers out of order."""

@@ -19,7 +19,7 @@ from millrace.lookups.json_rows import RowReader, check_types
 from millrace.lookups.json_text import parse
 from millrace.lookups.strict import Rules, Unfit, array_of, sql_name
 
-LAWS = settings(max_examples=80, deadline=None, derandomize=True)
+LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 PLAIN_MICROS = pa.timestamp("us")

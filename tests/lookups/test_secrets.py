@@ -14,7 +14,7 @@ from millrace.errors import InputError, OptionError
 from millrace.lookups import Refused, Secrets, Terms, names_in
 from millrace.lookups.refused import shortened
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=12)
 
 WRITTEN = [

@@ -13,7 +13,7 @@ from millrace.migration.staged import FIRST, SLICE
 from millrace.options import MIGRATIONS, Options
 from tests.migration.simulator import Phase, Simulation, simulate
 
-LAWS = settings(max_examples=80, deadline=None, derandomize=True)
+LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 TUPLES = 400_000
 WEIGHED = ["backoff", "staged"]
 

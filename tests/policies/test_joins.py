@@ -20,7 +20,7 @@ from millrace.statistics import Statistics
 from millrace.tuples import Signature, TupleBatch
 from tests.policies.test_policies import SIGNATURE, candidate, chosen, favourite
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 LONGEST = 131_072
 KNOWN = 128
 """Tuples after which a policy believes what it measured."""

@@ -21,7 +21,7 @@ from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSp
 from millrace.predicates.asynchronous import AsyncCaller
 from tests.limits.service import Service
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 PATIENCE = 30  # seconds until a test that hangs fails
 TRUTH = {True: KEPT, False: REJECTED, None: REJECTED, "raises": RAISED}
 

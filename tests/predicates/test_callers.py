@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, retries
 from millrace.predicates.callers import caller_of
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 class Boom(Exception):

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.errors import ExecutionError
 from millrace.relations import KeyColumn, RelationStore, store as module
 
-LAWS = settings(max_examples=100, deadline=None, derandomize=True)
+LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.int64()),

@@ -18,7 +18,7 @@ from millrace.results import payloads
 from millrace.results.partition import Partition
 from millrace.results.rows import row_keys
 
-LAWS = settings(max_examples=150, deadline=None, derandomize=True)
+LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 SCHEMA = pa.schema(
     [
         ("i", pa.int32()),

@@ -80,7 +80,7 @@ def partitions(draw):
     return schema, attempts
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(partitions(), hs.sampled_from(CUBES), hs.integers(0, 300), hs.sampled_from([1, 100, 1 << 20]))
 def test_rows_of_a_dataframe_go_to_the_same_cells_in_every_order(partition, cube, number, block_bytes):
     """Any permutation and any batching of a partition's rows gives the same rows in the same cells."""

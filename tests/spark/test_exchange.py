@@ -48,7 +48,7 @@ def by_cell(rows: list[pa.RecordBatch]) -> dict[int, list[pa.RecordBatch]]:
     return cells
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     hs.lists(hs.lists(hs.one_of(hs.none(), hs.integers(-5, 5)), max_size=30), max_size=6),
     hs.sampled_from(CUBES),

@@ -245,7 +245,7 @@ def test_a_lookup_that_fails_is_told_in_a_few_lines(spark):
 
 def test_a_file_that_has_gone_is_told_in_a_few_lines(spark, tmp_path):
     """Also tasks that scan, before the exchange."""
-    spark.range(10).write.parquet(str(tmp_path / "t"))
+    spark.range(0, 10, 1, 1).write.parquet(str(tmp_path / "t"))
     frame = millrace.sql(
         "SELECT a.id FROM t a JOIN t b ON a.id = b.id",
         spark,

@@ -57,7 +57,7 @@ def cells_of(cube: Cube, relation: int, rows: list[tuple[int, int]]) -> list[lis
     return [[int(cell) + offset for offset in cube.offsets(relation)] for cell in base]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(blocks())
 def test_every_result_is_made_in_exactly_one_cell(block):
     """Whatever the graph, the sizes and the number of cells."""
@@ -79,7 +79,7 @@ def test_every_result_is_made_in_exactly_one_cell(block):
             assert len(shared) == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(blocks())
 def test_equal_tuples_of_a_set_go_to_the_same_cells(block):
     """A relation with set semantics is never spread."""
