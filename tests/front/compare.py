@@ -8,8 +8,13 @@ from millrace.api.query import Query
 
 
 def bag(frame) -> Counter[str]:
-    """The rows as a multiset; NaN equals itself in text."""
-    return Counter(repr(tuple(row)) for row in frame.collect())
+    """The rows as a multiset."""
+    return bag_of(frame.collect())
+
+
+def bag_of(rows) -> Counter[str]:
+    """Rows as a multiset, by position; NaN equals itself in text."""
+    return Counter(repr(tuple(row)) for row in rows)
 
 
 def taken(found: Query) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -298,6 +299,14 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
         test_tasks_that_share_a_room_ask_each_key_once()
 
 
+def _index_of(spec: IndexSpec, coordinator: Coordinator, loop: Loop, woken: threading.Event) -> LookupIndex:
+    """An index of the run that the coordinator has been offered."""
+    connect = partial(LookupClient.connect, coordinator.address, "run/0/0")
+    index = LookupIndex(spec, lambda rows: rows, loop, connect, WallClock())
+    index.wake_by(woken)
+    return index
+
+
 @pytest.mark.parametrize("on_error", ["fail", "skip", "null"])
 def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error: str) -> None:
     """However long the coordinator takes, a task does not go on, nor fail, before the key is in the list."""
@@ -314,14 +323,7 @@ def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error
     coordinator = Coordinator()
     coordinator.offer("run", [spec.offer(Secrets())])
     loop = Loop()
-    index = LookupIndex(
-        spec,
-        lambda rows: rows,
-        loop,
-        lambda: LookupClient.connect(coordinator.address, "run/0/0"),
-        WallClock(),
-    )
-    index.wake_by(woken)
+    index = _index_of(spec, coordinator, loop, woken)
     try:
         index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
         assert reached.wait(PATIENCE)
@@ -352,14 +354,7 @@ def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch
     monkeypatch.setattr(LookupRoom, "_fail", lambda room, client, failures: room.close())
     coordinator.offer("run", [spec.offer(Secrets())])
     loop, woken = Loop(), threading.Event()
-    index = LookupIndex(
-        spec,
-        lambda rows: rows,
-        loop,
-        lambda: LookupClient.connect(coordinator.address, "run/0/0"),
-        WallClock(),
-    )
-    index.wake_by(woken)
+    index = _index_of(spec, coordinator, loop, woken)
     try:
         index.submit(pa.RecordBatch.from_pydict({"x": [3]}))
         assert woken.wait(PATIENCE)

@@ -76,7 +76,7 @@ def test_an_error_of_millrace_leaves_its_task_without_frames():
         except KeyError as error:
             raise InputError("a message") from error
 
-    results = shortened(inner())
+    results = shortened(inner)()
     assert next(results) == 1
     with pytest.raises(InputError) as caught:
         next(results)
@@ -94,7 +94,7 @@ def test_other_errors_keep_their_frames():
         yield
 
     with pytest.raises(KeyError) as caught:
-        list(shortened(inner()))
+        list(shortened(inner)())
     assert "in inner" in "".join(traceback.format_exception(caught.value))
 
 
@@ -108,7 +108,7 @@ def test_a_task_that_is_given_up_closes_what_it_runs():
         finally:
             closed.append(True)
 
-    results = shortened(inner())
+    results = shortened(inner)()
     next(results)
     results.close()
     assert closed == [True]

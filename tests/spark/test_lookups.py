@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 import millrace
 from millrace.errors import MillraceError
 from millrace.options import Options
+from tests.session import run_script
 from tests.spark.shop import KEYS, Shop
 
 SCRIPT = Path(__file__).with_name("lookup_job.py")
@@ -262,18 +260,7 @@ def test_a_task_that_dies_costs_what_was_under_way(kind, tmp_path) -> None:
 
     A second query streams its results and takes all rows from the cache.
     """
-    path = os.pathsep.join([str(Path(millrace.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), kind, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    outcome = json.loads(done.stdout.strip().splitlines()[-1])
+    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=240))
     assert outcome.pop("again") <= 3
     assert outcome == {
         "right": True,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import millrace
+from tests.session import run_script
 
 SCRIPT = Path(__file__).with_name("small_join.py")
 
@@ -25,17 +22,6 @@ def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
 
     Each session needs a process of its own: a Connect and a classic session exclude each other.
     """
-    path = os.pathsep.join([str(Path(millrace.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), kind, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    outcome = json.loads(done.stdout.strip().splitlines()[-1])
+    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=240))
     assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
     assert len(outcome) == 11

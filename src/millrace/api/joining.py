@@ -186,7 +186,7 @@ def _relation(spark: SparkSession, shared: Mapping[str, Any], alias: str, each: 
     if isinstance(each, str) and not _is_path(each):
         known = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
         if known is None:
-            return _Relation(alias, spark.table(each), spark.table(each).columns)
+            known = spark.table(each)
         each = known
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))

@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from millrace.errors import MillraceError
+from millrace.spark.failures import is_sparks, raised_by_task
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect it."""
 
-# The last line of a Python traceback from a worker whose error is one of ours.
-_OURS = re.compile(r"millrace\.errors\.\w+: (?P<message>.+?)(?:\n\n|\n\s+at |\Z)", re.DOTALL)
 _PLAN = re.compile(r";\n(?=['\w+:!(]).*", re.DOTALL)
 _STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
 
@@ -52,16 +51,11 @@ def message_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} (run again with --debug to see where)"
 
 
-def is_sparks(error: BaseException) -> bool:
-    """Tell whether Spark or its gateway raised the error; importing neither to find out."""
-    return any(cls.__module__.split(".")[0] in ("pyspark", "py4j") for cls in type(error).__mro__)
-
-
 def spark_message(error: BaseException) -> str:
     """Return Spark's message without the plan and the stacks that it appends."""
     text = str(error)
-    if found := _OURS.search(text):
-        return found["message"].strip()
+    if (ours := raised_by_task(text)) is not None:
+        return str(ours)
     text = _PLAN.sub("", _STACK.sub("", text))
     if "Traceback (most recent call last)" in text:
         # An error of Python code in a worker: its last line says what happened.

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.cli.progress import is_connect
 from millrace.errors import InputError
+from millrace.spark.parallelism import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

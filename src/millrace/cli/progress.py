@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from millrace.spark.parallelism import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -40,11 +42,6 @@ def task_bar(
 
         with _connect(spark, show) if is_connect(spark) else _classic(spark, show), _lookups(bar, lookups):
             yield
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Tell whether the session talks to a Spark Connect server."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def lookup_line(one: LookupProgress) -> str:

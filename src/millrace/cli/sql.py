@@ -13,9 +13,10 @@ from rich.text import Text
 
 from millrace.cli import output, render
 from millrace.cli.lookups import lookup_from
-from millrace.cli.progress import is_connect, task_bar
+from millrace.cli.progress import task_bar
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import Options
+from millrace.spark.parallelism import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from millrace.errors import PredicateError
 from millrace.expressions import Call, Column, ColumnRef, Literal, Operand
 from millrace.front.constants import Constants
 from millrace.front.parse import Statement, function_of, unwrap
-from millrace.front.translate import Lookup, conjuncts
+from millrace.front.translate import Lookup
 from millrace.predicates import PredicateSpec, Values
 from millrace.spark.predicates import Predicate, check_arity
 from millrace.spark.types import arrow_type
@@ -95,17 +95,17 @@ class Calls:
 
     def _around(self, node: exp.Expr) -> str:
         """Return the text of the whole condition or expression that a call is part of."""
-        best = self.statement.span(node) if self.statement.has_span(node) else None
+        best = node if self.statement.has_span(node) else None
         parent = node.parent
         while parent is not None and not isinstance(parent, exp.Query | exp.Where | exp.Join | exp.And):
             if isinstance(parent, exp.Having | exp.Order | exp.Group | exp.Alias):
                 break
             if self.statement.has_span(parent):
-                best = self.statement.span(parent)
+                best = parent
             parent = parent.parent
         if best is None:
             return f"a call of {function_of(node)}"
-        return " ".join(self.statement.text[slice(*best)].split())
+        return self.statement.shown(best)
 
 
 def _is_no_argument(node: exp.Expr) -> bool:
@@ -140,9 +140,3 @@ def _operand(node: exp.Expr, lookup: Lookup, constants: Constants) -> Operand | 
     if constant is None or isinstance(constant.type, t.NullType):
         return None
     return Literal(constant.value, arrow_type(constant.type))
-
-
-def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
-    """Return the terms of a SELECT's WHERE."""
-    where = select.args.get("where")
-    return [] if where is None else list(conjuncts(where.this))

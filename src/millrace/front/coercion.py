@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -85,6 +86,17 @@ def _repeats_names(kind: pa.DataType) -> bool:
 def _loosely(kind: t.DataType) -> str:
     """Return the type without nullability, which Arrow types do not have."""
     return re.sub(r'"(containsNull|valueContainsNull|nullable)":(true|false)', "", kind.json())
+
+
+def type_within(kind: t.DataType, path: Sequence[str]) -> t.DataType | None:
+    """Return the type of a field that a path leads to within structs, None where it leads nowhere."""
+    for name in path:
+        fields = kind.fields if isinstance(kind, t.StructType) else []
+        found = next((f.dataType for f in fields if f.name.lower() == name.lower()), None)
+        if found is None:
+            return None
+        kind = found
+    return kind
 
 
 def decimal_digits(kind: t.DataType) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.front.coercion import Field, field_of
+from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import Member, renamings, whole_query
@@ -184,10 +184,8 @@ class Computed:
         found = self._planning.names.find(node)
         if found is None or found.match is None or len(found.match.attribute.sources) != 1:
             return None
-        kind = member.columns[found.match.attribute.sources[0][1]].type
-        for part in node.parts[len(node.parts) - found.match.nested :]:
-            fields = kind.fields if isinstance(kind, t.StructType) else []
-            kind = next((f.dataType for f in fields if f.name.lower() == part.name.lower()), t.NullType())
+        path = [part.name for part in node.parts[len(node.parts) - found.match.nested :]]
+        kind = type_within(member.columns[found.match.attribute.sources[0][1]].type, path)
         if isinstance(kind, t.NumericType):
             return _NUMBER
         if isinstance(kind, t.StringType):

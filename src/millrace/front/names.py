@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.front.coercion import Field
+from millrace.front.coercion import Field, type_within
 from millrace.front.ctes import Leave
 from millrace.front.from_clause import FromClause, Relation
 from millrace.front.outputs import Attribute, Match, Output, Unclear, both, output_of, own_output, seen_by
@@ -259,11 +259,9 @@ class Names:
 
     def _struct_fields(self, match: Match, star: exp.Column) -> list[str]:
         relation, place = match.attribute.sources[0]
-        kind = self.fields(relation)[place].type
         parts = star.parts[:-1]
-        for part in parts[len(parts) - match.nested :] if match.nested else ():
-            inner = kind.fields if isinstance(kind, t.StructType) else []
-            kind = next((f.dataType for f in inner if f.name.lower() == part.name.lower()), t.NullType())
+        path = [part.name for part in parts[len(parts) - match.nested :]]
+        kind = type_within(self.fields(relation)[place].type, path)
         if not isinstance(kind, t.StructType):
             raise Leave("a star over something other than a struct")
         return list(kind.names)

@@ -106,6 +106,10 @@ class Statement:
         """Return the characters ``[start, end)`` that became the node; KeyError when unknown."""
         return self._spans[id(node)][1]
 
+    def shown(self, node: exp.Expr) -> str:
+        """Return a node's text on one line; KeyError when unknown."""
+        return " ".join(self.text[slice(*self.span(node))].split())
+
     def has_span(self, node: exp.Expr) -> bool:
         """Tell whether the node was noted (nodes that the parser invents are not in the text)."""
         return id(node) in self._spans

@@ -40,7 +40,7 @@ from millrace.front.plan import Plan
 from millrace.front.planning import Planning, first_line
 from millrace.front.settings import Settings
 from millrace.front.spark_errors import as_written
-from millrace.front.tables import Catalog, Tables
+from millrace.front.tables import Catalog, Table, Tables
 from millrace.front.template import EditedText, Segment, join, quote, unescape
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Pipeline:
 
     def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
         """Put the placeholder of a caller's table into the text."""
-        table = self._catalog.mapped(tuple(part.name for part in node.parts))
+        table = self._given(node)
         if table is None:
             return
         parts = node.parts
@@ -205,12 +205,16 @@ class Pipeline:
         else:
             text.bind(start, end, f"{table.placeholder}{name}")
 
+    def _given(self, node: exp.Table) -> Table | None:
+        """Return the caller's table that a name means."""
+        return self._catalog.mapped(tuple(part.name for part in node.parts))
+
     def _lookup(self, node: exp.Table) -> LookupTable | None:
-        table = self._catalog.mapped(tuple(part.name for part in node.parts))
+        table = self._given(node)
         return None if table is None or table.lookup is None else table.lookup.table
 
     def _is_asked(self, node: exp.Table) -> bool:
-        table = self._catalog.mapped(tuple(part.name for part in node.parts))
+        table = self._given(node)
         return table is not None and table.asked
 
     # What runs

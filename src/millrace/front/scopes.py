@@ -76,6 +76,10 @@ class Scopes:
             for relation in scope.clause.relations() if scope.clause else ():
                 yield scope, relation
 
+    def find(self, node: exp.Expr | None) -> tuple[Scope, Relation] | None:
+        """Return the relation that a syntax tree is, with its SELECT; None for any other."""
+        return next((each for each in self.relations() if each[1].node is node), None)
+
     def _note(self, scope: Scope, clause: FromClause) -> None:
         for number, item in enumerate(clause.items):
             if item.on is not None:

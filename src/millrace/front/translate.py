@@ -63,6 +63,12 @@ def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
     return _terms(node, exp.And)
 
 
+def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
+    """Return the terms of a SELECT's WHERE."""
+    where = select.args.get("where")
+    return [] if where is None else list(conjuncts(where.this))
+
+
 def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
     """Return the terms of an OR, at any depth of parentheses."""
     return _terms(node, exp.Or)

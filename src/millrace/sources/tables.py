@@ -88,19 +88,12 @@ class ParquetTable:
             raise InputError(f"{self.path} has no column {column!r}: {near(column, self.schema.names)}")
         return found
 
-    def bytes_of(self, columns: Iterable[str]) -> int:
-        """Return the columns' size in the files in bytes, encoded but not compressed."""
-        return self._sum(columns, Footer.encoded_bytes)
-
     def decoded_bytes_of(self, columns: Iterable[str]) -> int:
         """Return an estimate of the columns' size in memory in bytes."""
-        return self._sum(columns, Footer.decoded_bytes)
-
-    def _sum(self, columns: Iterable[str], size: Any) -> int:
         names = [name for name in map(self.resolve, columns) if name not in self.partition_columns]
         total = 0
         for footer in self.footers():
             own = {name.lower(): name for name in footer.schema.names}
             for group in range(footer.metadata.num_row_groups):
-                total += sum(size(footer, own[name.lower()], group) for name in names)
+                total += sum(footer.decoded_bytes(own[name.lower()], group) for name in names)
         return total

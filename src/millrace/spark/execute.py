@@ -108,7 +108,9 @@ class _Assembly:
         )
         self._parallelism = options.cells or default_parallelism(spark)
         bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
-        partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+        # Asking is a request on Spark Connect, and files need no answer.
+        frames = any(size.splits is None for size in self._sizes)
+        partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200"))) if frames else 0
         self._placement = place(self._join, self._sizes, options, self._parallelism, bound, partitions)
         self._reports = Reports(spark, wanted=options.report)
         self._lookups: Lookups | None = None

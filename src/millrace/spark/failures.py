@@ -9,13 +9,15 @@ behind; from that text the error is made again.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 from millrace import errors
 from millrace.errors import MillraceError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _OURS = re.compile(
@@ -26,13 +28,18 @@ _OURS = re.compile(
 )
 
 
-def shortened(results: Iterator[T]) -> Iterator[T]:
-    """Yield what a task yields; an error of Millrace's leaves it without the frames that it came through."""
-    try:
-        yield from results
-    except MillraceError as error:
-        short = error.with_traceback(None)
-        raise short from None
+def shortened(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
+    """Let an error of Millrace's leave a task without the frames that it came through."""
+
+    @functools.wraps(task)
+    def run(*args: P.args, **named: P.kwargs) -> Iterator[T]:
+        try:
+            yield from task(*args, **named)
+        except MillraceError as error:
+            short = error.with_traceback(None)
+            raise short from None
+
+    return run
 
 
 def translated(error: Exception) -> Exception:
@@ -45,17 +52,22 @@ def translated(error: Exception) -> Exception:
         A new error of the class and with the message that the task's had, caused by ``error``; other errors
         as they are.
     """
-    if not _of_spark(error):
+    ours = raised_by_task(str(error)) if is_sparks(error) else None
+    if ours is None:
         return error
-    found = _OURS.search(str(error))
-    kind = getattr(errors, found["kind"], None) if found else None
-    if found is None or not isinstance(kind, type) or not issubclass(kind, MillraceError):
-        return error
-    ours = kind(found["message"])
     ours.__cause__ = error
     return ours
 
 
-def _of_spark(error: Exception) -> bool:
-    """Return whether PySpark or its gateway raised the error."""
+def raised_by_task(text: str) -> MillraceError | None:
+    """Return the error of Millrace's that a message of Spark's tells of, None if it tells of none."""
+    found = _OURS.search(text)
+    kind = getattr(errors, found["kind"], None) if found else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, MillraceError):
+        return None
+    return kind(found["message"])
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Tell whether Spark or its gateway raised the error; importing neither to find out."""
     return any(each.__module__.split(".")[0] in ("pyspark", "py4j") for each in type(error).__mro__)

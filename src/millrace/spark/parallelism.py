@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import SparkSession, functions as sf
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _KNOWN: WeakKeyDictionary[SparkSession, int] = WeakKeyDictionary()
 
@@ -24,6 +26,8 @@ def default_parallelism(spark: SparkSession) -> int:
         return max(1, spark.sparkContext.defaultParallelism)
     known = _KNOWN.get(spark)
     if known is None:
+        from pyspark.sql import functions as sf  # loaded by then; the command line asks for is_connect before
+
         parts = spark.range(1 << 20).select(sf.spark_partition_id().alias("part")).distinct()
         known = _KNOWN[spark] = max(1, parts.count())
     return known

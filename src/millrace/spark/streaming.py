@@ -58,10 +58,8 @@ class _Send:
     target: Target
     schema: pa.Schema
 
+    @shortened
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return shortened(self._run(batches))
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()
 

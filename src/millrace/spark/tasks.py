@@ -94,11 +94,9 @@ class EddyTask:
         """What Spark's plans call it."""
         return task_name(self.sink.run)
 
+    @shortened
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
-        return shortened(self._run(batches))
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
         reader: BlockReader | None = None
         if self.exchanged:
@@ -174,11 +172,9 @@ class ScanTask:
     batch_size: int
     sink: Sink
 
+    @shortened
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
-        return shortened(self._run(batches))
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _number(batches)
         if task is None:
             return
@@ -197,11 +193,9 @@ class CutTask:
     cut: Cut
     sink: Sink
 
+    @shortened
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
-        return shortened(self._run(batches))
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _partition()
         books = _Books(f"cut {self.alias} {task}", self.sink)
         source = _normalised(batches, self.schema)

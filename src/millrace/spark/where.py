@@ -90,8 +90,9 @@ def mask(
         reports.sink,
     )
 
+    @shortened
     def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        return shortened(task(batches))
+        yield from task(batches)
 
     keep.__name__ = task_name(reports.sink.run)
     hidden = reports.sink.hidden

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.front.fuzz.compare import MODES, Comparison, Result
 from tests.front.fuzz.grammar import query
 from tests.front.fuzz.minimise import minimise
-from tests.front.fuzz.session import session
+from tests.session import session
 
 
 def main() -> int:

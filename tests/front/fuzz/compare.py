@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 import millrace
+from tests.front.compare import bag_of
 from tests.front.fuzz import tables
 
 _INTERNAL = re.compile(r"SQLSTATE: XX|\[INTERNAL_ERROR")
@@ -173,17 +174,12 @@ def _compared(plain: Any, rows: _Outcome, found: millrace.Query, ours: _Outcome)
         who, error = ("Spark", rows.error) if rows.error else ("Millrace", ours.error)
         return result("error", f"only {who} fails: {_brief(error)}")
     warnings = [] if _nullable(plain) == _nullable(found.df) else ["nullability"]
-    right, left = bag(rows.value), bag(ours.value)
+    right, left = bag_of(rows.value), bag_of(ours.value)
     if right != left:
         if _unsigned(right) != _unsigned(left):
             return result("rows", _difference(right, left))
         warnings.append("zeros")
     return result("equal", "", tuple(warnings))
-
-
-def bag(rows: list) -> Counter[str]:
-    """Return rows as a multiset, by position; NaN equals itself in text."""
-    return Counter(repr(tuple(row)) for row in rows)
 
 
 def _unsigned(rows: Counter[str]) -> Counter[str]:

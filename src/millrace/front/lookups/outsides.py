@@ -13,7 +13,7 @@ from millrace.front.lookups.views import View
 from millrace.front.parse import unwrap
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
-from millrace.front.translate import conjuncts
+from millrace.front.translate import where_conjuncts
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _renamed(node: exp.Expr, names: list[str]) -> list[str]:
 
 
 def _relation_of(planning: Planning, node: exp.Expr | None) -> tuple[Scope, Relation]:
-    found = next((each for each in planning.names.scopes.relations() if each[1].node is node), None)
+    found = planning.names.scopes.find(node)
     if found is None:
         raise Leave("it stands in a subquery whose whole result is read")
     return found
@@ -171,9 +171,7 @@ def _of_definition(
 
 def _of_in(planning: Planning, node: exp.In, places: list[list[int]], select: exp.Expr) -> Outside:
     around = node.find_ancestor(exp.Select)
-    where = None if around is None else around.args.get("where")
-    terms = [] if where is None else list(conjuncts(where.this))
-    if around is None or not any(unwrap(term) is node for term in terms):
+    if around is None or not any(unwrap(term) is node for term in where_conjuncts(around)):
         raise Leave("IN is not a condition of its own in WHERE, so that all rows of its query matter")
     left = unwrap(node.this)
     values = list(left.expressions) if isinstance(left, exp.Tuple) else [left]

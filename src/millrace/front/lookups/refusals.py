@@ -59,6 +59,5 @@ def _place(statement: Statement, node: exp.Table) -> str:
         parent = parent.parent
     if not statement.has_span(found):
         return node.name
-    start, end = statement.span(found)
-    shown = " ".join(statement.text[start:end].split()).lstrip(", ")
+    shown = statement.shown(found).lstrip(", ")
     return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -43,7 +43,7 @@ class Restriction:
 
     def is_needed(self, node: exp.Table, forced: Mapping[int, list[str]]) -> bool:
         """Tell whether no block takes a lookup table as it stands, by its place or by what was tried."""
-        found = self._find(node)
+        found = self._planning.names.scopes.find(node)
         table = self._planning.catalog.of(node)
         if not table.asked:
             return False
@@ -67,7 +67,7 @@ class Restriction:
         table = self._planning.catalog.of(node)
         assert table.lookup is not None
         why = list(reasons)
-        found = self._find(node)
+        found = self._planning.names.scopes.find(node)
         if found is None or found[1].columns:
             why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
         elif node.args.get("sample"):
@@ -88,10 +88,6 @@ class Restriction:
                     self._replace(node, table, plan)
                     return
         raise refusal(self._planning.statement, [node], [table.lookup.table], why)
-
-    def _find(self, node: exp.Table) -> tuple[Scope, Relation] | None:
-        found = self._planning.names.scopes.relations()
-        return next((each for each in found if each[1].node is node), None)
 
     def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
