@@ -18,6 +18,10 @@ QUERIES = (
     select a.k from big a, small b where a.k = b.k and a.big < 9
     union all select c.small from small c, small d where c.k = d.k
     """,
+    """
+    with w as (select big.k, count(*) n from big join small using (k) group by 1)
+    select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
+    """,
 )
 
 

@@ -260,7 +260,7 @@ def test_a_task_that_dies_costs_what_was_under_way(kind, tmp_path) -> None:
 
     A second query streams its results and takes all rows from the cache.
     """
-    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=240))
+    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=600))
     assert outcome.pop("again") <= 3
     assert outcome == {
         "right": True,

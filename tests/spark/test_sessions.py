@@ -22,6 +22,6 @@ def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
 
     Each session needs a process of its own: a Connect and a classic session exclude each other.
     """
-    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=240))
+    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=600))
     assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
-    assert len(outcome) == 11
+    assert len(outcome) == 12

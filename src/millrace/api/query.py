@@ -49,6 +49,7 @@ class Query(Prepared):
             lines += [f"  stands for {' AND '.join(filter_.calls)}"] if filter_.calls else []
         if not self.taken:
             lines.append(f"no block: Spark runs the {'rest of the' if self.filters else 'whole'} query")
+        lines += [f"computed once: {each}" for each in self.shared]
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]

@@ -26,6 +26,7 @@ Master = Annotated[str, typer.Option(help="Spark master.")]
 
 _QUICK_SCALE = 0.1
 _QUICK_QUERIES = (3, 5, 10)
+_QUICK_SHAPES = ("cte_read_three_times", "exists_beside_joins", "tiny_tables")
 _QUICK_CASES = ("a", "c", "f")
 _QUICK_ROWS = 2_000_000
 
@@ -77,10 +78,11 @@ def tpch_command(
     json: Json = None,
     check: Check = False,
     quick: Quick = False,
+    frames: Annotated[bool, typer.Option("--frames", help="Also with DataFrames as inputs.")] = False,
     debug: Debug = False,
 ) -> None:
     """All 22 queries of TPC-H, with Millrace and with Spark SQL."""
-    from millrace.benchmarks import tpch, tpch_data
+    from millrace.benchmarks import side_by_side, tpch, tpch_data
     from millrace.cli.session import session
 
     frame = _Session(json, check, debug)
@@ -91,8 +93,38 @@ def tpch_command(
         tables = tpch_data.ensure(scale, data)
         with session("millrace bench tpch", master, debug=debug) as spark:
             frame.finish(
-                tpch.runs(numbers, rounds),
-                lambda ticker: tpch.bench(spark, tables, scale, numbers, rounds, ticker),
+                side_by_side.runs(len(numbers), rounds, frames=frames),
+                lambda ticker: tpch.bench(spark, tables, scale, numbers, rounds, ticker, frames=frames),
+            )
+
+
+@app.command("shapes")
+def shapes_command(
+    scale: Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")] = 1.0,
+    queries: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where the data is or shall be.")
+    ] = None,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Queries of several small blocks, and of what stands beside joins, with Millrace and with Spark SQL."""
+    from millrace.benchmarks import shapes, side_by_side, tpch_data
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        names = _QUICK_SHAPES if quick and queries is None else shapes.parse_shapes(queries)
+        scale = min(scale, _QUICK_SCALE) if quick else scale
+        tables = tpch_data.ensure(scale, data)
+        with session("millrace bench shapes", master, debug=debug) as spark:
+            frame.finish(
+                side_by_side.runs(len(names), rounds),
+                lambda ticker: shapes.bench(spark, tables, scale, names, rounds, ticker),
             )
 
 

@@ -90,6 +90,7 @@ class Prepared:
         filters: The predicates that eddies run inside Spark's filters, inner ones first.
         options: Settings of the run.
         direct: How the result is a block's, when Spark does nothing above it.
+        shared: The common table expressions that are computed once though they are read several times.
     """
 
     df: DataFrame
@@ -99,6 +100,7 @@ class Prepared:
     filters: tuple[Filter, ...] = ()
     options: Options = field(default_factory=Options)
     direct: Direct | None = None
+    shared: tuple[str, ...] = ()
 
 
 def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> Built:

@@ -39,6 +39,7 @@ from millrace.front.parse import PARAMETER, Statement, parse
 from millrace.front.plan import Plan
 from millrace.front.planning import Planning, first_line
 from millrace.front.settings import Settings
+from millrace.front.sharing import Sharing
 from millrace.front.spark_errors import as_written
 from millrace.front.tables import Catalog, Table, Tables
 from millrace.front.template import EditedText, Segment, join, quote, unescape
@@ -139,7 +140,9 @@ class Pipeline:
             for node in lookups:
                 if restriction.is_needed(node, forced):
                     restriction.apply(node, forced.get(id(node), []))
+            sharing = Sharing(planning)
             for scope in planning.names.scopes.all:
+                sharing.before(scope)
                 placed = take_blocks(planning, scope)
                 take_filter(planning, scope, placed)
             asked = [node for node in lookups if self._is_asked(node)]
@@ -151,6 +154,7 @@ class Pipeline:
                 tables = [found for node in left if (found := self._lookup(node)) is not None]
                 raise refusal(statement, left, tables, planning.reasons)
             forced.update({id(node): planning.reasons for node in fresh})
+        sharing.before()
         planning.reasons += planning.calls.reasons()
         if not joins and not planning.filters:
             planning.reasons.append("no FROM clause joins two relations")
@@ -163,6 +167,7 @@ class Pipeline:
             tuple(dict.fromkeys(planning.reasons)),
             planning.direct,
             tuple(planning.parts),
+            tuple(planning.shared),
         )
         barred = self._frames.barred(plan.template)
         if barred:
@@ -247,6 +252,7 @@ class Pipeline:
             filters,
             self._settings.options,
             plan.direct,
+            plan.shared,
         )
 
     def _called(self, statement: Statement) -> tuple[Filter, ...]:

@@ -118,6 +118,7 @@ class Plan:
         reasons: Why something stayed with Spark, one sentence each.
         direct: How the result is a block's, when Spark does nothing above it.
         parts: Queries that stand for lookup tables, with their placeholders; they come before all else.
+        shared: The common table expressions that are computed once though they are read several times.
     """
 
     template: str
@@ -126,6 +127,7 @@ class Plan:
     reasons: tuple[str, ...]
     direct: Direct | None = None
     parts: tuple[tuple[str, Plan], ...] = ()
+    shared: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -49,6 +49,7 @@ class Planning:
         reasons: Why something stayed with Spark.
         placed: Ids of the syntax trees of relations that a block took.
         direct: How the result is a block's.
+        shared: The common table expressions that are computed once though they are read several times.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Planning:
         self.reasons: list[str] = []
         self.placed: set[int] = set()
         self.direct: Direct | None = None
+        self.shared: list[str] = []
         self._first = first
         self._replaced: dict[int, Table] = {}
 

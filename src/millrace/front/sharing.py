@@ -1,0 +1,109 @@
+"""A common table expression that has a block and is read more than once is computed once.
+
+Spark puts its definition in the place of each name. A task's Python code would then run for each, since what
+every place reads of it differs and nothing below is alike. So its result passes an exchange whose two ends
+let nothing through: hashing by all columns keeps every column below it, and no filter is pushed below a
+sample, not even of all rows. Below is the same everywhere, and Spark makes an exchange of the same rows once
+a query (``spark.sql.exchange.reuse``), also across the DataFrames that the blocks of a query read.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.front.coercion import Field
+from millrace.front.ctes import Leave, cte_of, tables_in
+from millrace.front.planning import Planning
+from millrace.front.scopes import Scope
+from millrace.front.template import Edit, quote
+
+_HASHED = (
+    t.NumericType, t.StringType, t.BinaryType, t.BooleanType, t.DateType, t.TimestampType, t.TimestampNTZType,
+)  # fmt: skip
+
+
+class Sharing:
+    """The common table expressions of one query.
+
+    Args:
+        planning: The query. SELECTs are planned from inner to outer ones, and definitions before their uses.
+    """
+
+    def __init__(self, planning: Planning) -> None:
+        self._planning = planning
+        assert planning.statement.root is not None
+        named = ((table, cte_of(table)) for table in tables_in(planning.statement.root))
+        self._reads = [(table, cte) for table, cte in named if cte is not None]
+        self._counts = Counter(id(cte) for _, cte in self._reads)
+        self._settled: set[int] = set()
+
+    def before(self, scope: Scope | None = None) -> None:
+        """Settle the definitions that a SELECT reads, before it is planned itself; without one, all."""
+        for table, cte in self._reads:
+            if id(cte) in self._settled or not (
+                scope is None or table.find_ancestor(exp.Select) is scope.select
+            ):
+                continue
+            self._settled.add(id(cte))
+            if self._counts[id(cte)] > 1 and self._has_block(cte):
+                self._share(cte, table)
+
+    def _has_block(self, cte: exp.CTE) -> bool:
+        for table in tables_in(cte.this):
+            inner = cte_of(table)
+            if id(table) in self._planning.placed or (
+                inner is not None and inner is not cte and self._has_block(inner)
+            ):
+                return True
+        return any(id(node) in self._planning.placed for node in cte.find_all(exp.Subquery))
+
+    def _share(self, cte: exp.CTE, read: exp.Table) -> None:
+        planning = self._planning
+        body = cte.this
+        if not planning.statement.has_span(body) or not _is_plain(cte):
+            return
+        if planning.volatility.volatile(body) or planning.escapes(body):
+            return
+        fields = self._fields(read)
+        if not fields or not all(_is_hashed(field.type) for field in fields):
+            return
+        inner = [f"{planning.stem}s{place}" for place in range(len(fields))]
+        names = ", ".join(quote(field.name) for field in fields)
+        span = planning.statement.span(body)
+        columns = ", ".join(inner)
+        before = f"SELECT * FROM (SELECT /*+ REPARTITION({columns}) */ * FROM ("
+        behind = f") AS __s({columns})) TABLESAMPLE (100 PERCENT) REPEATABLE (0) AS __t({names})"
+        planning.text.edits.append(Edit(*span, (before, planning.text.edited(span), behind)))
+        planning.shared.append(f"{cte.alias}, read {self._counts[id(cte)]} times")
+
+    def _fields(self, read: exp.Table) -> tuple[Field, ...]:
+        """Return the columns of a definition by one of its readings; none where they cannot be known."""
+        found = self._planning.names.scopes.find(read)
+        if found is None or found[1].columns:
+            return ()
+        try:
+            return self._planning.names.fields(found[1])
+        except Leave:
+            return ()
+
+
+def _is_plain(cte: exp.CTE) -> bool:
+    """Tell whether a definition does not read itself, and is in no order that somebody might look for."""
+    with_ = cte.find_ancestor(exp.With)
+    body = cte.this
+    ordered = body.args.get("order") is not None and body.args.get("limit") is None
+    return with_ is not None and not with_.args.get("recursive") and not ordered
+
+
+def _is_hashed(kind: t.DataType) -> bool:
+    """Tell whether Spark deals rows by values of a type."""
+    if isinstance(kind, t.ArrayType):
+        return _is_hashed(kind.elementType)
+    if isinstance(kind, t.StructType):
+        return all(_is_hashed(field.dataType) for field in kind.fields)
+    return isinstance(kind, _HASHED)
