@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import millrace
+from millrace.front import worth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def session() -> SparkSession:
-    """Return a classic Spark session with two cores, small shuffles and a fixed time zone."""
+    """Return a classic Spark session with two cores, small shuffles and a fixed time zone.
+
+    From then on joins are taken however few rows they have.
+    """
     from pyspark.sql import SparkSession
 
+    worth.MANY = 0
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # They print every error that Spark raises, with its stack, beside raising it.
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

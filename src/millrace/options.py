@@ -90,6 +90,8 @@ class Options(Research):
             smaller relations first and streaming the largest.
         report: Collect the figures that ``Query.report()`` shows.
         mask_values: Leave the values of rows out of the errors of predicates.
+        least_rows: Joins over fewer rows are left to Spark, which is done before a worker for Python has
+            begun; None measures what starting one takes, 0 takes every join.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
 
@@ -103,6 +105,7 @@ class Options(Research):
     online: bool = False
     report: bool = True
     mask_values: bool = False
+    least_rows: int | None = None
     limits_host: str | None = None
 
     def __post_init__(self) -> None:
@@ -121,6 +124,8 @@ class Options(Research):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected a text")
         if self.memory_budget is not None:
             self._within("memory_budget", 1, 1 << 60)
+        if self.least_rows is not None:
+            self._within("least_rows", 0, 1 << 60)
         self._within("batch_size", 1, 1_000_000)
         self._within("reoptimize_every", 1, 1_000_000_000)
         self._within("seed", -(1 << 63), 1 << 63)

@@ -24,6 +24,7 @@ from millrace.front.rewrite import Rewriting
 from millrace.front.scopes import Scope
 from millrace.front.semijoins import Semijoin, semijoins
 from millrace.front.translate import Translator, conjuncts, constant_operands
+from millrace.front.worth import why_not_worth
 from millrace.spark.values import SparkValues
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
@@ -59,6 +60,9 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
     for group in groups:
         _check_complete(clause, group, found)
+    why_not = [why for group in groups if (why := why_not_worth(clause, group)) is not None]
+    if len(why_not) == len(groups):
+        raise Leave("; ".join(why_not))
     inside = {alias for group in groups for alias in group}
     for conjunct in [c for c in found.used if c.single is not None and c.single not in inside]:
         found.used.remove(conjunct)

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.front.coercion import Field, field_of
+from millrace.front.estimates import estimate
 from millrace.front.frames import Frames
 from millrace.front.lookups.tables import Lookup, lookup_of
 from millrace.front.template import placeholders, quote, substitute
@@ -78,10 +79,15 @@ class Table:
         items = [f"CAST(NULL AS {f.type.simpleString()}) AS {quote(f.name)}" for f in self.fields]
         return f"(SELECT {', '.join(items)} WHERE false)"
 
-    @property
+    @cached_property
+    def rows(self) -> int | None:
+        """How many rows it has, None where nothing tells: of a DataFrame Spark's estimate."""
+        return estimate(self.frame)[0] if self.parquet is None else self.parquet.rows
+
+    @cached_property
     def is_streaming(self) -> bool:
         """Whether its rows never end."""
-        return bool(self.frame.isStreaming)
+        return self.parquet is None and bool(self.frame.isStreaming)
 
 
 def check_tables(tables: object) -> None:
