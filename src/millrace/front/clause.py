@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from sqlglot import exp
 
@@ -36,17 +35,10 @@ class Clause:
     source: FromClause
     members: dict[str, Member] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def steps(self) -> list[Step]:
         """The items that can be moved by themselves."""
-        return self.source.steps()
-
-    @cached_property
-    def _steps(self) -> dict[int, int]:
-        numbers = {}
-        for number, step in enumerate(self.steps):
-            numbers.update({id(relation): number for relation in step.item.relations()})
-        return numbers
+        return self.source.steps
 
     def member(self, relation: Relation) -> Member | None:
         """Return the member that a relation is."""
@@ -117,7 +109,7 @@ class Clause:
                 if member is not None:
                     reads.add(member.alias)
                 else:
-                    foreign.add(self._steps.get(id(relation), -1))
+                    foreign.add(self.source.number(relation))
         return frozenset(reads), frozenset(foreign)
 
     def check_certain(self) -> None:

@@ -10,8 +10,8 @@ from sqlglot import exp
 from millrace.expressions import Call, Column, Compare, Predicate, relations_of
 from millrace.front.components import Groups
 from millrace.front.outputs import Attribute
-from millrace.front.parse import unwrap
-from millrace.front.translate import Branches, Translator, conjuncts, disjuncts
+from millrace.front.parse import conjuncts, disjuncts, unwrap
+from millrace.front.translate import Branches, Translator
 from millrace.spec import Equality
 
 

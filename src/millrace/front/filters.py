@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millrace.front.functions import filter_name
+from millrace.front.parse import where_conjuncts
 from millrace.front.plan import FilterPlan
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.template import Edit, Part
-from millrace.front.translate import where_conjuncts
 from millrace.predicates import PredicateSpec
 from millrace.spark.where import Slot
 

@@ -158,6 +158,18 @@ class Names:
             self._bindings[id(column)] = self._find(column)
         return self._bindings[id(column)]
 
+    def match(self, column: exp.Column) -> Match | None:
+        """Return which column of a FROM clause a name means, None where it is none, or not certain."""
+        found = self.find(column)
+        return None if found is None or found.why else found.match
+
+    def relations_read(self, node: exp.Expr) -> list[Relation] | None:
+        """Return the relations whose columns an expression reads, None where it is not certain."""
+        matches = [self.match(column) for column in node.find_all(exp.Column)]
+        if None in matches:
+            return None
+        return [relation for match in matches if match for relation, _ in match.attribute.sources]
+
     def _find(self, column: exp.Column) -> Binding | None:
         parts = tuple(part.name.lower() for part in column.parts)
         place = self.scopes.place_of(column)

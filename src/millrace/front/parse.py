@@ -106,9 +106,13 @@ class Statement:
         """Return the characters ``[start, end)`` that became the node; KeyError when unknown."""
         return self._spans[id(node)][1]
 
+    def cut(self, node: exp.Expr) -> str:
+        """Return a node's text as written; KeyError when unknown."""
+        return self.text[slice(*self.span(node))]
+
     def shown(self, node: exp.Expr) -> str:
         """Return a node's text on one line; KeyError when unknown."""
-        return " ".join(self.text[slice(*self.span(node))].split())
+        return " ".join(self.cut(node).split())
 
     def has_span(self, node: exp.Expr) -> bool:
         """Tell whether the node was noted (nodes that the parser invents are not in the text)."""
@@ -120,6 +124,37 @@ def unwrap(node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
+
+
+def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Return the terms of an AND, at any depth of parentheses."""
+    return _terms(node, exp.And)
+
+
+def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Return the terms of an OR, at any depth of parentheses."""
+    return _terms(node, exp.Or)
+
+
+def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
+    inner = unwrap(node)
+    if isinstance(inner, kind):
+        yield from _terms(inner.this, kind)
+        yield from _terms(inner.expression, kind)
+    else:
+        yield node
+
+
+def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
+    """Return the terms of a SELECT's WHERE."""
+    where = select.args.get("where")
+    return [] if where is None else list(conjuncts(where.this))
+
+
+def compared(node: exp.In) -> list[exp.Expr]:
+    """Return what stands left of IN: the parts of a tuple, or one expression."""
+    left = unwrap(node.this)
+    return list(left.expressions) if isinstance(left, exp.Tuple) else [left]
 
 
 def function_of(node: exp.Expr) -> str | None:

@@ -34,7 +34,7 @@ from millrace.expressions import (
 )
 from millrace.front.coercion import Constant, Field, comparison_type, with_constant
 from millrace.front.constants import Constants, is_constant
-from millrace.front.parse import unwrap
+from millrace.front.parse import conjuncts, disjuncts, unwrap
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",
@@ -56,31 +56,6 @@ _FLIPPED: dict[Comparison, Comparison] = {
 }
 
 Lookup = Callable[[exp.Column], tuple[str, Field] | None]
-
-
-def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Return the terms of an AND, at any depth of parentheses."""
-    return _terms(node, exp.And)
-
-
-def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
-    """Return the terms of a SELECT's WHERE."""
-    where = select.args.get("where")
-    return [] if where is None else list(conjuncts(where.this))
-
-
-def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Return the terms of an OR, at any depth of parentheses."""
-    return _terms(node, exp.Or)
-
-
-def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
-    inner = unwrap(node)
-    if isinstance(inner, kind):
-        yield from _terms(inner.this, kind)
-        yield from _terms(inner.expression, kind)
-    else:
-        yield node
 
 
 def constant_operands(node: exp.Expr) -> Iterator[exp.Expr]:

@@ -50,7 +50,7 @@ class Restriction:
         if id(node) in forced or found is None:
             return True
         try:
-            return not View.of(self._planning, *found).is_inner
+            return not View.of(self._planning, *found).step.free
         except Leave:
             return False  # a block may still say why
 
@@ -117,12 +117,13 @@ class Restriction:
         assert isinstance(node, exp.Table)
         alias = plain_quote(node.alias or node.name)
         name = ".".join(plain_quote(part.name) for part in node.parts)
-        prefix = self._prefix([*filters, *(n for each in keys for n in each.nodes)])
-        where = [f"({statement.text[slice(*statement.span(term))]}\n)" for term in filters]
+        pieces = [*filters, *(node for each in keys for node in each.nodes)]
+        prefix = with_prefix(statement, pieces, lambda span: statement.text[slice(*span)])
+        where = [f"({statement.cut(term)}\n)" for term in filters]
         if not free:
             text = f"SELECT {alias}.* FROM {name} AS {alias}"
         else:
-            parts = [each.text() for each in keys]
+            parts = [each.text(statement) for each in keys]
             if not parts:  # nobody reads it
                 kinds = {f.name.lower(): f.type.simpleString() for f in table.fields}
                 nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(free)]
@@ -132,11 +133,6 @@ class Restriction:
             text = f"SELECT {alias}.* FROM (\n{union}\n) AS {KEYS} INNER JOIN {name} AS {alias} ON "
             text += " AND ".join(ties)
         return prefix + text + (f" WHERE {' AND '.join(where)}" if where else "")
-
-    def _prefix(self, nodes: Sequence[exp.Expr]) -> str:
-        """Return the WITH clause that pieces of the query need, as written."""
-        statement = self._planning.statement
-        return with_prefix(statement, nodes, lambda span: statement.text[slice(*span)])
 
     def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
