@@ -17,6 +17,7 @@ from millrace.front.frames import Frames
 from millrace.front.functions import Functions
 from millrace.front.plan import BlockPlan, Direct, FilterPlan, LookedUp, Plan, Read, Rows, Values
 from millrace.options import Options
+from millrace.sources.types import fixed_width
 from millrace.spark.execute import execute
 from millrace.spark.plans import explained
 from millrace.spark.types import spark_schema
@@ -176,10 +177,5 @@ def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
 def _default_widths(schema: t.StructType) -> Iterable[int]:
     """Yield what Spark takes a value of each column to need, in bytes."""
     for column in map(field_of, schema.fields):
-        if column.arrow is None or pa.types.is_nested(column.arrow):
-            yield 100
-            continue
-        try:
-            yield max(1, int(column.arrow.bit_width) // 8)
-        except ValueError:
-            yield 20
+        nested = column.arrow is None or pa.types.is_nested(column.arrow)
+        yield 100 if nested else fixed_width(column.arrow) or 20

@@ -25,6 +25,7 @@ from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
 from millrace.front.template import Edit
+from millrace.sources.types import fixed_width
 from millrace.spec import RelationSpec
 
 
@@ -200,7 +201,7 @@ def rows_of(
         carried = [f for f in member.columns if f.arrow is not None]
         if not carried:
             raise Leave(f"no column of {member.alias} can pass through a join here")
-        columns = [min(carried, key=_width)]
+        columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
     schema = schema_of(member, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
     return RelationSpec(member.alias, schema), reading(planning, member, columns, where)
@@ -219,11 +220,3 @@ def schema_of(member: Member, columns: Sequence[Field]) -> pa.Schema:
                 "which cannot pass through a join here"
             )
     return pa.schema([pa.field(f.name, f.arrow) for f in columns])
-
-
-def _width(column: Field) -> int:
-    assert column.arrow is not None
-    try:
-        return int(column.arrow.bit_width)
-    except ValueError:
-        return 1 << 20
