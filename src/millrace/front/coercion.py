@@ -116,9 +116,10 @@ def _integer_rank(kind: t.DataType) -> int | None:
     return None
 
 
-def _wider_decimal(left: tuple[int, int], right: tuple[int, int]) -> pa.DataType | None:
-    scale = max(left[1], right[1])
-    whole = max(left[0] - left[1], right[0] - right[1])
+def widest_decimal(*digits: tuple[int, int]) -> pa.DataType | None:
+    """Return the decimal type that holds all numbers of some (precision, scale), None if there is none."""
+    scale = max(scale for _, scale in digits)
+    whole = max(precision - scale for precision, scale in digits)
     return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
 
 
@@ -141,7 +142,7 @@ def comparison_type(left: t.DataType, right: t.DataType, *, ansi: bool) -> pa.Da
         return _INTEGERS[max(a, b)][2]
     x, y = decimal_digits(left), decimal_digits(right)
     if x is not None and y is not None:
-        return _wider_decimal(x, y)
+        return widest_decimal(x, y)
     if isinstance(left, t.FloatType | t.DoubleType) or isinstance(right, t.FloatType | t.DoubleType):
         mixed_float = isinstance(left, t.FloatType) != isinstance(right, t.FloatType)
         integral = a is not None or b is not None
@@ -187,7 +188,7 @@ def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tupl
     if rank is not None and other is not None:
         return _INTEGERS[max(rank, other)][2], value
     number = Decimal(value)
-    kind = _wider_decimal(digits, digits_of(number))
+    kind = widest_decimal(digits, digits_of(number))
     return None if kind is None else (kind, number)
 
 

@@ -52,10 +52,6 @@ class Frames:
         self._frames[name] = frame
         return "{" + name + "}"
 
-    def frame(self, placeholder: str) -> DataFrame:
-        """Return what a placeholder stands for."""
-        return self._frames[placeholder.strip("{}")]
-
     def bar(self, placeholder: str, what: str) -> None:
         """Note that Spark can analyse a frame but not read it, and what it stands for."""
         self._barred[placeholder.strip("{}")] = what

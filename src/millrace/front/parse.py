@@ -213,11 +213,10 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
 
 
 # Functions that are called without parentheses; a column may have such a name too.
-_BARE = tuple(
-    kind for kind in (getattr(TokenType, name, None) for name in (
-        "CURRENT_DATE", "CURRENT_DATETIME", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER", "LOCALTIME",
-        "LOCALTIMESTAMP", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_SCHEMA",
-    )) if kind is not None
+_BARE = (
+    TokenType.CURRENT_DATE, TokenType.CURRENT_DATETIME, TokenType.CURRENT_TIME, TokenType.CURRENT_TIMESTAMP,
+    TokenType.CURRENT_USER, TokenType.LOCALTIME, TokenType.LOCALTIMESTAMP, TokenType.SESSION_USER,
+    TokenType.CURRENT_CATALOG, TokenType.CURRENT_SCHEMA,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 from millrace.front.calls import Calls
 from millrace.front.coercion import Field, field_of
 from millrace.front.constants import Constants
-from millrace.front.ctes import Leave, cte_of, definitions, tables_in, with_prefix, within
+from millrace.front.ctes import Leave, base_tables, with_prefix, within
 from millrace.front.frames import Frames
 from millrace.front.from_clause import Relation
 from millrace.front.names import Names
@@ -114,9 +114,7 @@ class Planning:
 
     def is_streaming(self, node: exp.Expr) -> bool:
         """Tell whether a relation or query reads rows that never end."""
-        parts = [node, *definitions(node)]
-        tables = [table for part in parts for table in tables_in(part) if cte_of(table) is None]
-        return any(self._table(table).is_streaming for table in tables)
+        return any(self._table(table).is_streaming for table in base_tables(node))
 
     # Text
 

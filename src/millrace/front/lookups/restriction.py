@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.front.ctes import Leave, cte_of, definitions, tables_in, with_prefix
+from millrace.front.ctes import Leave, base_tables, with_prefix
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.keys import KEYS, KeyFinder, Keys
 from millrace.front.lookups.refusals import Refusal, refusal
@@ -136,8 +136,7 @@ class Restriction:
 
     def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
-        every = [part for node in nodes for part in (node, *definitions(node))]
-        for node in {id(t): t for part in every for t in tables_in(part) if cte_of(t) is None}.values():
+        for node in {id(table): table for each in nodes for table in base_tables(each)}.values():
             table = self._planning.catalog.of(node)
             if table.parquet is None and table.lookup is None:
                 try:
