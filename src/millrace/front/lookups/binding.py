@@ -62,7 +62,7 @@ def lookup_of(member: Member) -> Lookup | None:
 def is_asked(member: Member) -> bool:
     """Tell whether a relation is a lookup table that Spark cannot read."""
     found = lookup_of(member)
-    return found is not None and found.scan is None
+    return found is not None and found.asked
 
 
 def bind(
@@ -116,7 +116,7 @@ def bind(
             reached.add(constants.spec.alias)
     for alias, found in lookups.items():
         bound = tuple(i for i in found.table.indexes() if all(ties[alias, c] for c in i.columns))
-        if bound or found.scan is None:
+        if bound or found.asked:
             binding.indexes[alias] = bound
     return binding
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millrace.front.ctes import Leave, definitions, tables_in
-from millrace.front.from_clause import FromClause, Relation
+from millrace.front.from_clause import FromClause, Item, Relation, Step
 from millrace.front.lookups.outsides import shown_places, uses
 from millrace.front.lookups.views import View, clause_of, is_repeatable, is_strict
 from millrace.front.parse import Statement, compared, function_of, unwrap
@@ -98,12 +98,11 @@ class KeyFinder:
 
     def _among(self, view: View, wanted: Wanted) -> list[Keys]:
         """Among relations that inner joins join: those that the values read, and what they join."""
-        steps = view.clause.steps
         if not view.step.free:
             raise Leave("")
-        free = {place for place, step in enumerate(steps) if step.free}
+        free = _free(view.clause)
         picked = self._of_steps(view, view.on(), wanted, free)
-        return [self._closure(view.clause, picked, view.relation)]
+        return [self._closure(view.clause, picked, free - {view.place})]
 
     def _before(self, view: View, wanted: Wanted) -> list[Keys]:
         """Before a left (or inner) join: the whole left side, but for left joins that nobody needs."""
@@ -114,10 +113,8 @@ class KeyFinder:
             terms = view.on() + ([] if item.semi else view.clause.filters)
             picked = self._of_steps(view, terms, wanted, set(range(place)))
         except Leave:
-            given = (
-                {} if item.join is None else {n.name.lower(): n for n in item.join.args.get("using") or ()}
-            )
-            picked = [given[min(names & set(given))] for names in wanted if names & set(given)]
+            using: dict[str, exp.Expr] = {name.lower(): exp.to_identifier(name) for name in item.using}
+            picked = [using[min(names & set(using))] for names in wanted if names & set(using)]
             if len(picked) < len(wanted):
                 raise
         return [self._prefix(view, picked)]
@@ -170,34 +167,25 @@ class KeyFinder:
         self, view: View, terms: Iterable[exp.Expr], wanted: Wanted, steps: set[int]
     ) -> list[exp.Expr]:
         """Return an expression for each value, constant or over some steps of the FROM clause."""
+        return _pick(view, terms, wanted, lambda node: self._places(view.clause, node) <= steps)
 
-        def fits(node: exp.Expr) -> bool:
-            places = self._places(view.clause, node)
-            return places is not None and places <= steps
-
-        return _pick(view, terms, wanted, fits)
-
-    def _places(self, clause: FromClause, node: exp.Expr) -> set[int] | None:
-        """Return the steps of a FROM clause that an expression reads, None if it reads anything else."""
+    def _places(self, clause: FromClause, node: exp.Expr) -> set[int]:
+        """Return the steps of a FROM clause that an expression reads, and -1 if it may read anything else."""
         read = self._names.relations_read(node)
-        places = {-1} if read is None else {clause.number(relation) for relation in read}
-        return None if -1 in places else places
+        return {-1} if read is None else {clause.number(relation) for relation in read}
 
-    def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], without: Relation | None) -> Keys:
-        """Return the query over the relations that the values read and those that equalities tie to them."""
+    def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], free: set[int]) -> Keys:
+        """Return the query over the relations that the values read and those that equalities tie to them.
+
+        ``free`` are the steps whose relations may be tied.
+        """
         steps = clause.steps
-        places = set().union(*(self._places(clause, node) or () for node in picked))
-        kept: list[tuple[exp.Expr, set[int]]] = []
-        for term in clause.inner_terms:
-            reads = self._places(clause, term)
-            usable = reads and all(steps[p].free and steps[p].relation is not without for p in reads)
-            if reads and usable and self._may_stay(term):
-                kept.append((term, reads))
-        asked = {
-            p for p, step in enumerate(steps) if step.relation and self._is_asked(step.relation)
-        } - places
-        ties = [reads for term, reads in kept if isinstance(unwrap(term), exp.EQ) and not reads & asked]
-        while more := set().union(*(reads for reads in ties if reads & places)) - places:
+        places = {place for node in picked for place in self._places(clause, node)}
+        terms = [(term, self._places(clause, term)) for term in clause.inner_terms]
+        kept = [(term, reads) for term, reads in terms if reads and reads <= free and self._may_stay(term)]
+        barred = {place for place in free - places if self._is_asked(steps[place])}
+        ties = [reads for term, reads in kept if isinstance(unwrap(term), exp.EQ) and not reads & barred]
+        while more := {place for reads in ties if reads & places for place in reads - places}:
             places |= more
         if len(places) > 1 and any(steps[p].item.merges for p in places):
             raise Leave("relations joined by USING or NATURAL give the values")
@@ -210,13 +198,17 @@ class KeyFinder:
         if view.step.clause is not clause:
             raise Leave("it stands in a parenthesised join")
         where = [] if view.step.free else view.on()
-        where = [term for term in where + clause.filters if self._stays_before(view, term)]
+        before = set(range(view.place))
+        where = [
+            term
+            for term in where + clause.filters
+            if (reads := self._places(clause, term)) and reads <= before and self._may_stay(term)
+        ]
         needed = {r for node in (*picked, *where) for r in self._names.relations_read(node) or ()}
         kept: list[exp.Expr] = []
         for item in reversed(clause.items[: view.step.place]):
-            lone = item.kind == "left" and isinstance(item.content, Relation) and not clause.merges
-            if lone and item.content not in needed and (not item.semi or self._reads_lookup(item.join)):
-                continue  # it leaves every row of its left side as it is, or only removes some
+            if item.content not in needed and not clause.merges and self._is_needless(item):
+                continue
             kept.insert(0, item.join or view.scope.select.args["from_"].this)
             needed |= set() if item.on is None else set(self._names.relations_read(item.on) or ())
         return Keys(tuple(picked), tuple(kept), tuple(where))
@@ -229,32 +221,31 @@ class KeyFinder:
                 raise Leave("it depends on the FROM clause that it stands in")
             node = node.parent
         clause = clause_of(scope)
-        each = [self._places(clause, node) for node in picked]
-        if any(places is None for places in each):
+        places = {place for node in picked for place in self._places(clause, node)}
+        if -1 in places:
             raise Leave("a subquery that depends on more than the SELECT around it")
-        if all(clause.steps[place].free for places in each for place in places or ()):
-            return self._closure(clause, picked, None)
+        if places <= _free(clause):
+            return self._closure(clause, picked, _free(clause))
         if not all(is_strict(node) for node in picked):
             raise Leave("an expression over an outer join gives the values")
         read = {r for node in picked for r in self._names.relations_read(node) or ()}
         return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
-
-    def _stays_before(self, view: View, term: exp.Expr) -> bool:
-        places = self._places(view.clause, term)
-        return bool(places) and max(places or ()) < view.place and self._may_stay(term)
 
     def _may_stay(self, term: exp.Expr) -> bool:
         """Tell whether a condition may be evaluated once more, for the values."""
         called = any(function_of(part) is not None for part in term.walk())
         return not called and is_repeatable(self._planning, term)
 
-    def _is_asked(self, relation: Relation) -> bool:
-        table = self._names.table(relation)
+    def _is_asked(self, step: Step) -> bool:
+        table = None if step.relation is None else self._names.table(step.relation)
         return table is not None and table.asked
 
-    def _reads_lookup(self, node: exp.Expr | None) -> bool:
-        named = [tuple(p.name for p in table.parts) for table in tables_in(node)] if node else []
-        return any(found.asked for found in map(self._planning.catalog.mapped, named) if found is not None)
+    def _is_needless(self, item: Item) -> bool:
+        """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
+        if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
+            return False
+        lookups = map(self._planning.catalog.lookup, tables_in(item.join))
+        return not item.semi or any(found.asked for found in lookups if found is not None)
 
     def _checked(self, found: list[Keys]) -> list[Keys]:
         for node in {id(node): node for keys in found for node in keys.nodes}.values():
@@ -263,6 +254,11 @@ class KeyFinder:
                 if why is not None:
                     raise Leave(f"what gives its values may give others when it runs again ({why})")
         return found
+
+
+def _free(clause: FromClause) -> set[int]:
+    """Return the steps that are lone relations joined by inner joins."""
+    return {place for place, step in enumerate(clause.steps) if step.free}
 
 
 def _pick(

@@ -22,11 +22,11 @@ class Refusal(InputError):
 
 
 def refusal(
-    statement: Statement, nodes: Sequence[exp.Table], tables: Sequence[LookupTable], reasons: Sequence[str]
+    statement: Statement, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
 ) -> Refusal:
     """Return the error for lookup tables that nothing binds, in their places."""
     texts = []
-    for node, table in zip(nodes, tables, strict=True):
+    for node, table in left:
         alias = node.alias or node.name
         shown = _place(statement, node)
         texts.append(
@@ -34,7 +34,7 @@ def refusal(
             f"{table.needs(alias)}"
         )
     why = "; ".join(dict.fromkeys(each for each in reasons if each))
-    node, table = nodes[0], tables[0]
+    node, table = left[0]
     first = f"{node.alias or node.name}.{table.bind[0][0]}"
     text = "; ".join(texts) + (f" ({why})" if why else "")
     error = Refusal(

@@ -9,7 +9,7 @@ not match, so the answer is the same, and Spark runs the outer join. What gives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyspark.errors import PySparkException
 from sqlglot import exp
@@ -41,16 +41,11 @@ class Restriction:
         self._planning = planning
         self._rows_of = rows
 
-    def is_needed(self, node: exp.Table, forced: Mapping[int, list[str]]) -> bool:
-        """Tell whether no block takes a lookup table as it stands, by its place or by what was tried."""
+    def is_needed(self, node: exp.Table) -> bool:
+        """Tell whether a lookup table stands where no block takes it."""
         found = self._planning.names.scopes.find(node)
-        table = self._planning.catalog.of(node)
-        if not table.asked:
-            return False
-        if id(node) in forced or found is None:
-            return True
         try:
-            return not View.of(self._planning, *found).step.free
+            return found is None or not View.of(self._planning, *found).step.free
         except Leave:
             return False  # a block may still say why
 
@@ -87,7 +82,7 @@ class Restriction:
                 else:
                     self._replace(node, table, plan)
                     return
-        raise refusal(self._planning.statement, [node], [table.lookup.table], why)
+        raise refusal(self._planning.statement, [(node, table.lookup.table)], why)
 
     def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""

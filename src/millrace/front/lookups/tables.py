@@ -35,6 +35,11 @@ class Lookup:
     scan: DataFrame | None = None
     parquet: ParquetTable | None = None
 
+    @property
+    def asked(self) -> bool:
+        """Whether Spark cannot read it."""
+        return self.scan is None
+
 
 def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
     """Return a lookup table, and the DataFrame that stands for it in the query's text.
