@@ -84,13 +84,10 @@ class Calls:
         """Note that an eddy runs the conjunct's call."""
         self.taken.add(id(unwrap(conjunct)))
 
-    def left(self) -> list[exp.Anonymous]:
-        """Return the calls that Spark runs."""
-        return [node for node in self.found if id(node) not in self.taken]
-
     def reasons(self) -> Iterator[str]:
         """Say of each condition or expression in which Spark calls predicates that it does."""
-        for text in dict.fromkeys(self._around(node) for node in self.left()):
+        left = [node for node in self.found if id(node) not in self.taken]
+        for text in dict.fromkeys(map(self._around, left)):
             yield f"{text} is evaluated by Spark, row by row"
 
     def _around(self, node: exp.Expr) -> str:

@@ -138,10 +138,8 @@ class Clause:
         """
         statement = self.planning.statement
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        known = {f.name.lower() for member in self.members.values() for f in member.columns}
-        known |= {
-            f.name.lower() for m in self.members.values() for f in self.planning.names.fields(m.relation)
-        }
+        fields = self.planning.names.fields
+        known = {f.name.lower() for m in self.members.values() for f in (*m.columns, *fields(m.relation))}
         syntax = {each.name.lower() for each in self.scope.select.find_all(exp.Var)}
         syntax |= {each.sql().lower() for each in self.scope.select.find_all(exp.DataType)}
         for (first, last), word in statement.names:

@@ -6,8 +6,6 @@ taken, and arithmetic as ``try_add`` and its kin, which give null where the sum 
 null joins nothing.
 """
 
-# ruff: noqa: S608  # SQL is what this module writes
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -21,9 +19,8 @@ from sqlglot import exp
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
 from millrace.front.lookups.binding import lookup_of
-from millrace.front.members import Member, renamings, whole_query
+from millrace.front.members import Member, renamings
 from millrace.front.parse import unwrap
-from millrace.front.plan import scanned
 from millrace.front.template import Edit, Span
 
 if TYPE_CHECKING:
@@ -92,10 +89,9 @@ class Computed:
 
     def _described(self, member: Member, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
-        names = ", ".join(scanned(place) for place in range(len(member.columns)))
         try:
-            whole = whole_query(self._planning, member, bound=True)
-            schema = self._planning.frames.schema(f"SELECT {text} FROM ({whole}) AS __t({names})")
+            whole = self._planning.whole(member.relation, self._planning.text.bound)
+            schema = self._planning.frames.schema(member.scan(whole, [text]))
         except (PySparkException, Leave):
             return None
         found = field_of(schema.fields[0])

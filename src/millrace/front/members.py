@@ -18,7 +18,7 @@ from millrace.block import ParquetInput
 from millrace.errors import InputError
 from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
-from millrace.front.ctes import Leave, definitions, with_prefix
+from millrace.front.ctes import Leave, definitions
 from millrace.front.from_clause import Relation
 from millrace.front.names import Binding
 from millrace.front.plan import Read, scanned, show_scanned
@@ -65,6 +65,11 @@ class Member:
         computed = enumerate(self.computed)
         known |= {column.name: f"{text} AS __e{place}" for place, (column, text) in computed}
         return [known[column.name] for column in columns]
+
+    def scan(self, whole: str, wanted: Iterable[str]) -> str:
+        """Return a query for expressions over the columns, by their places, of a query for all of these."""
+        names = ", ".join(scanned(place) for place in range(len(self.columns)))
+        return f"SELECT {', '.join(wanted)} FROM ({whole}) AS __t({names})"
 
 
 def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence[str]) -> Member:
@@ -145,22 +150,11 @@ def reading(planning: Planning, member: Member, columns: Sequence[Field], where:
     Raises:
         Leave: The definitions that it needs cannot be put into one WITH clause.
     """
-    whole = whole_query(planning, member)
+    whole = planning.whole(member.relation, planning.text.edited)
     barred = planning.frames.barred(whole)
     if barred:
         raise Leave(f"it reads {' and '.join(barred)}, of which Spark has no rows")
     return read_from(whole, member, columns, where)
-
-
-def whole_query(planning: Planning, member: Member, *, bound: bool = False) -> str:
-    """Return a query for all columns of a relation, rewritten or with its names bound only.
-
-    Raises:
-        Leave: The definitions that it needs cannot be put into one WITH clause.
-    """
-    text = planning.text.bound if bound else planning.text.edited
-    prefix = with_prefix(planning.statement, member.relation.node, text)
-    return f"{prefix}SELECT * FROM {text(member.relation.item)}"
 
 
 def read_from(whole: str, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:
@@ -172,10 +166,8 @@ def read_from(whole: str, member: Member, columns: Sequence[Field], where: Seque
         columns: The wanted ones.
         where: Conditions.
     """
-    names = ", ".join(scanned(place) for place in range(len(member.columns)))
-    wanted = ", ".join(member.texts(columns))
     condition = " AND ".join(where)
-    template = f"SELECT {wanted} FROM ({whole}) AS __t({names})" + (f" WHERE {condition}" if where else "")
+    template = member.scan(whole, member.texts(columns)) + (f" WHERE {condition}" if where else "")
     return Read(template, show_scanned(condition, member.names))
 
 

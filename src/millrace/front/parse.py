@@ -190,26 +190,22 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     called = tuple(_called(tokens, functions))
     marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
     spans = tuple((t.start, t.end + 1) for t in marks)
-    only = Statement(text, None, "", called, spans)
-    why = _only_spark(text, tokens)
-    if why is not None:
-        _check_writes(tokens)
-        return _because(only, why)
     parser = _SpanParser(dialect=dialect)
     parser.spans = {}
+    why = _only_spark(text, tokens)
     try:
-        trees = [tree for tree in parser.parse(tokens, text) if tree is not None]
+        trees = [] if why else [tree for tree in parser.parse(tokens, text) if tree is not None]
     except (SqlglotError, RecursionError) as error:
-        _check_writes(tokens)
-        return _because(only, _unread(error))
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        trees, why = [], _unread(error)
+    root = trees[0] if len(trees) == 1 else None
+    if not isinstance(root, exp.Query):
         _check_writes(tokens)
         if any(isinstance(tree, exp.DML | exp.DDL) for tree in trees):
             _refuse_writes()
-        return _because(only, "not a form of query that Millrace looks into")
+        return Statement(text, None, why or "not a form of query that Millrace looks into", called, spans)
     words = (TokenType.VAR, TokenType.IDENTIFIER, *_BARE)
     names = tuple(((t.start, t.end + 1), t.text.lower()) for t in tokens if t.token_type in words)
-    return Statement(text, trees[0], "", called, spans, names, parser.spans)
+    return Statement(text, root, "", called, spans, names, parser.spans)
 
 
 # Functions that are called without parentheses; a column may have such a name too.
@@ -218,10 +214,6 @@ _BARE = (
     TokenType.CURRENT_USER, TokenType.LOCALTIME, TokenType.LOCALTIMESTAMP, TokenType.SESSION_USER,
     TokenType.CURRENT_CATALOG, TokenType.CURRENT_SCHEMA,
 )  # fmt: skip
-
-
-def _because(statement: Statement, why: str) -> Statement:
-    return Statement(statement.text, None, why, statement.functions, statement.parameters)
 
 
 def _unread(error: Exception) -> str:

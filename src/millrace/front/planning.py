@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from millrace.front.plan import BlockPlan, Direct, FilterPlan, Plan
 from millrace.front.scopes import Scope
 from millrace.front.settings import Settings
 from millrace.front.tables import Catalog, Table
-from millrace.front.template import EditedText
+from millrace.front.template import EditedText, Span
 from millrace.front.volatility import Volatility
 
 if TYPE_CHECKING:
@@ -97,13 +97,21 @@ class Planning:
         shown = short(self.shown(relation.node))
         if relation.kind in ("cte", "query") and self.escapes(relation.node):
             raise Leave(f"{shown} reads columns of the query around it")
-        text = self.text.bound
-        prefix = with_prefix(self.statement, relation.node, text)
+        whole = self.whole(relation, self.text.bound)
         try:
-            schema = self.frames.schema(f"{prefix}SELECT * FROM {text(relation.item)}")  # noqa: S608
+            schema = self.frames.schema(whole)
         except PySparkException as error:
             raise Leave(f"{shown} cannot be analysed by itself ({first_line(error)})") from None
         return tuple(map(field_of, schema.fields))
+
+    def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
+        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.
+
+        Raises:
+            Leave: The definitions that it needs cannot be put into one WITH clause.
+        """
+        prefix = with_prefix(self.statement, relation.node, text)
+        return f"{prefix}SELECT * FROM {text(relation.item)}"  # noqa: S608
 
     def escapes(self, node: exp.Expr) -> bool:
         """Tell whether a query reads columns of a SELECT around it, and so cannot run by itself."""

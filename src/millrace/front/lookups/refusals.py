@@ -50,13 +50,9 @@ def refusal(
 
 def _place(statement: Statement, node: exp.Table) -> str:
     """Return the text of the FROM clause or join that a table stands in, on one line."""
-    found: exp.Expr = node
-    parent = node.parent
-    while parent is not None and not isinstance(parent, exp.Query):
-        if isinstance(parent, exp.From | exp.Join) and statement.has_span(parent):
-            found = parent
-            break
-        parent = parent.parent
+    found = node.find_ancestor(exp.From, exp.Join, exp.Query)
+    if not isinstance(found, exp.From | exp.Join):
+        found = node
     if not statement.has_span(found):
         return node.name
     shown = statement.shown(found).lstrip(", ")
