@@ -20,6 +20,9 @@ from millrace.spark.types import arrow_type
 # Arguments that are none: what they stand for, or what they do, only Spark knows.
 _NO_ARGUMENTS = (exp.Star, exp.Distinct, exp.Lambda, exp.Order, exp.Alias)
 
+# What conditions and expressions are parts of.
+_AROUND = (exp.Query, exp.Where, exp.Join, exp.And, exp.Having, exp.Order, exp.Group, exp.Alias)
+
 
 @dataclass(eq=False)
 class Calls:
@@ -94,9 +97,7 @@ class Calls:
         """Return the text of the whole condition or expression that a call is part of."""
         best = node if self.statement.has_span(node) else None
         parent = node.parent
-        while parent is not None and not isinstance(parent, exp.Query | exp.Where | exp.Join | exp.And):
-            if isinstance(parent, exp.Having | exp.Order | exp.Group | exp.Alias):
-                break
+        while parent is not None and not isinstance(parent, _AROUND):
             if self.statement.has_span(parent):
                 best = parent
             parent = parent.parent

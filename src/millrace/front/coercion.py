@@ -177,7 +177,9 @@ def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tupl
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     if isinstance(column, t.FloatType | t.DoubleType):
-        return _float_constant(column, constant, ansi=ansi)
+        single = isinstance(column, t.FloatType) and not ansi
+        exact = not isinstance(value, int) or abs(value) <= (_EXACT_FLOAT if single else _EXACT_DOUBLE)
+        return (pa.float64(), float(value)) if exact and not isinstance(constant.type, t.FloatType) else None
     digits = decimal_digits(column)
     if digits is None:
         return None
@@ -190,17 +192,6 @@ def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tupl
     number = Decimal(value)
     kind = widest_decimal(digits, digits_of(number))
     return None if kind is None else (kind, number)
-
-
-def _float_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tuple[pa.DataType, Any] | None:
-    value = constant.value
-    if isinstance(value, int):
-        single = isinstance(column, t.FloatType) and not ansi
-        if abs(value) > (_EXACT_FLOAT if single else _EXACT_DOUBLE):
-            return None
-    if isinstance(constant.type, t.FloatType):
-        return None
-    return pa.float64(), float(value)
 
 
 def digits_of(number: Decimal) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave, definitions
 from millrace.front.from_clause import Relation
-from millrace.front.names import Binding
 from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
@@ -127,21 +126,15 @@ def renamings(planning: Planning, member: Member, node: exp.Expr) -> list[Edit] 
     edits = []
     for column in node.find_all(exp.Column):
         found = planning.names.find(column)
-        edit = None if found is None else _renamed(column, found, member)
-        if edit is None:
+        match = None if found is None else found.match
+        if match is None or match.attribute.relation is not member.relation:
             return None
-        edits.append(edit)
+        start = column.parts[0].meta.get("start")
+        end = column.parts[match.qualifier].meta.get("end")
+        if start is None or end is None:
+            return None
+        edits.append(Edit(start, end + 1, (scanned(match.attribute.sources[0][1]),)))
     return edits
-
-
-def _renamed(column: exp.Column, found: Binding, member: Member) -> Edit | None:
-    if found.match is None or len(found.match.attribute.sources) != 1:
-        return None
-    (relation, place), own = found.match.attribute.sources[0], column.parts[found.match.qualifier]
-    start, end = column.parts[0].meta.get("start"), own.meta.get("end")
-    if relation is not member.relation or start is None or end is None:
-        return None
-    return Edit(start, end + 1, (scanned(place),))
 
 
 def reading(planning: Planning, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -99,10 +99,11 @@ class Pipeline:
                 return self._as_written(statement, original, [str(leave)])
             if not plan.blocks and not plan.filters and not plan.parts:
                 return self._as_written(statement, original, list(plan.reasons))
-            built, why = self._built(plan, original.schema)
-            if built is not None:
+            try:
+                built = self._built(plan, original.schema)
                 return replace(built, filters=(*built.filters, *self._called(statement)))
-            reasons = [*plan.reasons, why]
+            except Leave as leave:
+                reasons = [*plan.reasons, str(leave)]
             if not asked or all(id(node) in forced for node in asked):
                 return self._as_written(statement, original, reasons)
             forced.update({id(node): reasons for node in asked})
@@ -125,18 +126,15 @@ class Pipeline:
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
-
-        def rows(text: str, number: int) -> Plan:
-            return self._rows(text, number, depth + 1)
-
         while True:
-            planning = self._planning(statement, first)
+            given = (self._frames, self._catalog, self._settings, self._predicates)
+            planning = Planning(statement, self._bound(statement), *given, first)
             named = [(node, self._catalog.lookup(node)) for node in _base_tables(statement)]
             lookups = [(node, found) for node, found in named if found is not None]
             joins = bool(lookups) or any(s.select.args.get("joins") for s in planning.names.scopes.all)
             if not joins and not planning.calls.found:
                 raise Leave("no FROM clause joins two relations")
-            restriction = Restriction(planning, rows)
+            restriction = Restriction(planning, partial(self._rows, depth + 1))
             for node, found in lookups:
                 if found.asked and (id(node) in forced or restriction.is_needed(node)):
                     restriction.apply(node, forced.get(id(node), []))
@@ -168,11 +166,7 @@ class Pipeline:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan, [node for node, _ in asked]
 
-    def _planning(self, statement: Statement, first: int) -> Planning:
-        text = self._bound(statement)
-        return Planning(statement, text, self._frames, self._catalog, self._settings, self._predicates, first)
-
-    def _rows(self, text: str, first: int, depth: int) -> Plan:
+    def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
         original = _Original(self._frames, self._catalog, self._bound(statement))
@@ -206,23 +200,21 @@ class Pipeline:
 
     # What runs
 
-    def _built(self, plan: Plan, schema: t.StructType) -> tuple[Prepared | None, str]:
-        """Return the DataFrame of a plan, or None and why it does not fit."""
+    def _built(self, plan: Plan, schema: t.StructType) -> Prepared:
+        """Return what a plan becomes; raises Leave where it does not fit."""
         try:
             built = build(plan, self._frames, self._functions, self._settings.options)
             seen = built.df.schema
         except PySparkException as error:
-            return None, f"the rewritten query does not fit ({first_line(error)})"
+            raise Leave(f"the rewritten query does not fit ({first_line(error)})") from None
         except MillraceError as error:
-            return None, str(error)
+            raise Leave(str(error)) from None
         wanted = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]
         given = [(f.name, f.dataType.simpleString()) for f in seen.fields]
         if given != wanted:
-            return (
-                None,
-                f"the rewritten query has other columns ({seen.simpleString()} for {schema.simpleString()})",
-            )
-        return built, ""
+            shown = f"{seen.simpleString()} for {schema.simpleString()}"
+            raise Leave(f"the rewritten query has other columns ({shown})")
+        return built
 
     def _called(self, statement: Statement) -> tuple[Filter, ...]:
         """Return the coroutines that Spark calls somewhere, which have figures of their own."""

@@ -202,9 +202,7 @@ def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
             return min(known, key=len, default=None)
         case Or(arguments):
             each = [_values(a, ref) for a in arguments]
-            if any(v is None for v in each):
-                return None
-            return [value for values in each for value in values or ()]
+            return None if None in each else [value for values in each for value in values or ()]
     return None
 
 

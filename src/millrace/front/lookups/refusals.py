@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from millrace.errors import InputError
 from millrace.front.parse import Statement
+from millrace.front.planning import short
 from millrace.lookups.table import LookupTable
 
 
@@ -55,5 +56,4 @@ def _place(statement: Statement, node: exp.Table) -> str:
         found = node
     if not statement.has_span(found):
         return node.name
-    shown = statement.shown(found).lstrip(", ")
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+    return short(statement.shown(found).lstrip(", "), 80)
