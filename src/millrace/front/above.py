@@ -111,10 +111,8 @@ class Above:
         items = self._select.expressions
         if not whole or any(self._select.args.get(name) for name in BARS) or self._found.above:
             return False
-        if len(items) != 1 or not isinstance(items[0].unalias(), exp.Count):
-            return False
-        count = items[0].unalias()
-        if count.expressions:
+        count = items[0].unalias() if len(items) == 1 else None
+        if not isinstance(count, exp.Count) or count.expressions:
             return False
         return isinstance(count.this, exp.Star) or (
             isinstance(count.this, exp.Literal) and count.this.name.isdigit()

@@ -58,9 +58,7 @@ def field_of(column: t.StructField) -> Field:
     notes = dict(column.metadata or {})
     unfit = Field(column.name, column.dataType, None, False, column.nullable, notes)
     if str(notes.get(_CHAR, "")).lower().startswith("char"):
-        return (
-            unfit  # Spark pads what it compares with a CHAR column, by the metadata that a block would lose
-        )
+        return unfit  # Spark pads what it compares with it, by the metadata that a block would lose
     try:
         arrow = arrow_type(column.dataType)
         back = spark_schema(pa.schema([pa.field(column.name, arrow)])).fields[0].dataType

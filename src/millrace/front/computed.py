@@ -159,19 +159,18 @@ class Computed:
     def _kind_of_call(
         self, node: exp.Expr, kinds: Callable[[Iterable[exp.Expr | None]], set[str | None]]
     ) -> str | None:
+        parts = list(node.iter_expressions())
         if isinstance(node, _COMPARED):
             return _TRUTH if _one(kinds([node.this, node.expression])) else None
         if isinstance(node, _ANY_OF):
-            return _one(kinds(_arguments(node)))
+            return _one(kinds(parts))
         if isinstance(node, _TEXTS):
-            texts = [part for part in _arguments(node) if not (part.is_int and isinstance(part, exp.Literal))]
+            texts = [part for part in parts if not (part.is_int and isinstance(part, exp.Literal))]
             return _TEXT if kinds(texts) == {_TEXT} else None
         if isinstance(node, _OF_DATES):
             return _NUMBER if kinds([_of_date(node.this)]) == {_DATE} else None
         if isinstance(node, _DATES):
-            rest = [
-                part for part in _arguments(node) if part is not node.this and not isinstance(part, exp.Var)
-            ]
+            rest = [part for part in parts if part is not node.this and not isinstance(part, exp.Var)]
             fits = all(isinstance(node, exp.DateTrunc) or _is_count(part) for part in rest)
             return _DATE if fits and kinds([_of_date(node.this)]) == {_DATE} else None
         return None
@@ -193,10 +192,6 @@ def _one(kinds: set[str | None]) -> str | None:
     """Return the kind that all have, None where they differ or one is not known or only read."""
     (kind,) = kinds if len(kinds) == 1 else (None,)
     return None if kind == _OTHER else kind
-
-
-def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    return list(node.iter_expressions())
 
 
 def _of_date(node: exp.Expr) -> exp.Expr:

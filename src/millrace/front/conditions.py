@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millrace.expressions import And, Call, Column, Compare, Or, Predicate, relations_of
+from millrace.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
 from millrace.front.components import Groups
 from millrace.front.outputs import Attribute
 from millrace.front.parse import conjuncts, disjuncts, unwrap
@@ -113,20 +113,12 @@ class Sorted:
             self.used.append(conjunct)
 
 
-def as_equality(predicate: Predicate) -> Equality | None:
+def as_equality(predicate: Predicate, op: Comparison = "=") -> Equality | None:
     """Return ``a.x = b.y`` as an edge of the query graph, None for any other predicate."""
     match predicate:
-        case Compare("=", Column(left), Column(right), kind) if left.relation != right.relation:
-            return Equality(left, right, kind)
+        case Compare(found, Column(left), Column(right), kind):
+            return Equality(left, right, kind) if found == op and left.relation != right.relation else None
     return None
-
-
-def links_by_null_safe_equality(predicate: Predicate) -> bool:
-    """Tell whether it is ``a.x <=> b.y``, which Spark joins by hashing and a block could not."""
-    match predicate:
-        case Compare("<=>", Column(left), Column(right), _):
-            return left.relation != right.relation
-    return False
 
 
 def sort_conditions(
@@ -159,8 +151,8 @@ def sort_conditions(
         equality = as_equality(conjunct.predicate)
         if equality is not None:
             result.equalities.append(equality)
-        elif links_by_null_safe_equality(conjunct.predicate):
-            null_safe.append(conjunct)
+        elif as_equality(conjunct.predicate, "<=>") is not None:
+            null_safe.append(conjunct)  # Spark joins by hashing it, and a block could not
             continue
         else:
             result.residuals += [conjunct.predicate] if branches is None else branches.residuals()
