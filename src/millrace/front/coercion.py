@@ -101,17 +101,12 @@ def decimal_digits(kind: t.DataType) -> tuple[int, int] | None:
     """Return (precision, scale) of a decimal or integer type, as Spark widens it; None for others."""
     if isinstance(kind, t.DecimalType):
         return kind.precision, kind.scale
-    for cls, precision, _ in _INTEGERS:
-        if isinstance(kind, cls):
-            return precision, 0
-    return None
+    rank = _integer_rank(kind)
+    return None if rank is None else (_INTEGERS[rank][1], 0)
 
 
 def _integer_rank(kind: t.DataType) -> int | None:
-    for rank, (cls, _, _) in enumerate(_INTEGERS):
-        if isinstance(kind, cls):
-            return rank
-    return None
+    return next((rank for rank, (cls, _, _) in enumerate(_INTEGERS) if isinstance(kind, cls)), None)
 
 
 def widest_decimal(*digits: tuple[int, int]) -> pa.DataType | None:

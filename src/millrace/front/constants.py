@@ -155,8 +155,7 @@ def _kept(kind: t.DataType, value: Any) -> Constant | None:
         value = dt.date.fromordinal(_EPOCH + value)
     if isinstance(value, bytearray):
         value = bytes(value)
-    plain_string = isinstance(kind, t.StringType) and kind == t.StringType()
-    if plain_string or isinstance(kind, (*_KEPT, t.TimestampType)):
+    if kind == t.StringType() or isinstance(kind, (*_KEPT, t.TimestampType)):
         return Constant(kind, value)
     return None
 

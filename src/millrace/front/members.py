@@ -97,7 +97,7 @@ def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence
     fields = planning.names.fields(relation)
     if planning.is_streaming(node):
         raise InputError(
-            f"{shown} in {planning.text.shown(relation.item)!r} is a stream, and joins of streams are not "
+            f"{shown} in {planning.shown(node)!r} is a stream, and joins of streams are not "
             "supported: join a table that does not grow, filter the stream with millrace.where, or let Spark "
             "run the join (spark.sql)"
         )

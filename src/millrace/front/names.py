@@ -238,8 +238,8 @@ class Names:
             attribute = None
             if isinstance(inner, exp.Column):
                 binding = self.find(inner)
-                if binding is not None and binding.scope is scope and binding.match is not None:
-                    attribute = binding.match.attribute if not binding.match.nested else None
+                if binding and binding.scope is scope and binding.match and not binding.match.nested:
+                    attribute = binding.match.attribute
             if isinstance(item, exp.Alias):
                 results.append(Result(item.alias, attribute, True))
             elif isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
@@ -308,13 +308,11 @@ class Names:
 
 
 def _answers(result: Result, parts: tuple[str, ...]) -> bool:
-    if result.name is None:
-        return False
-    if result.name.lower() == parts[0]:
+    name = (result.name or "").lower()
+    if name == parts[0]:
         return True
     relation = None if result.attribute is None or result.alias else result.attribute.relation
     qualified = range(1, min(3, len(parts) - 1) + 1)
-    name = result.name.lower()
     return relation is not None and any(
         parts[n] == name and relation.answers_to(parts[:n]) is not False for n in qualified
     )

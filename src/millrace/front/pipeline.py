@@ -146,7 +146,7 @@ class Pipeline:
             if not left:
                 break
             if all(id(node) in forced for node, _ in left):
-                raise refusal(statement, left, planning.reasons)
+                raise refusal(planning, left, planning.reasons)
             forced.update({id(node): planning.reasons for node, _ in left if id(node) not in forced})
         planning.reasons += planning.calls.reasons()
         if not joins and not planning.filters:

@@ -130,7 +130,7 @@ class Planning:
         """Return a piece of the query on one line, for explanations."""
         if not self.statement.has_span(node):
             return node.sql(dialect="spark")
-        return self.text.shown(self.statement.span(node))
+        return self.statement.shown(node)
 
     def where(self, scope: Scope) -> str:
         """Return the beginning of a FROM clause, for explanations."""

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.front.parse import Statement
-from millrace.front.planning import short
+from millrace.front.planning import Planning, short
 from millrace.lookups.table import LookupTable
 
 
@@ -23,13 +22,13 @@ class Refusal(InputError):
 
 
 def refusal(
-    statement: Statement, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
+    planning: Planning, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
 ) -> Refusal:
     """Return the error for lookup tables that nothing binds, in their places."""
     texts = []
     for node, table in left:
         alias = node.alias or node.name
-        shown = _place(statement, node)
+        shown = _place(planning, node)
         texts.append(
             f"lookup table {table.name!r} cannot be asked in {shown!r}: nothing there gives values for "
             f"{table.needs(alias)}"
@@ -49,11 +48,8 @@ def refusal(
     return error
 
 
-def _place(statement: Statement, node: exp.Table) -> str:
+def _place(planning: Planning, node: exp.Table) -> str:
     """Return the text of the FROM clause or join that a table stands in, on one line."""
     found = node.find_ancestor(exp.From, exp.Join, exp.Query)
-    if not isinstance(found, exp.From | exp.Join):
-        found = node
-    if not statement.has_span(found):
-        return node.name
-    return short(statement.shown(found).lstrip(", "), 80)
+    shown = planning.shown(found if isinstance(found, exp.From | exp.Join) else node)
+    return short(shown.lstrip(", "), 80)

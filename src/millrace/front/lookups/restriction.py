@@ -82,7 +82,7 @@ class Restriction:
                 else:
                     self._replace(node, table, plan)
                     return
-        raise refusal(self._planning.statement, [(node, table.lookup.table)], why)
+        raise refusal(self._planning, [(node, table.lookup.table)], why)
 
     def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
