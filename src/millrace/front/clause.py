@@ -46,18 +46,13 @@ class Clause:
 
     def member_column(self, attribute: Attribute) -> tuple[str, Field] | None:
         """Return the member and the column that an attribute is, None if it is no column of a member."""
-        if len(attribute.sources) != 1:
-            return None
-        relation, place = attribute.sources[0]
-        member = self.member(relation)
-        return None if member is None else (member.alias, member.columns[place])
+        member = None if attribute.relation is None else self.member(attribute.relation)
+        return None if member is None else (member.alias, member.columns[attribute.sources[0][1]])
 
     def lookup(self, column: exp.Column) -> tuple[str, Field] | None:
         """Return the member and the column that a name means, None if it means anything else."""
-        found = self.planning.names.find(column)
-        if found is None or found.scope is not self.scope or found.match is None or found.match.nested:
-            return None
-        return self.member_column(found.match.attribute)
+        match = self.planning.names.match(column)
+        return None if match is None or match.nested else self.member_column(match.attribute)
 
     def merged(self) -> Keys:
         """Return what USING and NATURAL compare where inner joins may move."""
