@@ -63,11 +63,11 @@ class Above:
     def uses(self) -> Iterator[Use]:
         """Yield the names above the blocks that mean columns of this FROM clause."""
         used = {id(part) for c in self._found.used if c.node is not None for part in c.node.walk()}
-        seen = set()
+        names, seen = self._planning.names, set()
         for column in self._select.find_all(exp.Column):
             if id(column) in used or column.find_ancestor(exp.Star) is not None:
                 continue
-            if isinstance(column.this, exp.Star) and not self._is_struct_star(column):
+            if isinstance(column.this, exp.Star) and names.find_struct(column) is None:
                 continue
             binding = self.bound(column)
             if binding is None or binding.match is None:
@@ -80,19 +80,17 @@ class Above:
                 yield Use(column, binding, binding.match.attribute)
 
     def bound(self, column: exp.Column) -> Binding | None:
+        """Return what a name means, None for what is no column of this FROM clause."""
         names = self._planning.names
         found = names.find_struct(column) if isinstance(column.this, exp.Star) else names.find(column)
         return found if found is not None and found.scope is self._clause.scope else None
-
-    def _is_struct_star(self, column: exp.Column) -> bool:
-        return self._planning.names.find_struct(column) is not None
 
     def stars(self) -> list[tuple[exp.Expr, list[Attribute]]]:
         """Return the stars that have to be written out, with what they show."""
         found: list[tuple[exp.Expr, list[Attribute]]] = []
         names, clause = self._planning.names, self._clause
         for item in self._select.expressions:
-            if not is_star(item) or (isinstance(item, exp.Column) and self._is_struct_star(item)):
+            if not is_star(item) or (isinstance(item, exp.Column) and names.find_struct(item)):
                 continue
             shown = names.starred(clause.scope, item)
             taken = any(map(self.touches, shown))
@@ -113,10 +111,8 @@ class Above:
         items = self._select.expressions
         if not whole or any(self._select.args.get(name) for name in BARS) or self._found.above:
             return False
-        if len(items) != 1 or not isinstance(items[0].unalias(), exp.Count):
-            return False
-        count = items[0].unalias()
-        if count.expressions:
+        count = items[0].unalias() if len(items) == 1 else None
+        if not isinstance(count, exp.Count) or count.expressions:
             return False
         return isinstance(count.this, exp.Star) or (
             isinstance(count.this, exp.Literal) and count.this.name.isdigit()

@@ -23,7 +23,7 @@ from millrace.front.planning import Planning
 from millrace.front.rewrite import Rewriting
 from millrace.front.scopes import Scope
 from millrace.front.semijoins import Semijoin, semijoins
-from millrace.front.translate import Translator, conjuncts, constant_operands
+from millrace.front.translate import Translator, constant_operands
 from millrace.front.worth import why_not_worth
 from millrace.spark.values import SparkValues
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
@@ -145,14 +145,10 @@ def _sorted(clause: Clause) -> Sorted:
 def _conjuncts(clause: Clause, translator: Translator) -> list[Conjunct]:
     """Return the conjuncts of inner ONs, and of WHERE where filters may move."""
     planning = clause.planning
-    nodes: list[exp.Expr] = []
-    for step in clause.steps:
-        for on in step.conditions if step.movable else ():
-            if planning.volatility.volatile(on):
-                raise Leave("a condition of a join that may differ between two calls")
-            nodes += conjuncts(on)
-    if clause.source.whole and clause.source.where is not None:
-        nodes += conjuncts(clause.source.where)
+    conditions = [on for step in clause.steps if step.movable for on in step.conditions]
+    if any(map(planning.volatility.volatile, conditions)):
+        raise Leave("a condition of a join that may differ between two calls")
+    nodes = clause.source.inner_terms
     operands = [c for node in nodes for c in (*constant_operands(node), *planning.calls.arguments(node))]
     planning.constants.prepare(operands)
     values = SparkValues(planning.settings.time_zone)

@@ -11,7 +11,8 @@ from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.front.estimates import estimate
 from millrace.front.frames import Frames
 from millrace.front.functions import Functions
-from millrace.front.plan import BlockPlan, Direct, FilterPlan, LookedUp, Plan, Read, Rows, Values
+from millrace.front.plan import BlockPlan, Direct, LookedUp, Plan, Read, Rows, Values
+from millrace.front.template import unescape
 from millrace.options import Options
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
@@ -54,21 +55,6 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a plan has become.
-
-    Attributes:
-        frame: The result.
-        taken: The blocks, inner ones first.
-        filters: The filters, inner ones first.
-    """
-
-    frame: DataFrame
-    taken: tuple[Taken, ...]
-    filters: tuple[Filter, ...]
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A query that is ready to run.
 
@@ -93,7 +79,7 @@ class Prepared:
     shared: tuple[str, ...] = ()
 
 
-def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> Built:
+def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> Prepared:
     """Make a plan's DataFrames.
 
     Raises:
@@ -104,20 +90,26 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
     filters: list[Filter] = []
     for name, part in plan.parts:
         made = build(part, frames, functions, options)
-        frames.put(name, made.frame)
+        frames.put(name, made.df)
         taken += made.taken
         filters += made.filters
-    filters += [_filter(each, functions) for each in plan.filters]
+    for one in plan.filters:
+        filters.append(Filter(one.name, one.calls, functions.filter(one.function, one.slots, one.labels)))
     for each in plan.blocks:
         block = _block(each, frames)
         run = execute(frames.spark, block, options)
         frames.put(each.name, run.frame)
         taken.append(Taken(each, block, run))
-    return Built(frames.sql(plan.template), tuple(taken), tuple(filters))
-
-
-def _filter(plan: FilterPlan, functions: Functions) -> Filter:
-    return Filter(plan.name, plan.calls, functions.filter(plan.function, plan.slots, plan.labels))
+    return Prepared(
+        frames.sql(plan.template),
+        tuple(taken),
+        list(plan.reasons),
+        unescape(plan.template),
+        tuple(filters),
+        options,
+        plan.direct,
+        plan.shared,
+    )
 
 
 def _block(plan: BlockPlan, frames: Frames) -> Block:

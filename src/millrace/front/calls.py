@@ -20,6 +20,9 @@ from millrace.spark.types import arrow_type
 # Arguments that are none: what they stand for, or what they do, only Spark knows.
 _NO_ARGUMENTS = (exp.Star, exp.Distinct, exp.Lambda, exp.Order, exp.Alias)
 
+# What conditions and expressions are parts of.
+_AROUND = (exp.Query, exp.Where, exp.Join, exp.And, exp.Having, exp.Order, exp.Group, exp.Alias)
+
 
 @dataclass(eq=False)
 class Calls:
@@ -84,22 +87,17 @@ class Calls:
         """Note that an eddy runs the conjunct's call."""
         self.taken.add(id(unwrap(conjunct)))
 
-    def left(self) -> list[exp.Anonymous]:
-        """Return the calls that Spark runs."""
-        return [node for node in self.found if id(node) not in self.taken]
-
     def reasons(self) -> Iterator[str]:
         """Say of each condition or expression in which Spark calls predicates that it does."""
-        for text in dict.fromkeys(self._around(node) for node in self.left()):
+        left = [node for node in self.found if id(node) not in self.taken]
+        for text in dict.fromkeys(map(self._around, left)):
             yield f"{text} is evaluated by Spark, row by row"
 
     def _around(self, node: exp.Expr) -> str:
         """Return the text of the whole condition or expression that a call is part of."""
         best = node if self.statement.has_span(node) else None
         parent = node.parent
-        while parent is not None and not isinstance(parent, exp.Query | exp.Where | exp.Join | exp.And):
-            if isinstance(parent, exp.Having | exp.Order | exp.Group | exp.Alias):
-                break
+        while parent is not None and not isinstance(parent, _AROUND):
             if self.statement.has_span(parent):
                 best = parent
             parent = parent.parent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from sqlglot import exp
 
@@ -36,17 +35,10 @@ class Clause:
     source: FromClause
     members: dict[str, Member] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def steps(self) -> list[Step]:
         """The items that can be moved by themselves."""
-        return self.source.steps()
-
-    @cached_property
-    def _steps(self) -> dict[int, int]:
-        numbers = {}
-        for number, step in enumerate(self.steps):
-            numbers.update({id(relation): number for relation in step.item.relations()})
-        return numbers
+        return self.source.steps
 
     def member(self, relation: Relation) -> Member | None:
         """Return the member that a relation is."""
@@ -54,18 +46,13 @@ class Clause:
 
     def member_column(self, attribute: Attribute) -> tuple[str, Field] | None:
         """Return the member and the column that an attribute is, None if it is no column of a member."""
-        if len(attribute.sources) != 1:
-            return None
-        relation, place = attribute.sources[0]
-        member = self.member(relation)
-        return None if member is None else (member.alias, member.columns[place])
+        member = None if attribute.relation is None else self.member(attribute.relation)
+        return None if member is None else (member.alias, member.columns[attribute.sources[0][1]])
 
     def lookup(self, column: exp.Column) -> tuple[str, Field] | None:
         """Return the member and the column that a name means, None if it means anything else."""
-        found = self.planning.names.find(column)
-        if found is None or found.scope is not self.scope or found.match is None or found.match.nested:
-            return None
-        return self.member_column(found.match.attribute)
+        match = self.planning.names.match(column)
+        return None if match is None or match.nested else self.member_column(match.attribute)
 
     def merged(self) -> Keys:
         """Return what USING and NATURAL compare where inner joins may move."""
@@ -117,7 +104,7 @@ class Clause:
                 if member is not None:
                     reads.add(member.alias)
                 else:
-                    foreign.add(self._steps.get(id(relation), -1))
+                    foreign.add(self.source.number(relation))
         return frozenset(reads), frozenset(foreign)
 
     def check_certain(self) -> None:
@@ -146,10 +133,8 @@ class Clause:
         """
         statement = self.planning.statement
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        known = {f.name.lower() for member in self.members.values() for f in member.columns}
-        known |= {
-            f.name.lower() for m in self.members.values() for f in self.planning.names.fields(m.relation)
-        }
+        fields = self.planning.names.fields
+        known = {f.name.lower() for m in self.members.values() for f in (*m.columns, *fields(m.relation))}
         syntax = {each.name.lower() for each in self.scope.select.find_all(exp.Var)}
         syntax |= {each.sql().lower() for each in self.scope.select.find_all(exp.DataType)}
         for (first, last), word in statement.names:

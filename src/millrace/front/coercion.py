@@ -58,9 +58,7 @@ def field_of(column: t.StructField) -> Field:
     notes = dict(column.metadata or {})
     unfit = Field(column.name, column.dataType, None, False, column.nullable, notes)
     if str(notes.get(_CHAR, "")).lower().startswith("char"):
-        return (
-            unfit  # Spark pads what it compares with a CHAR column, by the metadata that a block would lose
-        )
+        return unfit  # Spark pads what it compares with it, by the metadata that a block would lose
     try:
         arrow = arrow_type(column.dataType)
         back = spark_schema(pa.schema([pa.field(column.name, arrow)])).fields[0].dataType
@@ -103,22 +101,18 @@ def decimal_digits(kind: t.DataType) -> tuple[int, int] | None:
     """Return (precision, scale) of a decimal or integer type, as Spark widens it; None for others."""
     if isinstance(kind, t.DecimalType):
         return kind.precision, kind.scale
-    for cls, precision, _ in _INTEGERS:
-        if isinstance(kind, cls):
-            return precision, 0
-    return None
+    rank = _integer_rank(kind)
+    return None if rank is None else (_INTEGERS[rank][1], 0)
 
 
 def _integer_rank(kind: t.DataType) -> int | None:
-    for rank, (cls, _, _) in enumerate(_INTEGERS):
-        if isinstance(kind, cls):
-            return rank
-    return None
+    return next((rank for rank, (cls, _, _) in enumerate(_INTEGERS) if isinstance(kind, cls)), None)
 
 
-def _wider_decimal(left: tuple[int, int], right: tuple[int, int]) -> pa.DataType | None:
-    scale = max(left[1], right[1])
-    whole = max(left[0] - left[1], right[0] - right[1])
+def widest_decimal(*digits: tuple[int, int]) -> pa.DataType | None:
+    """Return the decimal type that holds all numbers of some (precision, scale), None if there is none."""
+    scale = max(scale for _, scale in digits)
+    whole = max(precision - scale for precision, scale in digits)
     return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
 
 
@@ -141,7 +135,7 @@ def comparison_type(left: t.DataType, right: t.DataType, *, ansi: bool) -> pa.Da
         return _INTEGERS[max(a, b)][2]
     x, y = decimal_digits(left), decimal_digits(right)
     if x is not None and y is not None:
-        return _wider_decimal(x, y)
+        return widest_decimal(x, y)
     if isinstance(left, t.FloatType | t.DoubleType) or isinstance(right, t.FloatType | t.DoubleType):
         mixed_float = isinstance(left, t.FloatType) != isinstance(right, t.FloatType)
         integral = a is not None or b is not None
@@ -176,7 +170,9 @@ def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tupl
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     if isinstance(column, t.FloatType | t.DoubleType):
-        return _float_constant(column, constant, ansi=ansi)
+        single = isinstance(column, t.FloatType) and not ansi
+        exact = not isinstance(value, int) or abs(value) <= (_EXACT_FLOAT if single else _EXACT_DOUBLE)
+        return (pa.float64(), float(value)) if exact and not isinstance(constant.type, t.FloatType) else None
     digits = decimal_digits(column)
     if digits is None:
         return None
@@ -187,19 +183,8 @@ def with_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tupl
     if rank is not None and other is not None:
         return _INTEGERS[max(rank, other)][2], value
     number = Decimal(value)
-    kind = _wider_decimal(digits, digits_of(number))
+    kind = widest_decimal(digits, digits_of(number))
     return None if kind is None else (kind, number)
-
-
-def _float_constant(column: t.DataType, constant: Constant, *, ansi: bool) -> tuple[pa.DataType, Any] | None:
-    value = constant.value
-    if isinstance(value, int):
-        single = isinstance(column, t.FloatType) and not ansi
-        if abs(value) > (_EXACT_FLOAT if single else _EXACT_DOUBLE):
-            return None
-    if isinstance(constant.type, t.FloatType):
-        return None
-    return pa.float64(), float(value)
 
 
 def digits_of(number: Decimal) -> tuple[int, int]:

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item", bound=Hashable)
 
 
-class Groups:
+class Groups(Generic[Item]):
     """Disjoint sets of items, joined pair by pair."""
 
-    def __init__(self, items: Iterable[str]) -> None:
+    def __init__(self, items: Iterable[Item]) -> None:
         self._parent = {item: item for item in items}
 
-    def find(self, item: str) -> str:
+    def find(self, item: Item) -> Item:
         """Return the representative of the item's set."""
         while self._parent[item] != item:
             self._parent[item] = self._parent[self._parent[item]]
             item = self._parent[item]
         return item
 
-    def join(self, items: Iterable[str]) -> None:
+    def join(self, items: Iterable[Item]) -> None:
         """Put all the items into one set."""
         known = [item for item in items if item in self._parent]
         for item in known[1:]:
             self._parent[self.find(item)] = self.find(known[0])
 
-    def are_together(self, items: Iterable[str]) -> bool:
+    def are_together(self, items: Iterable[Item]) -> bool:
         """Tell whether all the items are in one set."""
         found = {self.find(item) if item in self._parent else None for item in items}
         return len(found) == 1 and None not in found
 
-    def sets(self) -> list[list[str]]:
+    def sets(self) -> list[list[Item]]:
         """Return the sets, and their members, in the order the items were given."""
-        found: dict[str, list[str]] = {}
+        found: dict[Item, list[Item]] = {}
         for item in self._parent:
             found.setdefault(self.find(item), []).append(item)
         return list(found.values())

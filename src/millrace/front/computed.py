@@ -6,8 +6,6 @@ taken, and arithmetic as ``try_add`` and its kin, which give null where the sum 
 null joins nothing.
 """
 
-# ruff: noqa: S608  # SQL is what this module writes
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -21,9 +19,8 @@ from sqlglot import exp
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
 from millrace.front.lookups.binding import lookup_of
-from millrace.front.members import Member, renamings, whole_query
+from millrace.front.members import Member, renamings
 from millrace.front.parse import unwrap
-from millrace.front.plan import scanned
 from millrace.front.template import Edit, Span
 
 if TYPE_CHECKING:
@@ -92,10 +89,9 @@ class Computed:
 
     def _described(self, member: Member, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""
-        names = ", ".join(scanned(place) for place in range(len(member.columns)))
         try:
-            whole = whole_query(self._planning, member, bound=True)
-            schema = self._planning.frames.schema(f"SELECT {text} FROM ({whole}) AS __t({names})")
+            whole = self._planning.whole(member.relation, self._planning.text.bound)
+            schema = self._planning.frames.schema(member.scan(whole, [text]))
         except (PySparkException, Leave):
             return None
         found = field_of(schema.fields[0])
@@ -163,19 +159,18 @@ class Computed:
     def _kind_of_call(
         self, node: exp.Expr, kinds: Callable[[Iterable[exp.Expr | None]], set[str | None]]
     ) -> str | None:
+        parts = list(node.iter_expressions())
         if isinstance(node, _COMPARED):
             return _TRUTH if _one(kinds([node.this, node.expression])) else None
         if isinstance(node, _ANY_OF):
-            return _one(kinds(_arguments(node)))
+            return _one(kinds(parts))
         if isinstance(node, _TEXTS):
-            texts = [part for part in _arguments(node) if not (part.is_int and isinstance(part, exp.Literal))]
+            texts = [part for part in parts if not (part.is_int and isinstance(part, exp.Literal))]
             return _TEXT if kinds(texts) == {_TEXT} else None
         if isinstance(node, _OF_DATES):
             return _NUMBER if kinds([_of_date(node.this)]) == {_DATE} else None
         if isinstance(node, _DATES):
-            rest = [
-                part for part in _arguments(node) if part is not node.this and not isinstance(part, exp.Var)
-            ]
+            rest = [part for part in parts if part is not node.this and not isinstance(part, exp.Var)]
             fits = all(isinstance(node, exp.DateTrunc) or _is_count(part) for part in rest)
             return _DATE if fits and kinds([_of_date(node.this)]) == {_DATE} else None
         return None
@@ -197,10 +192,6 @@ def _one(kinds: set[str | None]) -> str | None:
     """Return the kind that all have, None where they differ or one is not known or only read."""
     (kind,) = kinds if len(kinds) == 1 else (None,)
     return None if kind == _OTHER else kind
-
-
-def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    return list(node.iter_expressions())
 
 
 def _of_date(node: exp.Expr) -> exp.Expr:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millrace.expressions import Call, Column, Compare, Predicate, relations_of
+from millrace.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
 from millrace.front.components import Groups
 from millrace.front.outputs import Attribute
-from millrace.front.parse import unwrap
-from millrace.front.translate import Branches, Translator, conjuncts, disjuncts
+from millrace.front.parse import conjuncts, disjuncts, unwrap
+from millrace.front.translate import Translator
 from millrace.spec import Equality
 
 
@@ -113,20 +113,12 @@ class Sorted:
             self.used.append(conjunct)
 
 
-def as_equality(predicate: Predicate) -> Equality | None:
+def as_equality(predicate: Predicate, op: Comparison = "=") -> Equality | None:
     """Return ``a.x = b.y`` as an edge of the query graph, None for any other predicate."""
     match predicate:
-        case Compare("=", Column(left), Column(right), kind) if left.relation != right.relation:
-            return Equality(left, right, kind)
+        case Compare(found, Column(left), Column(right), kind):
+            return Equality(left, right, kind) if found == op and left.relation != right.relation else None
     return None
-
-
-def links_by_null_safe_equality(predicate: Predicate) -> bool:
-    """Tell whether it is ``a.x <=> b.y``, which Spark joins by hashing and a block could not."""
-    match predicate:
-        case Compare("<=>", Column(left), Column(right), _):
-            return left.relation != right.relation
-    return False
 
 
 def sort_conditions(
@@ -159,8 +151,8 @@ def sort_conditions(
         equality = as_equality(conjunct.predicate)
         if equality is not None:
             result.equalities.append(equality)
-        elif links_by_null_safe_equality(conjunct.predicate):
-            null_safe.append(conjunct)
+        elif as_equality(conjunct.predicate, "<=>") is not None:
+            null_safe.append(conjunct)  # Spark joins by hashing it, and a block could not
             continue
         else:
             result.residuals += [conjunct.predicate] if branches is None else branches.residuals()
@@ -180,9 +172,13 @@ def sort_conditions(
 
 @dataclass(frozen=True)
 class _Branching:
-    """An OR: its branches, and the text of each term over one relation."""
+    """An OR: its branches as lists of terms, and the text of each term over one relation.
 
-    branches: Branches
+    A term that Spark must judge is dropped. That only makes its branch wider, so whatever follows from the
+    branches follows from the OR.
+    """
+
+    branches: tuple[tuple[Predicate, ...], ...]
     texts: dict[Predicate, str]
 
     @classmethod
@@ -204,30 +200,43 @@ class _Branching:
                 terms.append(predicate)
                 texts.setdefault(predicate, text)
             branches.append(tuple(terms))
-        return cls(Branches(tuple(branches)), texts)
+        return cls(tuple(branches), texts)
+
+    def common(self) -> tuple[Predicate, ...]:
+        """Return the terms that every branch has: ``(a and b) or (a and c)`` implies ``a``."""
+        first, *rest = self.branches
+        return tuple(term for term in dict.fromkeys(first) if all(term in branch for branch in rest))
+
+    def rest(self, alias: str | None = None) -> dict[Predicate, str]:
+        """Return what each branch says beside the common terms, with its text; nothing if one says no more.
+
+        Args:
+            alias: The relation that is meant alone.
+        """
+        common, rest = self.common(), {}
+        for branch in self.branches:
+            terms = [x for x in branch if x not in common and (alias is None or relations_of(x) == {alias})]
+            if not terms:
+                return {}
+            text = " AND ".join(f"({self.texts[term]})" for term in terms)
+            rest[terms[0] if len(terms) == 1 else And(tuple(terms))] = f"({text})"
+        return rest
 
     def residuals(self) -> list[Predicate]:
         """Return what is left for a block, beside the filters and equalities that the OR implies."""
-        common = [p for p in self.branches.common() if len(relations_of(p)) > 1 and as_equality(p) is None]
-        rest = self.branches.rest()
-        return common if rest is None else [*common, rest]
+        common = [p for p in self.common() if len(relations_of(p)) > 1 and as_equality(p) is None]
+        rest = self.rest()
+        return [*common, Or(tuple(rest))] if rest else common
 
     def imply(self, conjunct: Conjunct, result: Sorted) -> None:
         """Add what it implies: shared equalities, filters of one relation."""
-        for term in self.branches.common():
+        for term in self.common():
             equality, aliases = as_equality(term), relations_of(term)
             if equality is not None:
                 result.equalities.append(equality)
             elif len(aliases) == 1:
                 result.filter(next(iter(aliases)), term, self.texts[term])
         for alias in sorted(conjunct.reads):
-            implied = self.branches.single(alias)
-            if implied is not None:
-                result.filter(alias, implied, self._text(alias))
-
-    def _text(self, alias: str) -> str:
-        parts = []
-        for branch in self.branches.branches:
-            terms = [f"({self.texts[term]})" for term in branch if relations_of(term) == {alias}]
-            parts.append("(" + " AND ".join(terms) + ")")
-        return " OR ".join(dict.fromkeys(parts))
+            if implied := self.rest(alias):
+                predicate = Or(tuple(implied)) if len(implied) > 1 else next(iter(implied))
+                result.filter(alias, predicate, " OR ".join(implied.values()))

@@ -91,18 +91,9 @@ class Constants:
 
     def value(self, node: exp.Expr) -> Constant | None:
         """Return the operand's value, None when it is not constant or cannot be had."""
-        if not is_constant(node):
-            return None
-        text = self._text_of(node)
-        if text is None:
-            return None
-        if text not in self._values:
-            easy = _evaluate(node, self._text_of)
-            if easy is None:
-                self._ask([text])
-            else:
-                self._values[text] = easy
-        return self._values[text]
+        self.prepare([node])
+        text = self._text_of(node) if is_constant(node) else None
+        return None if text is None else self._values[text]
 
     def timestamp(self, node: exp.Expr) -> Constant | None:
         """Return a string operand as Spark casts it to a timestamp, in the session's time zone."""
@@ -119,8 +110,12 @@ class Constants:
         texts: dict[str, None] = {}
         for node in nodes:
             text = self._text_of(node) if is_constant(node) else None
-            if text is not None and text not in self._values and _evaluate(node, self._text_of) is None:
-                texts[text] = None
+            if text is not None and text not in self._values:
+                easy = _evaluate(node, self._text_of)
+                if easy is None:
+                    texts[text] = None
+                else:
+                    self._values[text] = easy
         if texts:
             self._ask(list(texts))
 
@@ -160,8 +155,7 @@ def _kept(kind: t.DataType, value: Any) -> Constant | None:
         value = dt.date.fromordinal(_EPOCH + value)
     if isinstance(value, bytearray):
         value = bytes(value)
-    plain_string = isinstance(kind, t.StringType) and kind == t.StringType()
-    if plain_string or isinstance(kind, (*_KEPT, t.TimestampType)):
+    if kind == t.StringType() or isinstance(kind, (*_KEPT, t.TimestampType)):
         return Constant(kind, value)
     return None
 

@@ -81,6 +81,12 @@ def _collect(node: exp.Expr, needed: dict[int, exp.CTE]) -> None:
             _collect(cte, needed)
 
 
+def base_tables(node: exp.Expr) -> Iterator[exp.Table]:
+    """Yield the base tables that a piece of the query reads, also through common table expressions."""
+    for part in (node, *definitions(node)):
+        yield from (table for table in tables_in(part) if cte_of(table) is None)
+
+
 def with_prefix(
     statement: Statement, nodes: exp.Expr | Sequence[exp.Expr], render: Callable[[Span], str]
 ) -> str:

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
 from millrace.front.coercion import field_of
+from millrace.sources.types import fixed_width
 from millrace.spark.plans import explained
 
 if TYPE_CHECKING:
@@ -42,10 +43,5 @@ def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
 def _default_widths(schema: t.StructType) -> Iterable[int]:
     """Yield what Spark takes a value of each column to need, in bytes."""
     for column in map(field_of, schema.fields):
-        if column.arrow is None or pa.types.is_nested(column.arrow):
-            yield 100
-            continue
-        try:
-            yield max(1, int(column.arrow.bit_width) // 8)
-        except ValueError:
-            yield 20
+        nested = column.arrow is None or pa.types.is_nested(column.arrow)
+        yield 100 if nested else fixed_width(column.arrow) or 20

@@ -8,27 +8,16 @@ before the function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlglot import exp
 
 from millrace.front.functions import filter_name
+from millrace.front.parse import where_conjuncts
 from millrace.front.plan import FilterPlan
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.template import Edit, Part
-from millrace.front.translate import where_conjuncts
 from millrace.predicates import PredicateSpec
 from millrace.spark.where import Slot
-
-
-@dataclass(frozen=True)
-class _Term:
-    """A condition that is a call."""
-
-    node: exp.Expr
-    spec: PredicateSpec
-    arguments: list[exp.Expr]
 
 
 def take_filter(planning: Planning, scope: Scope, placed: list[exp.Expr] | None) -> None:
@@ -40,22 +29,22 @@ def take_filter(planning: Planning, scope: Scope, placed: list[exp.Expr] | None)
         placed: The conditions that are in its WHERE by now, when taking blocks has changed it.
     """
     nodes = where_conjuncts(scope.select) if placed is None else placed
-    terms = [term for node in nodes if (term := _term(planning, scope, node)) is not None]
-    if not terms:
+    calls = [(node, *call) for node in nodes if (call := _call(planning, scope, node)) is not None]
+    if not calls:
         return
     arguments: list[exp.Expr] = []
     places: dict[str, int] = {}
     slots = []
-    for term in terms:
+    for _, spec, inner in calls:
         columns = []
-        for argument in term.arguments:
+        for argument in inner.expressions:
             text = planning.text.bound(planning.statement.span(argument))
             place = places.get(text)
             if place is None or planning.volatility.volatile(argument):
                 place = places[text] = len(arguments)
                 arguments.append(argument)
             columns.append(place)
-        slots.append(Slot(term.spec, tuple(columns)))
+        slots.append(Slot(spec, tuple(columns)))
     span = planning.statement.span
     labels = tuple(planning.shown(argument) for argument in arguments)
     name = filter_name()
@@ -63,26 +52,23 @@ def take_filter(planning: Planning, scope: Scope, placed: list[exp.Expr] | None)
     parts: list[Part] = [f"({name}("]
     for place, argument in enumerate(arguments):
         parts += [", ", span(argument)] if place else [span(argument)]
-    first, *others = terms
-    planning.text.edits.append(Edit(*span(first.node), (*parts, "))")))
-    planning.text.edits += [Edit(*span(term.node), ("(TRUE)",)) for term in others]
-    for term in terms:
-        planning.calls.take(term.node)
-    shown = tuple(planning.shown(term.node) for term in terms)
+    first, *others = taken = [node for node, _, _ in calls]
+    planning.text.edits.append(Edit(*span(first), (*parts, "))")))
+    planning.text.edits += [Edit(*span(node), ("(TRUE)",)) for node in others]
+    for node in taken:
+        planning.calls.take(node)
+    shown = tuple(planning.shown(node) for node in taken)
     planning.filters.append(FilterPlan(f"f{len(planning.filters) + 1}", name, tuple(slots), labels, shown))
 
 
-def _term(planning: Planning, scope: Scope, node: exp.Expr) -> _Term | None:
+def _call(planning: Planning, scope: Scope, node: exp.Expr) -> tuple[PredicateSpec, exp.Expr] | None:
+    """Return the predicate and the call, when a condition is nothing but a call that may be merged."""
     call = planning.calls.of(node)
-    if call is None:
-        return None
-    spec, inner = call
-    if not all(planning.statement.has_span(each) for each in (node, *inner.expressions)):
+    if call is None or not all(planning.statement.has_span(each) for each in (node, *call[1].expressions)):
         return None
     # Spark treats subqueries, and columns from around this SELECT, condition by condition.
-    if any(isinstance(part, exp.Query) for part in inner.walk()) or _reads_around(planning, scope, inner):
-        return None
-    return _Term(node, spec, list(inner.expressions))
+    barred = call[1].find(exp.Query) is not None or _reads_around(planning, scope, call[1])
+    return None if barred else call
 
 
 def _reads_around(planning: Planning, scope: Scope, node: exp.Expr) -> bool:

@@ -52,10 +52,6 @@ class Frames:
         self._frames[name] = frame
         return "{" + name + "}"
 
-    def frame(self, placeholder: str) -> DataFrame:
-        """Return what a placeholder stands for."""
-        return self._frames[placeholder.strip("{}")]
-
     def bar(self, placeholder: str, what: str) -> None:
         """Note that Spark can analyse a frame but not read it, and what it stands for."""
         self._barred[placeholder.strip("{}")] = what
@@ -80,14 +76,14 @@ class Frames:
         """Return the columns that a template gives; Spark's errors come out unchanged."""
         return self.sql(template).schema
 
-    def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, int]]:
-        """Return segments with the number of characters that Spark gets for each."""
+    def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
+        """Return segments with what Spark gets for each, as far as names of as many characters go."""
         connect = is_connect(self.spark)
         result = []
         for segment in segments:
             names = placeholders(segment.text)
             views = {n: _SOME_NAME if connect else self._views.get(n, "") for n in names}
-            result.append((segment, len(self._filled(segment.text, views))))
+            result.append((segment, self._filled(segment.text, views)))
         return result
 
     def close(self) -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from sqlglot import exp
 
 from millrace.front.ctes import Leave, cte_of
-from millrace.front.parse import Statement
+from millrace.front.parse import Statement, conjuncts, where_conjuncts
 from millrace.front.template import Span
 
 Kind = Literal["table", "cte", "query", "rows", "lateral", "view"]
@@ -131,6 +132,16 @@ class Step:
         """The relation, None for a group that stays as it is."""
         return self.item.content if isinstance(self.item.content, Relation) else None
 
+    @property
+    def free(self) -> bool:
+        """Whether it is a lone relation that a block may take."""
+        return self.movable and self.relation is not None
+
+    @property
+    def terms(self) -> list[exp.Expr]:
+        """The terms of its conditions."""
+        return [term for on in self.conditions for term in conjuncts(on)]
+
 
 @dataclass(eq=False)
 class FromClause:
@@ -143,7 +154,7 @@ class FromClause:
         end: Where the last LATERAL VIEW ends.
         mixed: Whether commas stand beside joins with conditions, which ``relationPrecedence`` binds
             otherwise.
-        where: The SELECT's WHERE condition.
+        where: The terms of the SELECT's WHERE.
     """
 
     items: list[Item]
@@ -151,7 +162,7 @@ class FromClause:
     views: list[Relation] = field(default_factory=list)
     end: int = 0
     mixed: bool = False
-    where: exp.Expr | None = None
+    where: list[exp.Expr] = field(default_factory=list)
 
     @property
     def movable(self) -> int:
@@ -187,16 +198,31 @@ class FromClause:
             if isinstance(item.content, FromClause):
                 yield from item.content.clauses()
 
+    @cached_property
     def steps(self) -> list[Step]:
-        """Return the items, a movable group of inner joins as its own items."""
+        """The items, a movable group of inner joins as its own items."""
         return list(self._steps(self.movable))
+
+    def number(self, relation: Relation) -> int:
+        """Return the number of the step that a relation is in, -1 if it is in none."""
+        return next((n for n, step in enumerate(self.steps) if relation in step.item.relations()), -1)
+
+    @property
+    def filters(self) -> list[exp.Expr]:
+        """The terms of WHERE, where they may move below the joins."""
+        return self.where if self.whole else []
+
+    @property
+    def inner_terms(self) -> list[exp.Expr]:
+        """The terms of inner joins that may be moved, and of WHERE where they may move too."""
+        return [term for step in self.steps if step.movable for term in step.terms] + self.filters
 
     def _steps(self, movable: int) -> Iterator[Step]:
         for place, item in enumerate(self.items):
             moves = item.kind == "inner" and place < movable
             own = () if item.on is None else (item.on,)
             if moves and isinstance(item.content, FromClause) and item.content.is_inner:
-                *inner, last = item.content.steps()
+                *inner, last = item.content.steps
                 yield from inner
                 # The group's own condition, and its USING, belong to the item that the group is.
                 yield Step(last.item, last.clause, last.place, True, (*last.conditions, *own))
@@ -225,8 +251,7 @@ def read_from(statement: Statement, select: exp.Select) -> FromClause | None:
     for view in select.args.get("laterals") or ():
         clause.views.append(reader.relation(view, "view"))
         clause.end = max(clause.end, reader.span(view)[1])
-    where = select.args.get("where")
-    clause.where = None if where is None else where.this
+    clause.where = where_conjuncts(select)
     return clause
 
 

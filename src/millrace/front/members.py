@@ -18,13 +18,13 @@ from millrace.block import ParquetInput
 from millrace.errors import InputError
 from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
-from millrace.front.ctes import Leave, definitions, with_prefix
+from millrace.front.ctes import Leave, definitions
 from millrace.front.from_clause import Relation
-from millrace.front.names import Binding
 from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
 from millrace.front.template import Edit
+from millrace.sources.types import fixed_width
 from millrace.spec import RelationSpec
 
 
@@ -65,6 +65,11 @@ class Member:
         known |= {column.name: f"{text} AS __e{place}" for place, (column, text) in computed}
         return [known[column.name] for column in columns]
 
+    def scan(self, whole: str, wanted: Iterable[str]) -> str:
+        """Return a query for expressions over the columns, by their places, of a query for all of these."""
+        names = ", ".join(scanned(place) for place in range(len(self.columns)))
+        return f"SELECT {', '.join(wanted)} FROM ({whole}) AS __t({names})"
+
 
 def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence[str]) -> Member:
     """Return a relation as a member of a block.
@@ -92,7 +97,7 @@ def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence
     fields = planning.names.fields(relation)
     if planning.is_streaming(node):
         raise InputError(
-            f"{shown} in {planning.text.shown(relation.item)!r} is a stream, and joins of streams are not "
+            f"{shown} in {planning.shown(node)!r} is a stream, and joins of streams are not "
             "supported: join a table that does not grow, filter the stream with millrace.where, or let Spark "
             "run the join (spark.sql)"
         )
@@ -121,21 +126,15 @@ def renamings(planning: Planning, member: Member, node: exp.Expr) -> list[Edit] 
     edits = []
     for column in node.find_all(exp.Column):
         found = planning.names.find(column)
-        edit = None if found is None else _renamed(column, found, member)
-        if edit is None:
+        match = None if found is None else found.match
+        if match is None or match.attribute.relation is not member.relation:
             return None
-        edits.append(edit)
+        start = column.parts[0].meta.get("start")
+        end = column.parts[match.qualifier].meta.get("end")
+        if start is None or end is None:
+            return None
+        edits.append(Edit(start, end + 1, (scanned(match.attribute.sources[0][1]),)))
     return edits
-
-
-def _renamed(column: exp.Column, found: Binding, member: Member) -> Edit | None:
-    if found.match is None or len(found.match.attribute.sources) != 1:
-        return None
-    (relation, place), own = found.match.attribute.sources[0], column.parts[found.match.qualifier]
-    start, end = column.parts[0].meta.get("start"), own.meta.get("end")
-    if relation is not member.relation or start is None or end is None:
-        return None
-    return Edit(start, end + 1, (scanned(place),))
 
 
 def reading(planning: Planning, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:
@@ -144,22 +143,11 @@ def reading(planning: Planning, member: Member, columns: Sequence[Field], where:
     Raises:
         Leave: The definitions that it needs cannot be put into one WITH clause.
     """
-    whole = whole_query(planning, member)
+    whole = planning.whole(member.relation, planning.text.edited)
     barred = planning.frames.barred(whole)
     if barred:
         raise Leave(f"it reads {' and '.join(barred)}, of which Spark has no rows")
     return read_from(whole, member, columns, where)
-
-
-def whole_query(planning: Planning, member: Member, *, bound: bool = False) -> str:
-    """Return a query for all columns of a relation, rewritten or with its names bound only.
-
-    Raises:
-        Leave: The definitions that it needs cannot be put into one WITH clause.
-    """
-    text = planning.text.bound if bound else planning.text.edited
-    prefix = with_prefix(planning.statement, member.relation.node, text)
-    return f"{prefix}SELECT * FROM {text(member.relation.item)}"
 
 
 def read_from(whole: str, member: Member, columns: Sequence[Field], where: Sequence[str]) -> Read:
@@ -171,10 +159,8 @@ def read_from(whole: str, member: Member, columns: Sequence[Field], where: Seque
         columns: The wanted ones.
         where: Conditions.
     """
-    names = ", ".join(scanned(place) for place in range(len(member.columns)))
-    wanted = ", ".join(member.texts(columns))
     condition = " AND ".join(where)
-    template = f"SELECT {wanted} FROM ({whole}) AS __t({names})" + (f" WHERE {condition}" if where else "")
+    template = member.scan(whole, member.texts(columns)) + (f" WHERE {condition}" if where else "")
     return Read(template, show_scanned(condition, member.names))
 
 
@@ -200,7 +186,7 @@ def rows_of(
         carried = [f for f in member.columns if f.arrow is not None]
         if not carried:
             raise Leave(f"no column of {member.alias} can pass through a join here")
-        columns = [min(carried, key=_width)]
+        columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
     schema = schema_of(member, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
     return RelationSpec(member.alias, schema), reading(planning, member, columns, where)
@@ -219,11 +205,3 @@ def schema_of(member: Member, columns: Sequence[Field]) -> pa.Schema:
                 "which cannot pass through a join here"
             )
     return pa.schema([pa.field(f.name, f.arrow) for f in columns])
-
-
-def _width(column: Field) -> int:
-    assert column.arrow is not None
-    try:
-        return int(column.arrow.bit_width)
-    except ValueError:
-        return 1 << 20

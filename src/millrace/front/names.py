@@ -158,6 +158,18 @@ class Names:
             self._bindings[id(column)] = self._find(column)
         return self._bindings[id(column)]
 
+    def match(self, column: exp.Column) -> Match | None:
+        """Return which column of a FROM clause a name means, None where it is none, or not certain."""
+        found = self.find(column)
+        return None if found is None or found.why else found.match
+
+    def relations_read(self, node: exp.Expr) -> list[Relation] | None:
+        """Return the relations whose columns an expression reads, None where it is not certain."""
+        matches = [self.match(column) for column in node.find_all(exp.Column)]
+        if None in matches:
+            return None
+        return [relation for match in matches if match for relation, _ in match.attribute.sources]
+
     def _find(self, column: exp.Column) -> Binding | None:
         parts = tuple(part.name.lower() for part in column.parts)
         place = self.scopes.place_of(column)
@@ -226,8 +238,8 @@ class Names:
             attribute = None
             if isinstance(inner, exp.Column):
                 binding = self.find(inner)
-                if binding is not None and binding.scope is scope and binding.match is not None:
-                    attribute = binding.match.attribute if not binding.match.nested else None
+                if binding and binding.scope is scope and binding.match and not binding.match.nested:
+                    attribute = binding.match.attribute
             if isinstance(item, exp.Alias):
                 results.append(Result(item.alias, attribute, True))
             elif isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
@@ -296,13 +308,11 @@ class Names:
 
 
 def _answers(result: Result, parts: tuple[str, ...]) -> bool:
-    if result.name is None:
-        return False
-    if result.name.lower() == parts[0]:
+    name = (result.name or "").lower()
+    if name == parts[0]:
         return True
     relation = None if result.attribute is None or result.alias else result.attribute.relation
     qualified = range(1, min(3, len(parts) - 1) + 1)
-    name = result.name.lower()
     return relation is not None and any(
         parts[n] == name and relation.answers_to(parts[:n]) is not False for n in qualified
     )

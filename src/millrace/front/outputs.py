@@ -68,17 +68,18 @@ class Output:
         Raises:
             Unclear: More than one column has that name.
         """
-        for taken in range(min(3, len(parts) - 1), 0, -1):
-            found = _qualified(self.shown, tuple(parts[:taken]), parts[taken])
-            if found is not None:
-                return Match(found, taken, len(parts) - taken - 1)
-        found = _only([each for each in self.shown if each.name.lower() == parts[0]])
-        if found is not None:
-            return Match(found, 0, len(parts) - 1)
-        for taken in range(min(3, len(parts) - 1), 0, -1):
-            found = _qualified(self.hidden, tuple(parts[:taken]), parts[taken])
-            if found is not None:
-                return Match(found, taken, len(parts) - taken - 1)
+        qualified = range(min(3, len(parts) - 1), 0, -1)
+        for among, taken in (
+            *((self.shown, taken) for taken in qualified),
+            (self.shown, 0),
+            *((self.hidden, taken) for taken in qualified),
+        ):
+            named = [each for each in among if each.name.lower() == parts[taken]]
+            found = [each for each in named if not taken or _answers(each, tuple(parts[:taken]))]
+            if len({each.sources for each in found}) > 1:
+                raise Unclear(f"several columns are named {found[0].name}")
+            if found:
+                return Match(found[0], taken, len(parts) - taken - 1)
         return None
 
     def star(self, qualifier: tuple[str, ...]) -> list[Attribute]:
@@ -95,17 +96,6 @@ def _answers(attribute: Attribute, qualifier: tuple[str, ...]) -> bool:
     if answer is None:
         raise Unclear(f"only Spark knows whether {'.'.join(qualifier)} is a table here")
     return answer
-
-
-def _qualified(among: Sequence[Attribute], qualifier: tuple[str, ...], name: str) -> Attribute | None:
-    named = [each for each in among if each.name.lower() == name]
-    return _only([each for each in named if _answers(each, qualifier)])
-
-
-def _only(found: list[Attribute]) -> Attribute | None:
-    if len({each.sources for each in found}) > 1:
-        raise Unclear(f"several columns are named {found[0].name}")
-    return found[0] if found else None
 
 
 @dataclass(frozen=True)

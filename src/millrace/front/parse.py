@@ -106,9 +106,13 @@ class Statement:
         """Return the characters ``[start, end)`` that became the node; KeyError when unknown."""
         return self._spans[id(node)][1]
 
+    def cut(self, node: exp.Expr) -> str:
+        """Return a node's text as written; KeyError when unknown."""
+        return self.text[slice(*self.span(node))]
+
     def shown(self, node: exp.Expr) -> str:
         """Return a node's text on one line; KeyError when unknown."""
-        return " ".join(self.text[slice(*self.span(node))].split())
+        return " ".join(self.cut(node).split())
 
     def has_span(self, node: exp.Expr) -> bool:
         """Tell whether the node was noted (nodes that the parser invents are not in the text)."""
@@ -120,6 +124,37 @@ def unwrap(node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
+
+
+def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Return the terms of an AND, at any depth of parentheses."""
+    return _terms(node, exp.And)
+
+
+def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Return the terms of an OR, at any depth of parentheses."""
+    return _terms(node, exp.Or)
+
+
+def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
+    inner = unwrap(node)
+    if isinstance(inner, kind):
+        yield from _terms(inner.this, kind)
+        yield from _terms(inner.expression, kind)
+    else:
+        yield node
+
+
+def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
+    """Return the terms of a SELECT's WHERE."""
+    where = select.args.get("where")
+    return [] if where is None else list(conjuncts(where.this))
+
+
+def compared(node: exp.In) -> list[exp.Expr]:
+    """Return what stands left of IN: the parts of a tuple, or one expression."""
+    left = unwrap(node.this)
+    return list(left.expressions) if isinstance(left, exp.Tuple) else [left]
 
 
 def function_of(node: exp.Expr) -> str | None:
@@ -155,39 +190,30 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     called = tuple(_called(tokens, functions))
     marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
     spans = tuple((t.start, t.end + 1) for t in marks)
-    only = Statement(text, None, "", called, spans)
-    why = _only_spark(text, tokens)
-    if why is not None:
-        _check_writes(tokens)
-        return _because(only, why)
     parser = _SpanParser(dialect=dialect)
     parser.spans = {}
+    why = _only_spark(text, tokens)
     try:
-        trees = [tree for tree in parser.parse(tokens, text) if tree is not None]
+        trees = [] if why else [tree for tree in parser.parse(tokens, text) if tree is not None]
     except (SqlglotError, RecursionError) as error:
-        _check_writes(tokens)
-        return _because(only, _unread(error))
-    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        trees, why = [], _unread(error)
+    root = trees[0] if len(trees) == 1 else None
+    if not isinstance(root, exp.Query):
         _check_writes(tokens)
         if any(isinstance(tree, exp.DML | exp.DDL) for tree in trees):
             _refuse_writes()
-        return _because(only, "not a form of query that Millrace looks into")
+        return Statement(text, None, why or "not a form of query that Millrace looks into", called, spans)
     words = (TokenType.VAR, TokenType.IDENTIFIER, *_BARE)
     names = tuple(((t.start, t.end + 1), t.text.lower()) for t in tokens if t.token_type in words)
-    return Statement(text, trees[0], "", called, spans, names, parser.spans)
+    return Statement(text, root, "", called, spans, names, parser.spans)
 
 
 # Functions that are called without parentheses; a column may have such a name too.
-_BARE = tuple(
-    kind for kind in (getattr(TokenType, name, None) for name in (
-        "CURRENT_DATE", "CURRENT_DATETIME", "CURRENT_TIME", "CURRENT_TIMESTAMP", "CURRENT_USER", "LOCALTIME",
-        "LOCALTIMESTAMP", "SESSION_USER", "CURRENT_CATALOG", "CURRENT_SCHEMA",
-    )) if kind is not None
+_BARE = (
+    TokenType.CURRENT_DATE, TokenType.CURRENT_DATETIME, TokenType.CURRENT_TIME, TokenType.CURRENT_TIMESTAMP,
+    TokenType.CURRENT_USER, TokenType.LOCALTIME, TokenType.LOCALTIMESTAMP, TokenType.SESSION_USER,
+    TokenType.CURRENT_CATALOG, TokenType.CURRENT_SCHEMA,
 )  # fmt: skip
-
-
-def _because(statement: Statement, why: str) -> Statement:
-    return Statement(statement.text, None, why, statement.functions, statement.parameters)
 
 
 def _unread(error: Exception) -> str:

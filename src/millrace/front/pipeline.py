@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -27,8 +28,8 @@ from sqlglot import exp
 
 from millrace.errors import InputError, MillraceError, MillraceWarning
 from millrace.front.blocks import take_blocks
-from millrace.front.build import Built, Filter, Prepared, build
-from millrace.front.ctes import Leave, cte_of, tables_in
+from millrace.front.build import Filter, Prepared, build
+from millrace.front.ctes import Leave, base_tables
 from millrace.front.filters import take_filter
 from millrace.front.frames import Frames
 from millrace.front.functions import Functions, restored
@@ -41,13 +42,12 @@ from millrace.front.planning import Planning, first_line
 from millrace.front.settings import Settings
 from millrace.front.sharing import Sharing
 from millrace.front.spark_errors import as_written
-from millrace.front.tables import Catalog, Table, Tables
-from millrace.front.template import EditedText, Segment, join, quote, unescape
+from millrace.front.tables import Catalog, Tables
+from millrace.front.template import EditedText, Segment, join, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.lookups.table import LookupTable
     from millrace.spark.predicates import Predicate
 
 _DEEPEST = 8
@@ -91,19 +91,20 @@ class Pipeline:
         original = _Original(self._frames, self._catalog, text)
         why = self._settings.bars(statement)
         if why is not None:
-            return self._as_written(statement, original, [why], self._called(statement))
+            return self._as_written(statement, original, [why])
         forced: dict[int, list[str]] = {}
         while True:
             try:
-                plan, asked = self._plan(statement, original.schema(), forced)
+                plan, asked = self._plan(statement, original.schema, forced)
             except Leave as leave:
                 return self._as_written(statement, original, [str(leave)])
             if not plan.blocks and not plan.filters and not plan.parts:
-                return self._as_written(statement, original, list(plan.reasons), self._called(statement))
-            built, why = self._built(plan, original.schema())
-            if built is not None:
-                return self._made(statement, plan, built)
-            reasons = [*plan.reasons, why]
+                return self._as_written(statement, original, list(plan.reasons))
+            try:
+                built = self._built(plan, original.schema)
+                return replace(built, filters=(*built.filters, *self._called(statement)))
+            except Leave as leave:
+                reasons = [*plan.reasons, str(leave)]
             if not asked or all(id(node) in forced for node in asked):
                 return self._as_written(statement, original, reasons)
             forced.update({id(node): reasons for node in asked})
@@ -126,34 +127,30 @@ class Pipeline:
         """
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
-
-        def rows(text: str, number: int) -> Plan:
-            return self._rows(text, number, depth + 1)
-
         while True:
-            planning = self._planning(statement, first)
-            lookups = [node for node in _base_tables(statement.root) if self._lookup(node) is not None]
-            joins = bool(lookups) or any(_joins(scope.select) for scope in planning.names.scopes.all)
+            given = (self._frames, self._catalog, self._settings, self._predicates)
+            planning = Planning(statement, self._bound(statement), *given, first)
+            named = [(node, self._catalog.lookup(node)) for node in _base_tables(statement)]
+            lookups = [(node, found) for node, found in named if found is not None]
+            joins = bool(lookups) or any(s.select.args.get("joins") for s in planning.names.scopes.all)
             if not joins and not planning.calls.found:
                 raise Leave("no FROM clause joins two relations")
-            restriction = Restriction(planning, rows)
-            for node in lookups:
-                if restriction.is_needed(node, forced):
+            restriction = Restriction(planning, partial(self._rows, depth + 1))
+            for node, found in lookups:
+                if found.asked and (id(node) in forced or restriction.is_needed(node)):
                     restriction.apply(node, forced.get(id(node), []))
             sharing = Sharing(planning)
             for scope in planning.names.scopes.all:
                 sharing.before(scope)
                 placed = take_blocks(planning, scope)
                 take_filter(planning, scope, placed)
-            asked = [node for node in lookups if self._is_asked(node)]
-            left = [node for node in asked if id(node) not in planning.placed]
+            asked = [(node, found.table) for node, found in lookups if found.asked]
+            left = [(node, table) for node, table in asked if id(node) not in planning.placed]
             if not left:
                 break
-            fresh = [node for node in left if id(node) not in forced]
-            if not fresh:
-                tables = [found for node in left if (found := self._lookup(node)) is not None]
-                raise refusal(statement, left, tables, planning.reasons)
-            forced.update({id(node): planning.reasons for node in fresh})
+            if all(id(node) in forced for node, _ in left):
+                raise refusal(planning, left, planning.reasons)
+            forced.update({id(node): planning.reasons for node, _ in left if id(node) not in forced})
         sharing.before()
         planning.reasons += planning.calls.reasons()
         if not joins and not planning.filters:
@@ -172,17 +169,13 @@ class Pipeline:
         barred = self._frames.barred(plan.template)
         if barred:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
-        return plan, asked
+        return plan, [node for node, _ in asked]
 
-    def _planning(self, statement: Statement, first: int) -> Planning:
-        text = self._bound(statement)
-        return Planning(statement, text, self._frames, self._catalog, self._settings, self._predicates, first)
-
-    def _rows(self, text: str, first: int, depth: int) -> Plan:
+    def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
         original = _Original(self._frames, self._catalog, self._bound(statement))
-        return self._plan(statement, original.schema(), {}, first, depth)[0]
+        return self._plan(statement, original.schema, {}, first, depth)[0]
 
     def _bound(self, statement: Statement) -> EditedText:
         """Return the query's text with its tables, functions and parameters bound."""
@@ -191,16 +184,16 @@ class Pipeline:
             text.bind(*span, quote(self._functions.names[name]))
         for number, span in enumerate(statement.parameters):
             text.bind(*span, f":{PARAMETER}{number}")
-        for node in _base_tables(statement.root):
+        for node in _base_tables(statement):
             self._bind(node, statement, text)
         return text
 
     def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
         """Put the placeholder of a caller's table into the text."""
-        table = self._given(node)
+        parts = node.parts
+        table = self._catalog.mapped(tuple(part.name for part in parts))
         if table is None:
             return
-        parts = node.parts
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
         name = "" if node.alias else f" AS {quote(parts[-1].name)}"
         if node.args.get("sample") and name:
@@ -210,71 +203,45 @@ class Pipeline:
         else:
             text.bind(start, end, f"{table.placeholder}{name}")
 
-    def _given(self, node: exp.Table) -> Table | None:
-        """Return the caller's table that a name means."""
-        return self._catalog.mapped(tuple(part.name for part in node.parts))
-
-    def _lookup(self, node: exp.Table) -> LookupTable | None:
-        table = self._given(node)
-        return None if table is None or table.lookup is None else table.lookup.table
-
-    def _is_asked(self, node: exp.Table) -> bool:
-        table = self._given(node)
-        return table is not None and table.asked
-
     # What runs
 
-    def _built(self, plan: Plan, schema: t.StructType) -> tuple[Built | None, str]:
-        """Return the DataFrame of a plan, or None and why it does not fit."""
+    def _built(self, plan: Plan, schema: t.StructType) -> Prepared:
+        """Return what a plan becomes; raises Leave where it does not fit."""
         try:
             built = build(plan, self._frames, self._functions, self._settings.options)
-            seen = built.frame.schema
+            seen = built.df.schema
         except PySparkException as error:
-            return None, f"the rewritten query does not fit ({first_line(error)})"
+            raise Leave(f"the rewritten query does not fit ({first_line(error)})") from None
         except MillraceError as error:
-            return None, str(error)
+            raise Leave(str(error)) from None
         wanted = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]
         given = [(f.name, f.dataType.simpleString()) for f in seen.fields]
         if given != wanted:
-            return (
-                None,
-                f"the rewritten query has other columns ({seen.simpleString()} for {schema.simpleString()})",
-            )
-        return built, ""
-
-    def _made(self, statement: Statement, plan: Plan, built: Built) -> Prepared:
-        filters = (*built.filters, *self._called(statement))
-        return Prepared(
-            built.frame,
-            built.taken,
-            list(plan.reasons),
-            unescape(plan.template),
-            filters,
-            self._settings.options,
-            plan.direct,
-            plan.shared,
-        )
+            shown = f"{seen.simpleString()} for {schema.simpleString()}"
+            raise Leave(f"the rewritten query has other columns ({shown})")
+        return built
 
     def _called(self, statement: Statement) -> tuple[Filter, ...]:
         """Return the coroutines that Spark calls somewhere, which have figures of their own."""
         called = {name for _, name in statement.functions}
         return tuple(Filter(name, (), mask) for name, mask in self._functions.masks.items() if name in called)
 
-    def _as_written(
-        self, statement: Statement, original: _Original, reasons: list[str], filters: Sequence[Filter] = ()
-    ) -> Prepared:
+    def _as_written(self, statement: Statement, original: _Original, reasons: list[str]) -> Prepared:
         """Leave the whole query to Spark."""
-        self._check_readable(original.template, reasons)
-        frame = original.frame
-        return Prepared(_named(frame), (), reasons, statement.text, tuple(filters), self._settings.options)
-
-    def _check_readable(self, template: str, reasons: Sequence[str]) -> None:
-        barred = self._frames.barred(template)
+        barred = self._frames.barred(original.template)
         if barred:
             raise InputError(
                 f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
                 f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"
             )
+        return self._left(statement, original.frame, reasons)
+
+    def _left(self, statement: Statement, frame: DataFrame, reasons: list[str]) -> Prepared:
+        """Return a query that Spark runs, with the caller's names of functions in the names of columns."""
+        names = [restored(name) for name in frame.columns]
+        frame = frame if names == frame.columns else frame.toDF(*names)
+        filters = self._called(statement)
+        return Prepared(frame, (), reasons, statement.text, filters, self._settings.options)
 
     def _unread(self, statement: Statement, text: EditedText) -> Prepared:
         """Give a query that was not read to Spark, with the caller's tables as definitions around it."""
@@ -305,8 +272,7 @@ class Pipeline:
             warnings.warn(
                 f"Spark calls {called} for every row: {statement.why}", MillraceWarning, stacklevel=6
             )
-        filters = self._called(statement)
-        return Prepared(_named(frame), (), [statement.why], statement.text, filters, self._settings.options)
+        return self._left(statement, frame, [statement.why])
 
 
 class _Original:
@@ -324,12 +290,9 @@ class _Original:
         """Its DataFrame; Spark's errors come out in the words of the query as written."""
         return _analysed(self._frames, self._segments, self._text.text)
 
-    def schema(self) -> t.StructType:
-        """Return the schema of its result; raises as :attr:`frame` does."""
-        return self._schema
-
     @cached_property
-    def _schema(self) -> t.StructType:
+    def schema(self) -> t.StructType:
+        """The schema of its result; raises as :attr:`frame` does."""
         template = self._catalog.stand_ins(self.template)
         if template is not None and template != self.template:
             try:
@@ -348,21 +311,11 @@ def _analysed(frames: Frames, segments: Sequence[Segment], text: str) -> DataFra
     return frame
 
 
-def _named(frame: DataFrame) -> DataFrame:
-    """Return a DataFrame with the caller's names of functions in the names of its columns."""
-    names = [restored(name) for name in frame.columns]
-    return frame if names == frame.columns else frame.toDF(*names)
-
-
 def _without_end(segments: Sequence[Segment]) -> list[Segment]:
     """Return a query's text without the semicolon at its end."""
     *before, last = segments
     return [*before, Segment(last.text.rstrip().rstrip(";"), last.origin, last.copied)]
 
 
-def _base_tables(root: exp.Expr | None) -> list[exp.Table]:
-    return [] if root is None else [node for node in tables_in(root) if cte_of(node) is None]
-
-
-def _joins(select: exp.Select) -> bool:
-    return bool(select.args.get("joins"))
+def _base_tables(statement: Statement) -> list[exp.Table]:
+    return [] if statement.root is None else list(base_tables(statement.root))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from sqlglot import exp
 from millrace.front.calls import Calls
 from millrace.front.coercion import Field, field_of
 from millrace.front.constants import Constants
-from millrace.front.ctes import Leave, cte_of, definitions, tables_in, with_prefix, within
+from millrace.front.ctes import Leave, base_tables, with_prefix, within
 from millrace.front.frames import Frames
 from millrace.front.from_clause import Relation
 from millrace.front.names import Names
@@ -21,7 +21,7 @@ from millrace.front.plan import BlockPlan, Direct, FilterPlan, Plan
 from millrace.front.scopes import Scope
 from millrace.front.settings import Settings
 from millrace.front.tables import Catalog, Table
-from millrace.front.template import EditedText
+from millrace.front.template import EditedText, Span
 from millrace.front.volatility import Volatility
 
 if TYPE_CHECKING:
@@ -99,13 +99,21 @@ class Planning:
         shown = short(self.shown(relation.node))
         if relation.kind in ("cte", "query") and self.escapes(relation.node):
             raise Leave(f"{shown} reads columns of the query around it")
-        text = self.text.bound
-        prefix = with_prefix(self.statement, relation.node, text)
+        whole = self.whole(relation, self.text.bound)
         try:
-            schema = self.frames.schema(f"{prefix}SELECT * FROM {text(relation.item)}")  # noqa: S608
+            schema = self.frames.schema(whole)
         except PySparkException as error:
             raise Leave(f"{shown} cannot be analysed by itself ({first_line(error)})") from None
         return tuple(map(field_of, schema.fields))
+
+    def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
+        """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.
+
+        Raises:
+            Leave: The definitions that it needs cannot be put into one WITH clause.
+        """
+        prefix = with_prefix(self.statement, relation.node, text)
+        return f"{prefix}SELECT * FROM {text(relation.item)}"  # noqa: S608
 
     def escapes(self, node: exp.Expr) -> bool:
         """Tell whether a query reads columns of a SELECT around it, and so cannot run by itself."""
@@ -116,9 +124,7 @@ class Planning:
 
     def is_streaming(self, node: exp.Expr) -> bool:
         """Tell whether a relation or query reads rows that never end."""
-        parts = [node, *definitions(node)]
-        tables = [table for part in parts for table in tables_in(part) if cte_of(table) is None]
-        return any(self._table(table).is_streaming for table in tables)
+        return any(self._table(table).is_streaming for table in base_tables(node))
 
     # Text
 
@@ -126,7 +132,7 @@ class Planning:
         """Return a piece of the query on one line, for explanations."""
         if not self.statement.has_span(node):
             return node.sql(dialect="spark")
-        return self.text.shown(self.statement.span(node))
+        return self.statement.shown(node)
 
     def where(self, scope: Scope) -> str:
         """Return the beginning of a FROM clause, for explanations."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -34,14 +34,12 @@ class Place:
     Attributes:
         scope: The SELECT.
         key: The clause: ``"expressions"``, ``"where"``, ``"on"``, ``"order"`` and so on.
-        node: What stands directly in the clause.
         clause: For ON, the clause or group that the join is in; for LATERAL the FROM clause.
         end: For ON the join's number there; for LATERAL how many items and views are seen.
     """
 
     scope: Scope
     key: str
-    node: exp.Expr
     clause: FromClause | None = None
     end: int = 0
 
@@ -60,8 +58,7 @@ class Scopes:
         assert statement.root is not None
         self.all = [_scope(statement, select) for select in _postorder(statement.root)]
         self._by_select = {id(scope.select): scope for scope in self.all}
-        self._on: dict[int, Place] = {}
-        self._laterals: dict[int, tuple[Scope, FromClause, int]] = {}
+        self._places: dict[int, Place] = {}  # by the ids of conditions of ON, and of LATERALs
         for scope in self.all:
             for clause in scope.clause.clauses() if scope.clause else ():
                 self._note(scope, clause)
@@ -83,11 +80,11 @@ class Scopes:
     def _note(self, scope: Scope, clause: FromClause) -> None:
         for number, item in enumerate(clause.items):
             if item.on is not None:
-                self._on[id(item.on)] = Place(scope, "on", item.on, clause, number)
+                self._places[id(item.on)] = Place(scope, "on", clause, number)
             if isinstance(item.content, Relation) and item.content.kind == "lateral":
-                self._laterals[id(item.content.node)] = (scope, clause, number)
-        for number, view in enumerate(clause.views):
-            self._laterals[id(view.node)] = (scope, clause, len(clause.items) + number)
+                self._places[id(item.content.node)] = Place(scope, "lateral", clause, number)
+        for number, view in enumerate(clause.views, len(clause.items)):
+            self._places[id(view.node)] = Place(scope, "lateral", clause, number)
 
     def place_of(self, node: exp.Expr) -> Place | None:
         """Return where an expression stands: the SELECT in whose FROM clause its names are looked up first.
@@ -100,14 +97,12 @@ class Scopes:
             if isinstance(parent, exp.Pivot):
                 inside = "pivot"
             elif isinstance(child, exp.Lateral):
-                lateral = self._laterals.get(id(child))
-                if lateral is not None:
-                    scope, clause, end = lateral
-                    return Place(scope, inside or "lateral", child, clause, end)
+                if id(child) in self._places:
+                    return replace(self._places[id(child)], key=inside or "lateral")
                 inside = "lateral"
             elif isinstance(parent, exp.Join) and child.arg_key == "on":
-                if id(child) in self._on and not inside:
-                    return self._on[id(child)]
+                if id(child) in self._places and not inside:
+                    return self._places[id(child)]
                 inside = inside or "on"
             elif isinstance(parent, exp.From | exp.Join | exp.With):
                 apart = True
@@ -116,7 +111,7 @@ class Scopes:
             elif isinstance(parent, exp.Select):
                 if apart and not inside:
                     return self.place_of(parent)
-                return Place(self.of(parent), inside or str(child.arg_key), child)
+                return Place(self.of(parent), inside or str(child.arg_key))
             child = parent
         return None
 

@@ -19,12 +19,12 @@ _PICTURE = re.compile(r"\n+== SQL")
 _NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
 
 
-def as_written(error: PySparkException, sent: Sequence[tuple[Segment, int]], text: str) -> PySparkException:
+def as_written(error: PySparkException, sent: Sequence[tuple[Segment, str]], text: str) -> PySparkException:
     """Return an error about the text that Spark got as one about the text that the user wrote.
 
     Args:
         error: What Spark raised.
-        sent: The pieces that Spark got, and how many characters of each.
+        sent: The pieces of the query, and what Spark got of each.
         text: The user's.
 
     Returns:
@@ -52,23 +52,17 @@ def as_written(error: PySparkException, sent: Sequence[tuple[Segment, int]], tex
     return made
 
 
-def _origin(line: int, column: int, sent: Sequence[tuple[Segment, int]], text: str) -> int | None:
+def _origin(line: int, column: int, sent: Sequence[tuple[Segment, str]], text: str) -> int | None:
     """Return the place in the user's text of a place in Spark's, lines counted from 1 and columns from 0."""
-    at_line, at_column = 1, 0
-    for segment, length in sent:
-        if not segment.copied:
-            if at_line == line and at_column <= column < at_column + length:
-                return segment.origin
-            at_column += length
-            continue
-        for offset in range(length):
-            if (at_line, at_column) == (line, column):
-                return segment.origin + offset
-            if text[segment.origin + offset : segment.origin + offset + 1] == "\n":
-                at_line, at_column = at_line + 1, 0
-            else:
-                at_column += 1
-    return len(text) if (at_line, at_column) == (line, column) else None
+    lines = "".join(piece for _, piece in sent).split("\n")
+    if line > len(lines) or column > len(lines[line - 1]):
+        return None
+    place = sum(len(each) + 1 for each in lines[: line - 1]) + column
+    for segment, piece in sent:
+        if place < len(piece):
+            return segment.origin + (place if segment.copied else 0)
+        place -= len(piece)
+    return len(text)
 
 
 def _line_of(text: str, place: int) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class Table:
     @property
     def asked(self) -> bool:
         """Whether it is a lookup table that Spark cannot read."""
-        return self.lookup is not None and self.lookup.scan is None
+        return self.lookup is not None and self.lookup.asked
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -172,6 +172,11 @@ class Catalog:
             name, where = self._given[key]
             self._known[key] = self._make(name, where)
         return self._known[key]
+
+    def lookup(self, node: exp.Table) -> Lookup | None:
+        """Return the lookup table that a name in the query means, None for all others."""
+        table = self.mapped(tuple(part.name for part in node.parts))
+        return None if table is None else table.lookup
 
     def _stored(self, node: exp.Table) -> Table:
         parts = tuple(part.name for part in node.parts)

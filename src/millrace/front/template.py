@@ -111,26 +111,19 @@ class EditedText:
 
     def rewritten(self) -> str:
         """Return the template of the whole rewritten query."""
-        return join(_render(self.text, [*self.bindings, *self.edits], (0, len(self.text))))
+        return self.edited((0, len(self.text)))
 
-    def bound(self, *parts: Part) -> str:
-        """Return the template of pieces as written, with their names bound."""
-        return self._joined(parts, self.bindings)
+    def bound(self, span: Span) -> str:
+        """Return the template of a piece as written, with its names bound."""
+        return self.with_edits(span, ())
 
-    def edited(self, *parts: Part) -> str:
-        """Return the template of pieces of the rewritten query."""
-        return self._joined(parts, [*self.bindings, *self.edits])
+    def edited(self, span: Span) -> str:
+        """Return the template of a piece of the rewritten query."""
+        return self.with_edits(span, self.edits)
 
     def with_edits(self, span: Span, edits: Iterable[Edit]) -> str:
         """Return the template of a piece with its names bound, and with edits of its own."""
         return join(_render(self.text, [*self.bindings, *edits], span))
-
-    def shown(self, span: Span) -> str:
-        """Return a piece as the user wrote it, on one line."""
-        return " ".join(self.text[slice(*span)].split())
-
-    def _joined(self, parts: Sequence[Part], edits: list[Edit]) -> str:
-        return "".join(p if isinstance(p, str) else join(_render(self.text, edits, p)) for p in parts)
 
 
 def join(segments: Iterable[Segment]) -> str:

@@ -30,11 +30,10 @@ from millrace.expressions import (
     Or,
     Predicate,
     Truth,
-    relations_of,
 )
-from millrace.front.coercion import Constant, Field, comparison_type, with_constant
+from millrace.front.coercion import Constant, Field, comparison_type, widest_decimal, with_constant
 from millrace.front.constants import Constants, is_constant
-from millrace.front.parse import unwrap
+from millrace.front.parse import conjuncts, disjuncts, unwrap
 
 _COMPARISONS: dict[type[exp.Expr], Comparison] = {
     exp.EQ: "=",
@@ -56,31 +55,6 @@ _FLIPPED: dict[Comparison, Comparison] = {
 }
 
 Lookup = Callable[[exp.Column], tuple[str, Field] | None]
-
-
-def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Return the terms of an AND, at any depth of parentheses."""
-    return _terms(node, exp.And)
-
-
-def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
-    """Return the terms of a SELECT's WHERE."""
-    where = select.args.get("where")
-    return [] if where is None else list(conjuncts(where.this))
-
-
-def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Return the terms of an OR, at any depth of parentheses."""
-    return _terms(node, exp.Or)
-
-
-def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
-    inner = unwrap(node)
-    if isinstance(inner, kind):
-        yield from _terms(inner.this, kind)
-        yield from _terms(inner.expression, kind)
-    else:
-        yield node
 
 
 def constant_operands(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -234,57 +208,5 @@ def _widest(kinds: set[pa.DataType]) -> pa.DataType | None:
     if all(pa.types.is_integer(kind) for kind in kinds):
         return max(kinds, key=lambda kind: int(kind.bit_width))
     if all(pa.types.is_decimal(kind) for kind in kinds):
-        scale = max(int(kind.scale) for kind in kinds)
-        whole = max(int(kind.precision) - int(kind.scale) for kind in kinds)
-        return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
+        return widest_decimal(*((int(kind.precision), int(kind.scale)) for kind in kinds))
     return None
-
-
-def flatten(predicate: Predicate) -> tuple[Predicate, ...]:
-    """Return the terms of a conjunction."""
-    if isinstance(predicate, And):
-        return tuple(part for argument in predicate.arguments for part in flatten(argument))
-    return (predicate,)
-
-
-def conjoin(terms: list[Predicate]) -> Predicate:
-    """Return the conjunction of at least one term."""
-    return terms[0] if len(terms) == 1 else And(tuple(terms))
-
-
-@dataclass(frozen=True)
-class Branches:
-    """An OR seen as a list of branches, each a list of terms; terms Spark must judge are dropped.
-
-    Dropping a term of a branch only makes the branch wider, so whatever follows from the branches
-    follows from the OR.
-    """
-
-    branches: tuple[tuple[Predicate, ...], ...]
-
-    def common(self) -> tuple[Predicate, ...]:
-        """Return the terms that every branch has: ``(a and b) or (a and c)`` implies ``a``."""
-        first, *rest = self.branches
-        return tuple(term for term in dict.fromkeys(first) if all(term in branch for branch in rest))
-
-    def single(self, alias: str) -> Predicate | None:
-        """Return the filter of one relation that the OR implies, if every branch restricts it."""
-        shared = set(self.common())
-        parts: list[Predicate] = []
-        for branch in self.branches:
-            terms = [x for x in branch if relations_of(x) == {alias} and x not in shared]
-            if not terms:
-                return None
-            parts.append(conjoin(terms))
-        return Or(tuple(dict.fromkeys(parts))) if len(set(parts)) > 1 else parts[0]
-
-    def rest(self) -> Predicate | None:
-        """Return the OR without its common terms; None when a branch consists of them alone."""
-        shared = set(self.common())
-        parts: list[Predicate] = []
-        for branch in self.branches:
-            terms = [x for x in branch if x not in shared]
-            if not terms:
-                return None
-            parts.append(conjoin(terms))
-        return Or(tuple(parts))

@@ -12,13 +12,7 @@ from millrace.front.ctes import within
 from millrace.front.parse import function_of
 from millrace.predicates import PredicateSpec
 
-# Functions whose value differs between two calls, as sqlglot's classes and by name. (The date and the time
-# are one constant a query.)
-_VOLATILE = tuple(
-    getattr(exp, name)
-    for name in ("Rand", "Randn", "Randstr", "Uniform", "Uuid", "MonotonicallyIncreasingId")
-    if hasattr(exp, name)
-)
+# Functions whose value differs between two calls. (The date and the time are one constant a query.)
 _VOLATILE_NAMES = frozenset(
     {
         "input_file_block_length", "input_file_block_start", "input_file_name", "java_method",
@@ -65,8 +59,6 @@ class Volatility:
         return any(self._is_volatile(part) for part in within(node))
 
     def _is_volatile(self, part: exp.Expr) -> bool:
-        if isinstance(part, _VOLATILE):
-            return True
         if isinstance(part, exp.Dot) and isinstance(part.expression, exp.Func):
             return True  # a function of a database
         if not isinstance(part, exp.Func):

@@ -23,3 +23,5 @@ with unused as (select * from prices) select id from o
 select o.id, d.s from o left join (select sku as s from prices union all select nxt from cats where k = 1) d on d.s = o.sku
 
 select * from prices where sku = 'a' union all select * from prices p where p.sku in ('b') and p.price > 0
+
+with q as ((select sku, price from prices)) select o.id, q.price from o left join q on q.sku = o.sku

@@ -6,24 +6,24 @@ An index can be asked when each of its bind columns has a value from relations t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from millrace.block import ParquetInput
 from millrace.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
 from millrace.front.coercion import Field
+from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave
 from millrace.front.lookups.tables import Lookup
 from millrace.front.members import Member, read_from, schema_of
 from millrace.front.plan import LookedUp, Read, Values
 from millrace.front.planning import Planning
-from millrace.graph import QueryGraph
 from millrace.lookups.index_spec import IndexSpec
-from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.spec import Equality, RelationSpec
 
 _MOST_CONSTANTS = 100_000
 
@@ -62,7 +62,7 @@ def lookup_of(member: Member) -> Lookup | None:
 def is_asked(member: Member) -> bool:
     """Tell whether a relation is a lookup table that Spark cannot read."""
     found = lookup_of(member)
-    return found is not None and found.scan is None
+    return found is not None and found.asked
 
 
 def bind(
@@ -89,36 +89,34 @@ def bind(
     for alias, found in lookups.items():
         if not found.table.is_set:
             _keep_one_type(binding, alias, found)
-    specs = [_whole(member) for member in members] + list(others)
-    reached = {spec.alias for spec in specs}
+    reached = {member.alias for member in members} | {spec.alias for spec in others}
     reached -= {alias for alias, found in lookups.items() if not found.table.is_scanned}
     while True:
-        ties = _Ties.of(specs, binding.equalities)
-        fresh = {
+        ties = _ties(binding.equalities)
+        while fresh := {
             alias
-            for alias, found in lookups.items()
-            if alias not in reached and any(ties.bound(alias, c, reached) for c in found.table.bind)
-        }
-        if fresh:
+            for alias in lookups.keys() - reached
+            if any(all(ties[alias, c] & reached for c in columns) for columns in lookups[alias].table.bind)
+        }:
             reached |= fresh
-            continue
         lost = [alias for alias in lookups if alias not in reached]
         if not lost:
             break
-        made = next((m for alias in lost if (m := _constants(
-            alias, lookups[alias], ties, reached, filters.get(alias, ()), len(binding.constants)
-        ))), None)  # fmt: skip
-        if made is None:
+        for alias in lost:
+            binds = lookups[alias].table.bind
+            free = [[c for c in columns if not ties[alias, c] & reached] for columns in binds]
+            made = _constants(alias, lookups[alias], free, filters.get(alias, ()), len(binding.constants))
+            if made:
+                break
+        else:
             raise Leave("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
         for constants, equality in made:
             binding.constants.append(constants)
             binding.equalities.append(equality)
-            specs.append(constants.spec)
             reached.add(constants.spec.alias)
-    everything = {spec.alias for spec in specs}
     for alias, found in lookups.items():
-        bound = tuple(i for i in found.table.indexes() if ties.bound(alias, i.columns, everything - {alias}))
-        if bound or found.scan is None:
+        bound = tuple(i for i in found.table.indexes() if all(ties[alias, c] for c in i.columns))
+        if bound or found.asked:
             binding.indexes[alias] = bound
     return binding
 
@@ -127,11 +125,6 @@ def _unbound(alias: str, found: Lookup) -> str:
     name = found.table.name
     shown = f"lookup table {name!r}" + ("" if alias.lower() == name.lower() else f" ({alias})")
     return f"{shown} needs values for {found.table.needs(alias)}"
-
-
-def _whole(member: Member) -> RelationSpec:
-    fields = [pa.field(f.name, f.arrow) for f in member.every if f.arrow is not None]
-    return RelationSpec(member.alias, pa.schema(fields))
 
 
 def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
@@ -151,58 +144,38 @@ def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
                 binding.residuals.append(Compare("=", *sides, equality.type))
 
 
-@dataclass(frozen=True)
-class _Ties:
-    """Which columns equalities tie to which relations."""
-
-    names: tuple[str, ...]
-    graph: QueryGraph
-
-    @classmethod
-    def of(cls, specs: Sequence[RelationSpec], equalities: Sequence[Equality]) -> _Ties:
-        spec = JoinSpec(tuple(specs), tuple(dict.fromkeys(equalities)))
-        return cls(spec.aliases, QueryGraph.of(spec))
-
-    def bound(self, alias: str, columns: Sequence[str], reached: set[str]) -> bool:
-        """Tell whether relations that are reached have values for all the columns."""
-        return all(self.tied(alias, column, reached) for column in columns)
-
-    def tied(self, alias: str, column: str, reached: set[str]) -> bool:
-        """Tell whether a relation that is reached has values for a column."""
-        number = self.names.index(alias)
-        return any(
-            (number, column) in each.members
-            and any(self.names[other] in reached for other, _ in each.members if other != number)
-            for each in self.graph.classes
-        )
+def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
+    """Return, per relation and column, the other relations that equalities of one type tie it to."""
+    pairs = [((e.left, e.type), (e.right, e.type)) for e in equalities]
+    groups = Groups(end for pair in pairs for end in pair)
+    for pair in pairs:
+        groups.join(pair)
+    ties: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for group in groups.sets():
+        for ref, _ in group:
+            ties[ref.relation, ref.column] |= {other.relation for other, _ in group} - {ref.relation}
+    return ties
 
 
 def _constants(
-    alias: str,
-    found: Lookup,
-    ties: _Ties,
-    reached: set[str],
-    filters: Sequence[Predicate],
-    number: int,
+    alias: str, found: Lookup, free: Sequence[list[str]], filters: Sequence[Predicate], number: int
 ) -> list[tuple[Constants, Equality]]:
-    """Return relations of constants that bind an index of a lookup table, none if there are none."""
-    best: dict[str, list[Any]] | None = None
-    for columns in found.table.bind:
-        free = [c for c in columns if not ties.tied(alias, c, reached)]
-        values = {c: v for c in free if (v := constants_of(filters, ColumnRef(alias, c), found)) is not None}
-        if len(values) == len(free) and (best is None or len(values) < len(best)):
+    """Return relations of constants that bind an index of a lookup table, none if there are none.
+
+    ``free`` are, for each index, the columns that no other relation has values for.
+    """
+    best: dict[str, list[pa.Scalar]] | None = None
+    for columns in free:
+        known = {c: constants_of(filters, ColumnRef(alias, c), found) for c in columns}
+        values = {column: keys for column, keys in known.items() if keys is not None}
+        if len(values) == len(columns) and (best is None or len(values) < len(best)):
             best = values
     made = []
-    for place, (column, keys) in enumerate((best or {}).items()):
+    for place, (column, keys) in enumerate((best or {}).items(), number):
         kind = found.table.schema.field(column).type
-        name = f"__key{number + place}"
-        schema = pa.schema([pa.field("key", kind)])
-        rows = pa.table([pa.array([v.as_py() for v in keys], kind)], schema=schema)
-        if pa.types.is_timestamp(kind):  # without a way through Python's time zones
-            micros = pa.array([v.value for v in keys], pa.int64())
-            rows = pa.table([micros.cast(pa.timestamp("us")).cast(kind)], schema=schema)
-        spec = RelationSpec(name, schema, rows=len(keys))
-        equality = Equality(ColumnRef(name, "key"), ColumnRef(alias, column), kind)
+        rows = pa.table({"key": pa.array(keys, kind)})
+        spec = RelationSpec(f"__key{place}", rows.schema, rows=len(keys))
+        equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
         made.append((Constants(spec, Values(rows)), equality))
     return made
 
@@ -229,9 +202,7 @@ def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
             return min(known, key=len, default=None)
         case Or(arguments):
             each = [_values(a, ref) for a in arguments]
-            if any(v is None for v in each):
-                return None
-            return [value for values in each for value in values or ()]
+            return None if None in each else [value for values in each for value in values or ()]
     return None
 
 

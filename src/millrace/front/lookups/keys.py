@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millrace.front.ctes import Leave, definitions, tables_in
-from millrace.front.from_clause import FromClause, Relation, Step
-from millrace.front.lookups.outsides import Outside, outsides
-from millrace.front.lookups.views import View, clause_of, is_strict, relations_read
-from millrace.front.parse import function_of, unwrap
+from millrace.front.from_clause import FromClause, Item, Relation, Step
+from millrace.front.lookups.outsides import shown_places, uses
+from millrace.front.lookups.views import View, clause_of, is_repeatable, is_strict
+from millrace.front.parse import Statement, compared, function_of, unwrap
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.template import plain_quote
-from millrace.front.translate import conjuncts
 
 KEYS = "__k"
 """Names the values where they are joined with the relation."""
@@ -33,24 +32,31 @@ class Keys:
     """A query for values.
 
     Attributes:
-        values: An SQL expression for each value that is wanted.
-        relations: What it reads, as a FROM clause without the keyword; empty for constants.
+        values: What gives each value that is wanted: an expression, or a name of USING.
+        relations: What it reads: relations, and joins as the query has them; nothing for constants.
         where: Its conditions.
-        nodes: The syntax trees that its text is of.
     """
 
-    values: tuple[str, ...]
-    relations: str
-    where: tuple[str, ...]
-    nodes: tuple[exp.Expr, ...]
+    values: tuple[exp.Expr, ...]
+    relations: tuple[exp.Expr, ...]
+    where: tuple[exp.Expr, ...] = ()
 
-    def text(self) -> str:
+    @property
+    def nodes(self) -> tuple[exp.Expr, ...]:
+        """The syntax trees that its text is of."""
+        return (*self.relations, *self.where, *self.values)
+
+    def text(self, statement: Statement) -> str:
         """Return it as SQL, with the columns ``__k0``, ``__k1`` and so on."""
-        values = ", ".join(f"{value} AS __k{place}" for place, value in enumerate(self.values))
-        text = f"SELECT DISTINCT {values}"
-        text += f"\nFROM {self.relations}\n" if self.relations else ""
-        terms = [f"({each}\n)" for each in self.where]  # a comment may end a term
-        return text + (f"\nWHERE {' AND '.join(terms)}" if terms else "")
+        values = [
+            plain_quote(v.name) if isinstance(v, exp.Identifier) else statement.cut(v) for v in self.values
+        ]
+        text = "SELECT DISTINCT " + ", ".join(f"{value} AS __k{place}" for place, value in enumerate(values))
+        for place, node in enumerate(self.relations):
+            begin = ", " if place else "\nFROM "
+            text += ("\n" if isinstance(node, exp.Join) else begin) + statement.cut(node)
+        terms = [f"({statement.cut(each)}\n)" for each in self.where]  # a comment may end a term
+        return text + "\n" + (f"\nWHERE {' AND '.join(terms)}" if terms else "")
 
 
 class KeyFinder:
@@ -62,6 +68,7 @@ class KeyFinder:
 
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
+        self._names = planning.names
         self._under_way: list[Relation] = []
 
     def find(self, scope: Scope, relation: Relation, wanted: Wanted) -> list[Keys]:
@@ -70,7 +77,7 @@ class KeyFinder:
         Raises:
             Leave: There is no such query; the message says why.
         """
-        if any(each is relation for each in self._under_way):
+        if relation in self._under_way:
             raise Leave("it is bound by itself")
         self._under_way.append(relation)
         try:
@@ -80,228 +87,131 @@ class KeyFinder:
             reasons = list(view.hints(wanted))
             for way in (self._among, self._before, self._behind, self._around, self._outside):
                 try:
-                    found = way(view, wanted)
+                    return self._checked(way(view, wanted))
                 except Leave as leave:
                     reasons.append(str(leave))
-                    continue
-                if found is not None:
-                    return found
             raise Leave("; ".join(dict.fromkeys(each for each in reasons if each)))
         finally:
             self._under_way.pop()
 
-    # Ways to values
+    # Ways to values; each raises Leave where it leads to none
 
-    def _among(self, view: View, wanted: Wanted) -> list[Keys] | None:
+    def _among(self, view: View, wanted: Wanted) -> list[Keys]:
         """Among relations that inner joins join: those that the values read, and what they join."""
-        if not view.is_inner:
-            return None
-        picked = self._pick(
-            view, view.on(), wanted, lambda node: self._places(view, node, inner=True) is not None
-        )
-        return None if picked is None else [self._closure(view.scope, view.clause, picked, view.relation)]
+        if not view.step.free:
+            raise Leave("")
+        free = _free(view.clause)
+        picked = self._of_steps(view, view.on(), wanted, free)
+        return [self._closure(view.clause, picked, free - {view.place})]
 
-    def _before(self, view: View, wanted: Wanted) -> list[Keys] | None:
+    def _before(self, view: View, wanted: Wanted) -> list[Keys]:
         """Before a left (or inner) join: the whole left side, but for left joins that nobody needs."""
-        terms = view.own_terms() if not view.is_inner else view.on()
-        item = view.step.item
-        if view.clause.whole and not item.semi and not view.is_inner:
-            terms = terms + view.where_terms()
-        usable = item.kind == "left" or view.is_inner
+        item, place = view.step.item, view.place
+        if not place or not (item.kind == "left" or view.step.free):
+            raise Leave("")
+        try:
+            terms = view.on() + ([] if item.semi else view.clause.filters)
+            picked = self._of_steps(view, terms, wanted, set(range(place)))
+        except Leave:
+            using: dict[str, exp.Expr] = {name.lower(): exp.to_identifier(name) for name in item.using}
+            picked = [using[min(names & set(using))] for names in wanted if names & set(using)]
+            if len(picked) < len(wanted):
+                raise
+        return [self._prefix(view, picked)]
 
-        def earlier(node: exp.Expr) -> bool:
-            places = self._places(view, node)
-            return places is not None and all(place < view.place for place in places)
-
-        picked = self._pick(view, terms, wanted, earlier) if usable and view.place else None
-        if picked is None and usable and item.using and view.place:
-            picked = self._using(view, wanted)
-        return None if picked is None else [self._prefix(view, picked)]
-
-    def _behind(self, view: View, wanted: Wanted) -> list[Keys] | None:
+    def _behind(self, view: View, wanted: Wanted) -> list[Keys]:
         """Behind a RIGHT join, on the side of which every row stays."""
-        clause, steps = view.clause, view.steps
-        behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), len(steps))
-        if view.place >= behind or clause.whole or view.step.item.semi:
-            return None
-        step = steps[behind]
-        if step.item.kind != "right":
-            return None
-        terms = [term for on in step.conditions for term in conjuncts(on)]
+        steps = view.clause.steps
+        behind = next((n for n, step in enumerate(steps) if step.item.kind in ("right", "full")), 0)
+        join = steps[behind].item.join
+        if join is None or view.place >= behind or join.side.upper() != "RIGHT" or view.step.item.semi:
+            raise Leave("")
+        picked = self._of_steps(view, steps[behind].terms, wanted, {behind})
+        return [Keys(tuple(picked), (join.this,))]
 
-        def of_it(node: exp.Expr) -> bool:
-            places = self._places(view, node)
-            return places is not None and places <= {behind}
-
-        picked = self._pick(view, terms, wanted, of_it)
-        if picked is None:
-            return None
-        text = self._planning.statement.text[slice(*step.item.item)]
-        nodes = tuple(relation.node for relation in step.item.relations())
-        return [self._checked(Keys(self._texts(picked), text, (), (*nodes, *picked)))]
-
-    def _around(self, view: View, wanted: Wanted) -> list[Keys] | None:
+    def _around(self, view: View, wanted: Wanted) -> list[Keys]:
         """Around a subquery: the relations of a SELECT that it refers to."""
-        around: list[Scope] = []
+        around: set[Scope] = set()
 
         def outer(node: exp.Expr) -> bool:
-            found = map(self._planning.names.find, node.find_all(exp.Column))
-            scopes = {id(f.scope): f.scope for f in found if f}
-            if len(scopes) != 1 or id(view.scope) in scopes:
+            scopes = {f.scope for f in map(self._names.find, node.find_all(exp.Column)) if f}
+            if len(scopes) != 1 or view.scope in scopes or not around <= scopes:
                 return False
-            (scope,) = scopes.values()
-            if around and around[0] is not scope:
-                return False
-            around.append(scope)
+            around.update(scopes)
             return True
 
-        picked = self._pick(view, view.on(), wanted, outer, constants=False)
-        if picked is None:
-            return None
-        return [self._from_scope(around[0], picked, view.scope.select)]
+        picked = _pick(view, view.on(), wanted, outer)
+        return [self._from_scope(around.pop(), picked, view.scope.select)]
 
-    def _outside(self, view: View, wanted: Wanted) -> list[Keys] | None:
+    def _outside(self, view: View, wanted: Wanted) -> list[Keys]:
         """Outside of a derived table, common table expression or IN: where its result is joined."""
-        found = []
-        for use in outsides(self._planning, view, wanted):
-            found += self._use(use)
+        select = view.scope.select
+        if select.find_ancestor(exp.Select, exp.With) is None:
+            raise Leave("")
+        places = [shown_places(view, names) for names in wanted]
+        found: list[Keys] = []
+        for scope, use in uses(self._planning, select):
+            if isinstance(use, Relation):
+                names = [field.name.lower() for field in self._names.fields(use)]
+                found += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
+                continue
+            values = [compared(use)[each[0]] for each in places]
+            if not all(is_repeatable(self._planning, node) for node in values):
+                raise Leave("IN compares it with something that may differ between two calls")
+            found.append(self._from_scope(scope, values, select))
         return found
-
-    def _use(self, use: Outside) -> list[Keys]:
-        if use.relation is not None:
-            return self.find(use.scope, use.relation, use.wanted)
-        if not all(self._usable(node) for node in use.values):
-            raise Leave("IN compares it with something that may differ between two calls")
-        return [self._from_scope(use.scope, list(use.values), use.select)]
-
-    def _usable(self, node: exp.Expr) -> bool:
-        return self._planning.volatility.unrepeatable(node) is None and node.find(exp.Query) is None
-
-    # Picking expressions
-
-    def _pick(
-        self,
-        view: View,
-        terms: Iterable[exp.Expr],
-        wanted: Wanted,
-        fits: Callable[[exp.Expr], bool],
-        *,
-        constants: bool = True,
-    ) -> list[exp.Expr] | None:
-        """Return an expression for each value, of those that fit; None where a value has none."""
-        pairs = [pair for term in terms for pair in view.partners(term)]
-        picked: list[exp.Expr] = []
-        for names in wanted:
-            own = [node for name, node in pairs if name in names]
-            best = next((n for n in own if n.find(exp.Column) is None), None) if constants else None
-            if best is None:
-                best = next((n for n in own if n.find(exp.Column) is not None and fits(n)), None)
-            if best is None:
-                return None
-            picked.append(best)
-        return picked
-
-    def _places(self, view: View, node: exp.Expr, *, inner: bool = False) -> set[int] | None:
-        """Return the steps of the same FROM clause that an expression reads, None if it reads others."""
-        return _places(self._planning, view.scope, view.clause, node, inner=inner)
-
-    def _texts(self, nodes: Iterable[exp.Expr]) -> tuple[str, ...]:
-        statement = self._planning.statement
-        return tuple(
-            plain_quote(node.name)
-            if isinstance(node, exp.Identifier)
-            else statement.text[slice(*statement.span(node))]
-            for node in nodes
-        )
 
     # Making queries
 
-    def _closure(
-        self, scope: Scope, clause: FromClause, picked: Sequence[exp.Expr], without: Relation | None
-    ) -> Keys:
-        """Return the query over the relations that the values read and those that equalities tie to them."""
-        planning, steps = self._planning, clause.steps()
-        places = set().union(*(_places(planning, scope, clause, n) or set() for n in picked))
-        terms = [t for step in steps if step.movable for on in step.conditions for t in conjuncts(on)]
-        if clause.whole and clause.where is not None:
-            terms += conjuncts(clause.where)
-        kept: list[tuple[exp.Expr, set[int]]] = []
-        for term in terms:
-            if not self._may_stay(term):
-                continue
-            reads = _places(planning, scope, clause, term, inner=True)
-            if reads and not any(r is without for p in reads for r in steps[p].item.relations()):
-                kept.append((term, reads))
-        grown = True
-        while grown:
-            grown = False
-            for term, reads in kept:
-                more = reads - places
-                if len(more) < len(reads) and more and isinstance(unwrap(term), exp.EQ):
-                    if any(self._is_asked(r) for p in more for r in steps[p].item.relations()):
-                        continue
-                    places |= more
-                    grown = True
-        where = [term for term, reads in kept if reads <= places]
+    def _of_steps(
+        self, view: View, terms: Iterable[exp.Expr], wanted: Wanted, steps: set[int]
+    ) -> list[exp.Expr]:
+        """Return an expression for each value, constant or over some steps of the FROM clause."""
+        return _pick(view, terms, wanted, lambda node: self._places(view.clause, node) <= steps)
+
+    def _places(self, clause: FromClause, node: exp.Expr) -> set[int]:
+        """Return the steps of a FROM clause that an expression reads, and -1 if it may read anything else."""
+        read = self._names.relations_read(node)
+        return {-1} if read is None else {clause.number(relation) for relation in read}
+
+    def _closure(self, clause: FromClause, picked: Sequence[exp.Expr], free: set[int]) -> Keys:
+        """Return the query over the relations that the values read and those that equalities tie to them.
+
+        ``free`` are the steps whose relations may be tied.
+        """
+        steps = clause.steps
+        places = {place for node in picked for place in self._places(clause, node)}
+        terms = [(term, self._places(clause, term)) for term in clause.inner_terms]
+        kept = [(term, reads) for term, reads in terms if reads and reads <= free and self._may_stay(term)]
+        barred = {place for place in free - places if self._is_asked(steps[place])}
+        ties = [reads for term, reads in kept if isinstance(unwrap(term), exp.EQ) and not reads & barred]
+        while more := {place for reads in ties if reads & places for place in reads - places}:
+            places |= more
         if len(places) > 1 and any(steps[p].item.merges for p in places):
             raise Leave("relations joined by USING or NATURAL give the values")
         nodes = [steps[p].item.relations()[0].node for p in sorted(places)]
-        text = ", ".join(self._texts(nodes))
-        return self._checked(Keys(self._texts(picked), text, self._texts(where), (*nodes, *where, *picked)))
+        return Keys(tuple(picked), tuple(nodes), tuple(term for term, reads in kept if reads <= places))
 
     def _prefix(self, view: View, picked: Sequence[exp.Expr]) -> Keys:
-        """Return the query over everything that stands before a relation in its FROM clause."""
-        clause, statement = view.clause, self._planning.statement
+        """Return the query over what stands before a relation in its FROM clause, as far as it is needed."""
+        clause = view.clause
         if view.step.clause is not clause:
             raise Leave("it stands in a parenthesised join")
-        item = view.step.item
-        start = clause.span[0] + len("FROM")
-        end = start if item.join is None else item.span[0]
-        wanted = set().union(*(self._places(view, node) or set() for node in picked))
-        terms = [t for t in view.own_terms() if not view.is_inner and self._stays_before(view, t)]
-        if clause.whole:
-            terms += [t for t in view.where_terms() if self._stays_before(view, t)]
-        for term in terms:
-            wanted |= self._places(view, term) or set()
-        cut, nodes = self._needless(view, wanted)
-        text, at = "", start
-        for first, last in sorted(cut):
-            text += statement.text[at:first] + "\n"
-            at = last
-        text += statement.text[at:end]
-        begin = view.scope.select.args["from_"]
-        every = (begin, *nodes, *terms, *picked)
-        return self._checked(Keys(self._texts(picked), text.strip(), self._texts(terms), every))
-
-    def _needless(self, view: View, wanted: set[int]) -> tuple[list[tuple[int, int]], list[exp.Expr]]:
-        """Return the text of left joins before a relation that the values do not need, and other joins."""
-        steps = view.steps[: view.place]
-        cut: list[tuple[int, int]] = []
+        where = [] if view.step.free else view.on()
+        before = set(range(view.place))
+        where = [
+            term
+            for term in where + clause.filters
+            if (reads := self._places(clause, term)) and reads <= before and self._may_stay(term)
+        ]
+        needed = {r for node in (*picked, *where) for r in self._names.relations_read(node) or ()}
         kept: list[exp.Expr] = []
-        free = not view.clause.merges
-        for place in range(len(steps) - 1, 0, -1):
-            step = steps[place]
-            if step.item.join is None:
+        for item in reversed(clause.items[: view.step.place]):
+            if item.content not in needed and not clause.merges and self._is_needless(item):
                 continue
-            lone = step.item.kind == "left" and step.relation is not None
-            needless = lone and place not in wanted and free
-            if needless and (not step.item.semi or self._reads_lookup(step.item.join)):
-                cut.append(step.item.span)
-                continue
-            kept.append(step.item.join)
-            for on in step.conditions:
-                for relation in relations_read(self._planning, on) or ():
-                    number = _number(view.steps, relation)
-                    if number is not None:
-                        wanted.add(number)
-        return cut, kept
-
-    def _using(self, view: View, wanted: Wanted) -> list[exp.Expr] | None:
-        """Return the columns of USING, as the left side names them."""
-        join = view.step.item.join
-        names = {name.name.lower(): name for name in (join.args.get("using") or () if join else ())}
-        own = [next((names[n] for n in sorted(each) if n in names), None) for each in wanted]
-        return None if any(each is None for each in own) else [n for n in own if n is not None]
+            kept.insert(0, item.join or view.scope.select.args["from_"].this)
+            needed |= set() if item.on is None else set(self._names.relations_read(item.on) or ())
+        return Keys(tuple(picked), tuple(kept), tuple(where))
 
     def _from_scope(self, scope: Scope, picked: Sequence[exp.Expr], inner: exp.Expr) -> Keys:
         """Return the query over relations of a SELECT around a subquery."""
@@ -311,72 +221,60 @@ class KeyFinder:
                 raise Leave("it depends on the FROM clause that it stands in")
             node = node.parent
         clause = clause_of(scope)
-        steps = clause.steps()
-        each = [_places(self._planning, scope, clause, node) for node in picked]
-        if any(places is None for places in each):
+        places = {place for node in picked for place in self._places(clause, node)}
+        if -1 in places:
             raise Leave("a subquery that depends on more than the SELECT around it")
-        if all(_is_free(steps[place]) for places in each for place in places or ()):
-            return self._closure(scope, clause, picked, None)
+        if places <= _free(clause):
+            return self._closure(clause, picked, _free(clause))
         if not all(is_strict(node) for node in picked):
             raise Leave("an expression over an outer join gives the values")
-        read = [r for node in picked for r in relations_read(self._planning, node) or ()]
-        nodes = [r.node for r in clause.relations() if any(r is other for other in read)]
-        return self._checked(Keys(self._texts(picked), ", ".join(self._texts(nodes)), (), (*nodes, *picked)))
-
-    def _stays_before(self, view: View, term: exp.Expr) -> bool:
-        places = self._places(view, term)
-        return bool(places) and all(p < view.place for p in places or ()) and self._may_stay(term)
+        read = {r for node in picked for r in self._names.relations_read(node) or ()}
+        return Keys(tuple(picked), tuple(r.node for r in clause.relations() if r in read))
 
     def _may_stay(self, term: exp.Expr) -> bool:
         """Tell whether a condition may be evaluated once more, for the values."""
-        planning = self._planning
-        called = any(function_of(node) is not None for node in term.find_all(exp.Anonymous))
-        known = planning.statement.has_span(term)
-        again = planning.volatility.unrepeatable(term) is None
-        return known and not called and term.find(exp.Query) is None and again
+        called = any(function_of(part) is not None for part in term.walk())
+        return not called and is_repeatable(self._planning, term)
 
-    def _is_asked(self, relation: Relation) -> bool:
-        table = self._planning.names.table(relation)
+    def _is_asked(self, step: Step) -> bool:
+        table = None if step.relation is None else self._names.table(step.relation)
         return table is not None and table.asked
 
-    def _reads_lookup(self, node: exp.Expr) -> bool:
-        named = [tuple(part.name for part in table.parts) for table in tables_in(node)]
-        return any(found.asked for found in map(self._planning.catalog.mapped, named) if found is not None)
+    def _is_needless(self, item: Item) -> bool:
+        """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
+        if item.join is None or item.kind != "left" or not isinstance(item.content, Relation):
+            return False
+        lookups = map(self._planning.catalog.lookup, tables_in(item.join))
+        return not item.semi or any(found.asked for found in lookups if found is not None)
 
-    def _checked(self, keys: Keys) -> Keys:
-        for node in keys.nodes:
+    def _checked(self, found: list[Keys]) -> list[Keys]:
+        for node in {id(node): node for keys in found for node in keys.nodes}.values():
             for part in (node, *definitions(node)):
                 why = self._planning.volatility.unrepeatable(part)
                 if why is not None:
                     raise Leave(f"what gives its values may give others when it runs again ({why})")
-        return keys
+        return found
 
 
-def _places(
-    planning: Planning, scope: Scope, clause: FromClause, node: exp.Expr, *, inner: bool = False
-) -> set[int] | None:
-    """Return the steps of a FROM clause that an expression reads.
+def _free(clause: FromClause) -> set[int]:
+    """Return the steps that are lone relations joined by inner joins."""
+    return {place for place, step in enumerate(clause.steps) if step.free}
 
-    None if it reads anything else, or with ``inner`` a step that is no lone relation of an inner join.
+
+def _pick(
+    view: View, terms: Iterable[exp.Expr], wanted: Wanted, fits: Callable[[exp.Expr], bool]
+) -> list[exp.Expr]:
+    """Return an expression for each value, of those that terms say it is equal to; constants before others.
+
+    Raises:
+        Leave: For one there is none that fits.
     """
-    steps = clause.steps()
-    places: set[int] = set()
-    for column in node.find_all(exp.Column):
-        found = planning.names.find(column)
-        if found is None or found.why or found.match is None or found.scope is not scope:
-            return None
-        for relation, _ in found.match.attribute.sources:
-            place = _number(steps, relation)
-            if place is None or (inner and not _is_free(steps[place])):
-                return None
-            places.add(place)
-    return places
-
-
-def _is_free(step: Step) -> bool:
-    """Tell whether a step is a lone relation that an inner join brings in."""
-    return step.movable and step.relation is not None
-
-
-def _number(steps: Sequence[Step], relation: Relation) -> int | None:
-    return next((n for n, s in enumerate(steps) if any(r is relation for r in s.item.relations())), None)
+    pairs = [pair for term in terms for pair in view.partners(term)]
+    pairs.sort(key=lambda pair: pair[1].find(exp.Column) is not None)
+    picked = []
+    for names in wanted:
+        best = next((node for name, node in pairs if name in names and fits(node)), None)
+        if best is None:
+            raise Leave("")
+        picked.append(best)
+    return picked

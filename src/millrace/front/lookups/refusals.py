@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.front.parse import Statement
+from millrace.front.planning import Planning, short
 from millrace.lookups.table import LookupTable
 
 
@@ -22,19 +22,19 @@ class Refusal(InputError):
 
 
 def refusal(
-    statement: Statement, nodes: Sequence[exp.Table], tables: Sequence[LookupTable], reasons: Sequence[str]
+    planning: Planning, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
 ) -> Refusal:
     """Return the error for lookup tables that nothing binds, in their places."""
     texts = []
-    for node, table in zip(nodes, tables, strict=True):
+    for node, table in left:
         alias = node.alias or node.name
-        shown = _place(statement, node)
+        shown = _place(planning, node)
         texts.append(
             f"lookup table {table.name!r} cannot be asked in {shown!r}: nothing there gives values for "
             f"{table.needs(alias)}"
         )
     why = "; ".join(dict.fromkeys(each for each in reasons if each))
-    node, table = nodes[0], tables[0]
+    node, table = left[0]
     first = f"{node.alias or node.name}.{table.bind[0][0]}"
     text = "; ".join(texts) + (f" ({why})" if why else "")
     error = Refusal(
@@ -48,16 +48,8 @@ def refusal(
     return error
 
 
-def _place(statement: Statement, node: exp.Table) -> str:
+def _place(planning: Planning, node: exp.Table) -> str:
     """Return the text of the FROM clause or join that a table stands in, on one line."""
-    found: exp.Expr = node
-    parent = node.parent
-    while parent is not None and not isinstance(parent, exp.Query):
-        if isinstance(parent, exp.From | exp.Join) and statement.has_span(parent):
-            found = parent
-            break
-        parent = parent.parent
-    if not statement.has_span(found):
-        return node.name
-    shown = statement.shown(found).lstrip(", ")
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+    found = node.find_ancestor(exp.From, exp.Join, exp.Query)
+    shown = planning.shown(found if isinstance(found, exp.From | exp.Join) else node)
+    return short(shown.lstrip(", "), 80)

@@ -9,15 +9,15 @@ not match, so the answer is the same, and Spark runs the outer join. What gives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.front.ctes import Leave, cte_of, definitions, tables_in, with_prefix
+from millrace.front.ctes import Leave, base_tables, with_prefix
 from millrace.front.from_clause import Relation
-from millrace.front.lookups.keys import KEYS, KeyFinder, Keys
+from millrace.front.lookups.keys import KEYS, KeyFinder
 from millrace.front.lookups.refusals import Refusal, refusal
 from millrace.front.lookups.views import View
 from millrace.front.plan import Plan
@@ -41,16 +41,11 @@ class Restriction:
         self._planning = planning
         self._rows_of = rows
 
-    def is_needed(self, node: exp.Table, forced: Mapping[int, list[str]]) -> bool:
-        """Tell whether no block takes a lookup table as it stands, by its place or by what was tried."""
+    def is_needed(self, node: exp.Table) -> bool:
+        """Tell whether a lookup table stands where no block takes it."""
         found = self._planning.names.scopes.find(node)
-        table = self._planning.catalog.of(node)
-        if not table.asked:
-            return False
-        if id(node) in forced or found is None:
-            return True
         try:
-            return not View.of(self._planning, *found).is_inner
+            return found is None or not View.of(self._planning, *found).step.free
         except Leave:
             return False  # a block may still say why
 
@@ -87,61 +82,37 @@ class Restriction:
                 else:
                     self._replace(node, table, plan)
                     return
-        raise refusal(self._planning.statement, [node], [table.lookup.table], why)
+        raise refusal(self._planning, [(node, table.lookup.table)], why)
 
     def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
         """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
-        view = View.of(self._planning, scope, relation)
+        planning, statement, node = self._planning, self._planning.statement, relation.node
+        assert isinstance(node, exp.Table)
+        view = View.of(planning, scope, relation)
         filters = view.filters()
         fixed = {name for term in filters for name in view.fixed(term)}
         free = [column for column in columns if column.lower() not in fixed]
-        keys: list[Keys] = []
-        if free:
-            wanted = [frozenset({column.lower()}) for column in free]
-            keys = KeyFinder(self._planning).find(scope, relation, wanted)
-        for each in keys:
-            self._check_tables(each.nodes)
-        text = self._text(relation, table, filters, free, keys)
-        return self._rows_of(text, self._planning.next_block())
-
-    def _text(
-        self,
-        relation: Relation,
-        table: Table,
-        filters: Sequence[exp.Expr],
-        free: Sequence[str],
-        keys: Sequence[Keys],
-    ) -> str:
-        statement = self._planning.statement
-        node = relation.node
-        assert isinstance(node, exp.Table)
+        wanted = [frozenset({column.lower()}) for column in free]
+        keys = KeyFinder(planning).find(scope, relation, wanted) if free else []
+        pieces = [piece for each in keys for piece in each.nodes]
+        self._check_tables(pieces)
         alias = plain_quote(node.alias or node.name)
-        name = ".".join(plain_quote(part.name) for part in node.parts)
-        prefix = self._prefix([*filters, *(n for each in keys for n in each.nodes)])
-        where = [f"({statement.text[slice(*statement.span(term))]}\n)" for term in filters]
-        if not free:
-            text = f"SELECT {alias}.* FROM {name} AS {alias}"
-        else:
-            parts = [each.text() for each in keys]
-            if not parts:  # nobody reads it
-                kinds = {f.name.lower(): f.type.simpleString() for f in table.fields}
-                nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(free)]
-                parts = [f"SELECT {', '.join(nulls)} WHERE false"]
+        text = with_prefix(statement, [*filters, *pieces], lambda span: statement.text[slice(*span)])
+        text += f"SELECT {alias}.* FROM "
+        if free:
+            values = "\nUNION\n".join(each.text(statement) for each in keys) or _no_values(table, free)
+            text += f"(\n{values}\n) AS {KEYS} INNER JOIN "
+        text += f"{'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
+        if free:
             ties = [f"{KEYS}.__k{place} = {alias}.{plain_quote(column)}" for place, column in enumerate(free)]
-            union = "\nUNION\n".join(parts)
-            text = f"SELECT {alias}.* FROM (\n{union}\n) AS {KEYS} INNER JOIN {name} AS {alias} ON "
-            text += " AND ".join(ties)
-        return prefix + text + (f" WHERE {' AND '.join(where)}" if where else "")
-
-    def _prefix(self, nodes: Sequence[exp.Expr]) -> str:
-        """Return the WITH clause that pieces of the query need, as written."""
-        statement = self._planning.statement
-        return with_prefix(statement, nodes, lambda span: statement.text[slice(*span)])
+            text += f" ON {' AND '.join(ties)}"
+        if filters:
+            text += " WHERE " + " AND ".join(f"({statement.cut(term)}\n)" for term in filters)
+        return self._rows_of(text, planning.next_block())
 
     def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
         """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
-        every = [part for node in nodes for part in (node, *definitions(node))]
-        for node in {id(t): t for part in every for t in tables_in(part) if cte_of(t) is None}.values():
+        for node in {id(table): table for each in nodes for table in base_tables(each)}.values():
             table = self._planning.catalog.of(node)
             if table.parquet is None and table.lookup is None:
                 try:
@@ -166,3 +137,10 @@ class Restriction:
         planning.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
         planning.replace(node, Table(table.name, table.frame, None, placeholder))
         planning.placed.add(id(node))
+
+
+def _no_values(table: Table, columns: Sequence[str]) -> str:
+    """Return a query for no values of columns, for a table that nobody reads."""
+    kinds = {field.name.lower(): field.type.simpleString() for field in table.fields}
+    nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(columns)]
+    return f"SELECT {', '.join(nulls)} WHERE false"

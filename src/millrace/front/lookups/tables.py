@@ -35,6 +35,11 @@ class Lookup:
     scan: DataFrame | None = None
     parquet: ParquetTable | None = None
 
+    @property
+    def asked(self) -> bool:
+        """Whether Spark cannot read it."""
+        return self.scan is None
+
 
 def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
     """Return a lookup table, and the DataFrame that stands for it in the query's text.
@@ -46,7 +51,8 @@ def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
     """
     table.check()
     if table.frame is None:
-        return Lookup(table), _unreadable(frames, table)
+        one = frames.spark.range(0, 1, 1, 1)  # opaque to Spark's optimizer, which may not take it for empty
+        return Lookup(table), one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
     parquet = None
     if isinstance(table.frame, str):
         parquet = open_table(table.frame)
@@ -57,12 +63,6 @@ def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
         given = table.frame
     scan = _with_columns(table, given)
     return Lookup(table, scan, parquet), scan.distinct()
-
-
-def _unreadable(frames: Frames, table: LookupTable) -> DataFrame:
-    """Return a DataFrame of the table's columns that nobody can read, opaque to Spark's optimizer."""
-    one = frames.spark.range(0, 1, 1, 1)
-    return one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
 
 
 def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
