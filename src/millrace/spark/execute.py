@@ -253,7 +253,8 @@ class _Assembly:
                 if given.filters:
                     text += f" where {' AND '.join(map(show, given.filters))}"
             else:
-                text += " from a DataFrame"
+                why = given.why if isinstance(given, FrameInput) else ""
+                text += f" from a DataFrame ({why})" if why else " from a DataFrame"
             comma = "" if size.asked else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
