@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as sf
 
+from millrace import query
 from millrace.sources.parquet import read_splits, splits
 from millrace.sources.partitions import Doubtful
 from millrace.spark.scans import files_at, scan_of
@@ -225,6 +225,33 @@ def test_files_that_go_between(spark, tmp_path):
     spark.range(2).coalesce(1).write.parquet(path)
     frame = spark.read.parquet(path)
     for file in Path(path).glob("*.parquet"):
-        os.rename(file, file.with_name("other.parquet"))
+        file.rename(file.with_name("other.parquet"))
     assert "cannot read" in left(frame)
     check(spark.read.parquet(path))
+
+
+def test_queries_over_scans(spark, schema, folder, tmp_path):
+    """Tables, views and DataFrames join as Spark joins them; explain says who reads which, and why."""
+    spark.sql(f"CREATE TABLE {schema}.sold (id BIGINT, day DATE) USING parquet PARTITIONED BY (day)")
+    spark.sql(f"INSERT INTO {schema}.sold SELECT id % 7, DATE'2020-01-01' + INT(id % 2) FROM range(20)")
+    spark.read.parquet(folder).select("p", "id").createOrReplaceTempView("grouped")
+    plain = spark.read.schema("ID BIGINT, absent INT").parquet(folder)
+    counted = spark.range(9).withColumn("n", sf.col("id") * 2)
+    counted.createOrReplaceTempView("counted")
+    plain.createOrReplaceTempView("plain")
+    text = (
+        f"SELECT s.id, s.day, g.p, x.absent, c.n FROM {schema}.sold s JOIN grouped g ON s.id = g.id "
+        "JOIN plain x ON x.Id = s.id AND x.absent IS NULL JOIN counted c ON c.id = g.id "
+        "WHERE s.day > DATE'2020-01-01' AND (g.p = 1 OR g.p IS NULL)"
+    )
+    expected = bag_of(spark.sql(text).collect())
+    assert expected
+    for tables in (None, {"plain": plain, "counted": counted}):
+        found = query(text, spark, tables)
+        assert bag_of(found.df.collect()) == expected
+        lines = found.explain().splitlines()
+        for alias in "sgx":
+            (line,) = [line for line in lines if line.startswith(f"  {alias}: ")]
+            assert " row groups of " in line
+        (line,) = [line for line in lines if line.startswith("  c: ")]
+        assert "from a DataFrame (it is no plain scan of Parquet files)" in line

@@ -169,6 +169,7 @@ def _memory(footer: Footer) -> int:
 _KEPT = _Kept(512 * 1024 * 1024)
 # Reading footers is waiting, where files are far away; where they are near, more threads do not help.
 _THREADS = 8
+_AT_ONCE = 64
 
 
 def footers_of(paths: Sequence[str]) -> tuple[Footer, ...]:
@@ -179,8 +180,11 @@ def footers_of(paths: Sequence[str]) -> tuple[Footer, ...]:
     """
     if len(paths) < _THREADS:
         return tuple(map(footer_of, paths))
+    size = min(_AT_ONCE, -(-len(paths) // _THREADS))
+    pieces = [paths[start : start + size] for start in range(0, len(paths), size)]
     with ThreadPoolExecutor(_THREADS, "footers") as pool:
-        return tuple(pool.map(footer_of, paths))
+        found = pool.map(lambda piece: [footer_of(path) for path in piece], pieces)
+        return tuple(footer for piece in found for footer in piece)
 
 
 def footer_of(path: str) -> Footer:
