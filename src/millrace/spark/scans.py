@@ -25,7 +25,7 @@ from millrace.sources.parquet import open_table
 from millrace.sources.partitions import Doubtful
 from millrace.sources.tables import ParquetTable
 from millrace.spark.disks import paths_are_local, shares_disks
-from millrace.spark.plans import explained
+from millrace.spark.plans import explained, is_cached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def scan_of(frame: DataFrame, settings: Mapping[str, str]) -> ParquetTable:
     """
     if frame.isStreaming:
         raise Doubtful("it is a stream")
+    if is_cached(frame):
+        raise Doubtful("it is cached")
     odd = next((key for key in _LENIENT if _is_odd(settings, key)), None)
     if odd is not None:
         raise Doubtful(f"{odd} is {settings[odd]}")
