@@ -155,12 +155,26 @@ def test_partitions_of_the_catalog(spark, schema, tmp_path):
         spark.sql(f"ALTER TABLE {schema}.moved PARTITION (p = {old}) RENAME TO PARTITION (p = {new})")
         assert "otherwise" in left(spark.table(f"{schema}.moved"))
     check(spark.sql(f"SELECT id FROM {schema}.moved"))
+    spark.sql(f"CREATE TABLE {schema}.nulls (id INT, p INT) USING parquet PARTITIONED BY (p)")
+    null = tmp_path / "nulls" / "p=__HIVE_DEFAULT_PARTITION__"
+    spark.sql(f"ALTER TABLE {schema}.nulls ADD PARTITION (p = 5) LOCATION '{null}'")
+    spark.sql(f"INSERT INTO {schema}.nulls PARTITION (p = 5) VALUES (1)")
+    assert "otherwise" in left(spark.table(f"{schema}.nulls"))
 
 
 def _write(path: Path, table: pa.Table, **options) -> str:
     path.parent.mkdir(exist_ok=True)
     pq.write_table(table, path, **options)
     return str(path)
+
+
+def test_partition_columns_that_files_have_too(spark, tmp_path):
+    for p in (1, 2):
+        _write(tmp_path / f"p={p}" / "t.parquet", pa.table({"p": pa.array([7], pa.int32()), "k": [p]}))
+    frame = spark.read.parquet(str(tmp_path))
+    assert sorted(row.p for row in frame.collect()) == [1, 2]
+    check(frame)
+    check(frame.select("k", "p"))
 
 
 def test_files_that_differ(spark, tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -53,6 +54,8 @@ _READER = dict.fromkeys(_LENIENT, "FALSE") | {
 }
 # What Spark may say of a column without reading it in another way.
 _HARMLESS = {"comment"}
+# Between values in a list of them.
+_BETWEEN = "\x01"
 _TREE = re.compile(r"== Physical Plan ==\n(.*?)\n\n", re.DOTALL)
 _NODE = re.compile(r"[\s*+:|-]*(?:(Scan parquet)(?: [\w.]*)?|(ColumnarToRow)|(Project)) \((\d+)\)")
 _LOCATION = re.compile(r"(InMemoryFileIndex|CatalogFileIndex) \[(.*?)(?:, \.\.\. (\d+) entries)?\]")
@@ -239,20 +242,44 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
     """Refuse a catalog's table whose partitions are in folders that are named otherwise.
 
     Asking Spark for the files of some values at a time tells which file has which value: every value has a
-    number, and each question is for those with a certain bit.
+    number, and each question is for those with a certain bit; what Spark knows by no number is null or unlike
+    its folder. Nothing cheaper would see two partitions that have changed places.
     """
     names = [f"c{number}" for number in range(len(table.schema))]
     renamed = frame.toDF(*names)
     for place, column in enumerate(table.partition_columns):
-        asking = sf.col(names[table.schema.get_field_index(column)])
-        values: dict[Any, None] = dict.fromkeys(file.partition[place] for file in table.files)
-        values.pop(None, None)
-        if len(values) > _MOST_VALUES:
-            raise Doubtful(f"partition column {column!r} has {len(values):,} values")
-        numbers = {value: number for number, value in enumerate(values, 1)} | {None: 0}
-        for bit in range(len(values).bit_length()):
-            asked = [value for value in values if numbers[value] >> bit & 1]
-            found = renamed.where(asking.isin(asked)).inputFiles()
-            expected = {file.path for file in table.files if numbers[file.partition[place]] >> bit & 1}
-            if {unquote(uri.removeprefix("file://")) for uri in found} != expected:
+        texts = [_text(file.partition[place]) for file in table.files]
+        values = [text for text in dict.fromkeys(texts) if text is not None]
+        if len(values) > _MOST_VALUES or any(_BETWEEN in text for text in values):
+            raise Doubtful(f"partition column {column!r} has {len(values):,} values, some of them odd")
+        numbers: dict[str | None, int] = {None: 0}
+        numbers |= {value: number for number, value in enumerate(values, 1)}
+        known = sf.split(sf.lit(_BETWEEN.join(values)), _BETWEEN)
+        own = sf.col(names[table.schema.get_field_index(column)]).cast("string")
+        number = sf.array_position(known, own)
+        bits = range(len(values).bit_length())
+        questions = [(number.bitwiseAND(1 << bit) != 0, _with_bit(numbers, bit)) for bit in bits]
+        questions += [(own.isNull(), {None})] if None in texts else []
+        for condition, asked in questions:
+            found = {unquote(uri.removeprefix("file://")) for uri in renamed.where(condition).inputFiles()}
+            if found != {file.path for file, text in zip(table.files, texts, strict=True) if text in asked}:
                 raise Doubtful(f"partitions of column {column!r} are in folders named otherwise")
+
+
+def _with_bit(numbers: Mapping[str | None, int], bit: int) -> set[str | None]:
+    """Return the values whose number has a bit."""
+    return {value for value, number in numbers.items() if number >> bit & 1}
+
+
+def _text(value: Any) -> str | None:
+    """Return a partition's value as Spark casts it to a string."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case date():
+            return value.isoformat()
+    raise Doubtful(f"a partition has the value {value}")
