@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql import functions as sf
 
 from millrace import query
-from millrace.sources.parquet import read_splits, splits
+from millrace.sources.parquet import open_table, read_splits, splits
 from millrace.sources.partitions import Doubtful
+from millrace.spark.parcels import pack
 from millrace.spark.scans import files_at, scan_of
+from millrace.spark.tasks import Scan
 from tests.front.compare import bag_of
 
 
@@ -269,3 +271,13 @@ def test_queries_over_scans(spark, schema, folder, tmp_path):
             assert " row groups of " in line
         (line,) = [line for line in lines if line.startswith("  c: ")]
         assert "from a DataFrame (it is no plain scan of Parquet files)" in line
+
+
+def test_a_task_unpacks_its_own_row_groups_only(tmp_path):
+    path = _write(tmp_path / "t.parquet", pa.table({"a": [1, 2, 3, 4]}), row_group_size=2)
+    first, second = splits(open_table(path))
+    schema = pa.schema([("a", pa.int64())])
+    scan = Scan(schema, (), (pack([first]), b"of another task"))
+    assert [batch.to_pydict() for batch in scan.read(0, 10)] == [{"a": [1, 2]}]
+    whole = Scan(schema, (), (pack([first, second]),))
+    assert [batch.to_pydict() for batch in whole.read(7, 10)] == [{"a": [1, 2, 3, 4]}]
