@@ -39,11 +39,13 @@ class ParquetInput:
 class FrameInput:
     """A Spark DataFrame that has exactly the relation's columns, its filters already applied.
 
-    ``bytes`` is Spark's own estimate of its size in bytes, None when it is unknown.
+    ``bytes`` is Spark's own estimate of its size in bytes, None when it is unknown. ``why`` says why the
+    tasks do not read its files themselves, if it has any.
     """
 
     frame: DataFrame = field(compare=False)
     bytes: int | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)

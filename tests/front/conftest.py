@@ -104,11 +104,13 @@ def files(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def views(spark, files) -> dict[str, object]:
-    """The tables as DataFrames, and as temporary views of the session under the same names."""
-    frames = {name: spark.read.parquet(path) for name, path in files.items()}
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(f"`{name}`")
-    return frames
+    """The tables as DataFrames of rows; as temporary views of the session they are scans of the files."""
+    for name, path in files.items():
+        spark.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+    return {
+        name: spark.createDataFrame(table, spark.table(f"`{name}`").schema)
+        for name, table in _tables().items()
+    }
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 
 from millrace.errors import ExecutionError, InputError
 from millrace.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
+from millrace.sources import footers
 from millrace.sources.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema
 
@@ -330,3 +331,40 @@ def test_footers_are_read_again_when_the_file_changes(tmp_path):
     assert scanned(path) == [(1,)]
     pq.write_table(pa.table({"a": [1, 2, 3], "b": ["x"] * 3}), path)
     assert scanned(path) == [(1, "x"), (2, "x"), (3, "x")]
+
+
+def test_a_file_that_is_written_anew_before_it_is_read_is_an_error(tmp_path):
+    """Planned rows are never taken for other ones, even where no column is read."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+    planned = splits(open_table(path))
+    pq.write_table(pa.table({"a": [1, 2, 3]}), path)
+    for columns in (("a",), ()):
+        with pytest.raises(ExecutionError, match=r"it has 3 rows, not 2.*changed"):
+            list(read_splits(planned, columns))
+
+
+def test_many_footers_come_in_order_and_take_bounded_memory(tmp_path, monkeypatch):
+    """They are read by several threads, and the oldest make room for new ones."""
+    paths = [str(tmp_path / f"{number:02}.parquet") for number in range(30)]
+    for number, path in enumerate(paths):
+        pq.write_table(pa.table({"a": range(number + 1)}), path)
+    one = footers._memory(footers.footer_of(paths[0]))
+    kept = footers._Kept(10 * one)
+    monkeypatch.setattr(footers, "_KEPT", kept)
+    for _ in range(2):
+        assert [footer.rows for footer in footers.footers_of(paths)] == [(n + 1,) for n in range(30)]
+    held = list(kept._footers.values())
+    assert 5 <= len(held) <= 10
+    assert kept._held == sum(map(footers._memory, held)) <= 10 * one
+    again = footers.footer_of(held[0].path)
+    assert again is held[0]
+
+
+def test_folders_are_unescaped_as_spark_does(tmp_path):
+    """One character for each escape, and whatever is none is left as it is."""
+    texts = {"a%2Fb": "a/b", "%C3%A9": "Ã©", "x%zz": "x%zz", "é": "é"}
+    for folder in texts:
+        (tmp_path / f"p={folder}").mkdir()
+        pq.write_table(pa.table({"a": [1]}), tmp_path / f"p={folder}" / "t.parquet")
+    assert bag(scanned(tmp_path, ("p",))) == bag([(text,) for text in texts.values()])

@@ -18,8 +18,8 @@ from pyspark.sql import Column
 from millrace.errors import QueryError, near
 from millrace.front.template import plain_quote
 from millrace.lookups.table import LookupTable
-from millrace.sources.parquet import open_table
 from millrace.spark.filter import where as filtered
+from millrace.spark.scans import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,8 +191,8 @@ def _relation(spark: SparkSession, shared: Mapping[str, Any], alias: str, each: 
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))
     if isinstance(each, str | Path):
-        table = open_table(Path(each).expanduser())
-        names = table.schema.names if table.unsupported is None else spark.read.parquet(str(each)).columns
+        table = files_at(spark, str(Path(each).expanduser()))
+        names = spark.read.parquet(str(each)).columns if table is None else table.schema.names
         return _Relation(alias, each, list(names))
     if not hasattr(each, "mapInArrow"):
         raise QueryError(

@@ -40,6 +40,7 @@ class Frames:
         self._frames: dict[str, DataFrame] = {}
         self._barred: dict[str, str] = {}
         self._views: dict[str, str] = {}
+        self._kept: dict[str, DataFrame] = {}
         self._stem = f"__millrace_{uuid.uuid4().hex[:12]}"
 
     def place(self, frame: DataFrame, stem: str) -> str:
@@ -50,6 +51,7 @@ class Frames:
         """Let a name stand for a DataFrame from now on; returns its placeholder."""
         self._drop(name)
         self._frames[name] = frame
+        self._kept.pop(name, None)
         return "{" + name + "}"
 
     def bar(self, placeholder: str, what: str) -> None:
@@ -68,7 +70,7 @@ class Frames:
         names = placeholders(template)
         args = self._args or None
         if names and is_connect(self.spark):
-            return self.spark.sql(template, args, **{name: self._frames[name] for name in names})
+            return self.spark.sql(template, args, **{name: self._named(name) for name in names})
         # Without frames Spark takes the text as it is, braces included.
         return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), args)
 
@@ -96,11 +98,17 @@ class Frames:
         if view is not None:
             self.spark.catalog.dropTempView(view)
 
+    def _named(self, name: str) -> DataFrame:
+        frame = self._kept.get(name)
+        if frame is None:
+            frame = self._kept[name] = kept_in_cache(self._frames[name])
+        return frame
+
     def _view(self, name: str) -> str:
         view = self._views.get(name)
         if view is None:
             view = f"{self._stem}_{name}"
-            kept_in_cache(self._frames[name]).createOrReplaceTempView(view)
+            self._named(name).createOrReplaceTempView(view)
             self._views[name] = view
         return view
 

@@ -176,7 +176,7 @@ def rows_of(
     """
     table = member.table
     by_spark = member.alias in found.spark_only or any(each in columns for each, _ in member.computed)
-    if table is not None and table.parquet is not None and not by_spark:
+    if table is not None and not by_spark and table.parquet is not None:
         schema = schema_of(member, columns)
         filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
         direct = ParquetInput(table.parquet, tuple(schema.names), filters)
@@ -189,7 +189,9 @@ def rows_of(
         columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
     schema = schema_of(member, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
-    return RelationSpec(member.alias, schema), reading(planning, member, columns, where)
+    read = reading(planning, member, columns, where)
+    why = "" if table is None or by_spark else table.why
+    return RelationSpec(member.alias, schema), replace(read, why=why)
 
 
 def schema_of(member: Member, columns: Sequence[Field]) -> pa.Schema:

@@ -29,10 +29,12 @@ class Read:
     Attributes:
         template: A query whose columns are the relation's, in order, under whatever names.
         where: The conditions in it, for explanations.
+        why: Why the tasks do not read its files themselves, for explanations.
     """
 
     template: str
     where: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,9 @@ from millrace.front.frames import Frames
 from millrace.front.lookups.tables import Lookup, lookup_of
 from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
-from millrace.sources.parquet import ParquetTable, open_table
+from millrace.sources.parquet import ParquetTable
+from millrace.sources.partitions import Doubtful
+from millrace.spark.scans import files_at, scan_of
 from millrace.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -45,16 +47,37 @@ class Table:
     Attributes:
         name: As the reports show it.
         frame: All its rows, for what Spark runs itself.
-        parquet: The files, when the tasks can read them directly.
+        files: Its files, where it was given by path and the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
+        settings: The session's, where ``frame`` may be a scan of files; None where it is not to be one.
     """
 
     name: str
     frame: DataFrame
-    parquet: ParquetTable | None
+    files: ParquetTable | None
     placeholder: str | None
     lookup: Lookup | None = None
+    settings: Mapping[str, str] | None = None
+
+    @property
+    def parquet(self) -> ParquetTable | None:
+        """The files, when the tasks can read them directly."""
+        return self.files or self._scan[0]
+
+    @property
+    def why(self) -> str:
+        """Why the tasks cannot read its files, if it has any."""
+        return "" if self.files else self._scan[1]
+
+    @cached_property
+    def _scan(self) -> tuple[ParquetTable | None, str]:
+        if self.settings is None:
+            return None, ""
+        try:
+            return scan_of(self.frame, self.settings), ""
+        except Doubtful as doubt:
+            return None, str(doubt)
 
     @property
     def asked(self) -> bool:
@@ -72,7 +95,7 @@ class Table:
 
         It costs Spark much less than the table itself; None where a type cannot be written down.
         """
-        if self.parquet is None and self.lookup is None:
+        if self.files is None and self.lookup is None:
             return None
         if not all(isinstance(f.type, t.AtomicType) for f in self.fields):
             return None
@@ -87,7 +110,7 @@ class Table:
     @cached_property
     def is_streaming(self) -> bool:
         """Whether its rows never end."""
-        return self.parquet is None and bool(self.frame.isStreaming)
+        return self.files is None and bool(self.frame.isStreaming)
 
 
 def check_tables(tables: object) -> None:
@@ -120,6 +143,10 @@ class Catalog:
         self._given = {name.lower(): (name, where) for name, where in (tables or {}).items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
+
+    @cached_property
+    def _settings(self) -> Mapping[str, str]:
+        return dict(self.frames.spark.conf.getAll)
 
     def stand_ins(self, template: str) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none."""
@@ -184,26 +211,14 @@ class Catalog:
         if key not in self._known:
             text = ".".join(quote(part) for part in parts)
             frame = self.frames.sql(f"SELECT * FROM {text}")
-            self._known[key] = Table(".".join(parts), frame, self._direct(parts, frame), None)
+            self._known[key] = Table(".".join(parts), frame, None, None, settings=self._settings)
         return self._known[key]
-
-    def _direct(self, parts: tuple[str, ...], frame: DataFrame) -> ParquetTable | None:
-        """Return the files of ``parquet.`/path` ``, when Millrace sees them as Spark does."""
-        if len(parts) != 2 or parts[0].lower() != "parquet":
-            return None
-        try:
-            table = open_table(parts[1])
-        except InputError:
-            return None
-        seen = [(f.name, f.dataType) for f in frame.schema.fields]
-        ours = [(f.name, f.dataType) for f in spark_schema(table.schema).fields]
-        return table if table.unsupported is None and seen == ours else None
 
     def _make(self, name: str, where: Any) -> Table:
         if isinstance(where, str | Path):
             return self._from_path(name, os.path.expanduser(str(where)))  # noqa: PTH111  # globs are kept as they are
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
-            return Table(name, where, None, self.frames.place(where, "t"))
+            return self._framed(name, where)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where)
             table = Table(name, frame, None, self.frames.place(frame, "t"), lookup)
@@ -222,12 +237,14 @@ class Catalog:
                 f"table {name!r} is {path!r}, which is no Parquet file by its name: give it as a DataFrame, "
                 f"{{{name!r}: spark.read.{reader}({path!r})}}"
             )
-        table = open_table(path)
-        if table.unsupported is not None:
-            frame = self.frames.spark.read.parquet(path)
-            return Table(name, frame, None, self.frames.place(frame, "t"))
+        table = files_at(self.frames.spark, path, self._settings)
+        if table is None:
+            return self._framed(name, self.frames.spark.read.parquet(path))
         frame = _file_frame(self.frames.spark, path, table)
         return Table(name, frame, table, self.frames.place(frame, "t"))
+
+    def _framed(self, name: str, frame: DataFrame) -> Table:
+        return Table(name, frame, None, self.frames.place(frame, "t"), settings=self._settings)
 
 
 def _file_frame(spark: SparkSession, path: str, table: ParquetTable) -> DataFrame:

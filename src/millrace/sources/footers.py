@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -32,11 +36,17 @@ _SPARK_NAMES: dict[str, pa.DataType] = {
     "timestamp": UTC_MICROS,
     "timestamp_ntz": pa.timestamp("us"),
 }
+# Annotations of bytes that Spark reads as strings and pyarrow does not.
+_TEXTS = ("ENUM", "JSON")
 # Types whose Parquet form looks like another type, and annotations that change how Spark compares.
 _SPARK_ONLY = ("interval", "variant", '"udt"', "__COLLATIONS", "time(", "geometry", "geography")
 
 Bounds = tuple[Any, Any, int | None]
 """Least value, greatest value (both None when unknown) and number of nulls (None when unknown)."""
+
+
+class Unreadable(ValueError):
+    """A footer that Spark may be able to read, given what only it knows."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ class Footer:
         file_schema: The columns with the types pyarrow reads them as.
         unsupported: Why Spark has to read this file itself, or None.
         leaves: For each column, the places of its leaf columns in the file.
+        bytes: The file's size.
     """
 
     path: str
@@ -56,21 +67,43 @@ class Footer:
     file_schema: pa.Schema
     unsupported: str | None
     leaves: dict[str, tuple[int, ...]]
+    bytes: int
     _bounds: dict[str, tuple[Bounds, ...]] = field(default_factory=dict, compare=False)
+    _bytes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def spelled(self) -> dict[str, str]:
+        """The columns' names as the file spells them, by lower-case name."""
+        return {name.lower(): name for name in self.schema.names}
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """The number of rows of each row group."""
+        groups = range(self.metadata.num_row_groups)
+        return tuple(int(self.metadata.row_group(group).num_rows) for group in groups)
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark wrote the file."""
+        return _SPARK_VERSION in (self.metadata.metadata or {})
 
     def encoded_bytes(self, column: str, group: int) -> int:
         """Return the column's size in the row group, encoded but not compressed."""
         rows = self.metadata.row_group(group)
         return sum(int(rows.column(leaf).total_uncompressed_size) for leaf in self.leaves[column])
 
-    def decoded_bytes(self, column: str, group: int) -> int:
-        """Return an estimate of the column's size in memory: exact for types of fixed width."""
-        rows = self.metadata.row_group(group).num_rows
-        width = fixed_width(self.schema.field(column).type)
-        if width is not None:
-            return int(rows * width)
-        # A dictionary makes repeated values small in the file but not in memory; 12 bytes is a guess.
-        return max(self.encoded_bytes(column, group), int(rows) * 12)
+    def decoded_bytes(self, column: str) -> tuple[int, ...]:
+        """Return for each row group an estimate of the column's size in memory: exact for fixed widths."""
+        if column not in self._bytes:
+            width = fixed_width(self.schema.field(column).type)
+            if width is not None:
+                self._bytes[column] = tuple(rows * width for rows in self.rows)
+            else:
+                # A dictionary makes repeated values small in the file but not in memory; 12 bytes is a guess.
+                self._bytes[column] = tuple(
+                    max(self.encoded_bytes(column, group), rows * 12) for group, rows in enumerate(self.rows)
+                )
+        return self._bytes[column]
 
     def bounds(self, column: str) -> tuple[Bounds, ...]:
         """Return for each row group the column's bounds as its statistics give them.
@@ -99,12 +132,63 @@ class Footer:
             return (None, None, nulls)
 
 
-_CACHE: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
-_CACHE_SIZE = 4096
+class _Kept:
+    """Footers by path and state of the file, the latest ones, up to a number of bytes.
+
+    Args:
+        most: About how many bytes of memory they may take.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = 0
+        self._footers: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, int, int]) -> Footer | None:
+        with self._lock:
+            found = self._footers.get(key)
+            if found is not None:
+                self._footers.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[str, int, int], footer: Footer) -> None:
+        with self._lock:
+            if key not in self._footers:
+                self._held += _memory(footer)
+            self._footers[key] = footer
+            while self._held > self._most and len(self._footers) > 1:
+                self._held -= _memory(self._footers.popitem(last=False)[1])
+
+
+def _memory(footer: Footer) -> int:
+    """Return about how many bytes a footer takes: decoded, it is some times what it is in the file."""
+    return 4096 + 8 * int(footer.metadata.serialized_size)
+
+
+_KEPT = _Kept(512 * 1024 * 1024)
+# Reading footers is waiting, where files are far away; where they are near, more threads do not help.
+_THREADS = 8
+_AT_ONCE = 64
+
+
+def footers_of(paths: Sequence[str]) -> tuple[Footer, ...]:
+    """Return the footers of files, in their order; several are read at once.
+
+    Raises:
+        InputError: A file is missing, unreadable, empty or no Parquet file.
+    """
+    if len(paths) < _THREADS:
+        return tuple(map(footer_of, paths))
+    size = min(_AT_ONCE, -(-len(paths) // _THREADS))
+    pieces = [paths[start : start + size] for start in range(0, len(paths), size)]
+    with ThreadPoolExecutor(_THREADS, "footers") as pool:
+        found = pool.map(lambda piece: [footer_of(path) for path in piece], pieces)
+        return tuple(footer for piece in found for footer in piece)
 
 
 def footer_of(path: str) -> Footer:
-    """Return the footer of a file, from the cache when the file is as it was.
+    """Return the footer of a file, from memory when the file is as it was.
 
     Raises:
         InputError: The file is missing, unreadable, empty or no Parquet file.
@@ -114,26 +198,26 @@ def footer_of(path: str) -> Footer:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     key = (path, stat.st_mtime_ns, stat.st_size)
-    found = _CACHE.get(key)
-    if found is not None:
-        _CACHE.move_to_end(key)
-        return found
-    if stat.st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes): expected a Parquet file; write it again or remove it")
-    footer = _read(path)
-    _CACHE[key] = footer
-    if len(_CACHE) > _CACHE_SIZE:
-        _CACHE.popitem(last=False)
+    footer = _KEPT.get(key)
+    if footer is None:
+        if stat.st_size == 0:
+            raise InputError(
+                f"{path} is empty (0 bytes): expected a Parquet file; write it again or remove it"
+            )
+        footer = _read(path, stat.st_size)
+        _KEPT.put(key, footer)
     return footer
 
 
-def _read(path: str) -> Footer:
+def _read(path: str, size: int) -> Footer:
     try:
         metadata = pq.read_metadata(path)
         file_schema = metadata.schema.to_arrow_schema()
     except PermissionError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except (pa.ArrowException, OSError) as error:
+        if _is_encrypted(path):
+            raise Unreadable(f"{Path(path).name} is encrypted") from None
         detail = str(error).splitlines()[0].rstrip(".")
         raise InputError(
             f"{path} is not a readable Parquet file: {detail}. Expected Parquet; "
@@ -144,7 +228,16 @@ def _read(path: str) -> Footer:
         top = _top_name(metadata.schema.column(leaf).path, file_schema)
         leaves.setdefault(top, []).append(leaf)
     schema, reason = _normalised(path, metadata, file_schema)
-    return Footer(path, metadata, schema, file_schema, reason, {k: tuple(v) for k, v in leaves.items()})
+    places = {name: tuple(own) for name, own in leaves.items()}
+    return Footer(path, metadata, schema, file_schema, reason, places, size)
+
+
+def _is_encrypted(path: str) -> bool:
+    """Tell whether a file ends as Parquet files do whose footer is encrypted."""
+    with open(path, "rb") as file:  # noqa: PTH123  # paths are kept as they are
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - 4))
+        return file.read() == b"PARE"
 
 
 def _top_name(path: str, schema: pa.Schema) -> str:
@@ -168,6 +261,10 @@ def _normalised(path: str, metadata: pq.FileMetaData, file: pa.Schema) -> tuple[
         for leaf in range(metadata.num_columns)
         if metadata.schema.column(leaf).physical_type == "INT96"
     }
+    leaves = map(metadata.schema.column, range(metadata.num_columns))
+    text = next((leaf for leaf in leaves if leaf.converted_type in _TEXTS), None)
+    if text is not None:
+        return refuse(f"column {text.path!r} has type {text.converted_type}")
     if instants and _SPARK_VERSION not in extra:
         return refuse("INT96 timestamps, whose calendar only Spark's settings know,")
     fields = []

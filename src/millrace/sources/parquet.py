@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from millrace.errors import InputError
 from millrace.expressions import Predicate, columns_of
-from millrace.sources.footers import Bounds, Footer, footer_of
+from millrace.sources.footers import Bounds, Footer, Unreadable, footers_of
 from millrace.sources.partitions import Doubtful, infer, split_folder
 from millrace.sources.pruning import may_match
 from millrace.sources.reading import read_split, read_splits
@@ -26,6 +27,10 @@ __all__ = ["ParquetFile", "ParquetTable", "Split", "open_table", "read_split", "
 
 _SUMMARIES = ("_metadata", "_common_metadata")
 _GLOB = frozenset("*?[{")
+_OTHER_GLOB = re.compile(r"\{|\[[!^]|\\")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# In a folder that has one of these, a log says which files count.
+_LOGS = ("_delta_log", ".hoodie")
 
 
 def open_table(path: str | Path) -> ParquetTable:
@@ -46,7 +51,7 @@ def open_table(path: str | Path) -> ParquetTable:
                 "(names that start with '_' or '.' do not count)"
             )
         return _describe(text, found)
-    except Doubtful as doubt:
+    except (Doubtful, Unreadable) as doubt:
         return ParquetTable(text, (), pa.schema([]), (), str(doubt))
 
 
@@ -55,14 +60,14 @@ def _find(text: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
     if text.startswith("file:"):
         text = text.removeprefix("file:")
         text = "/" + text.lstrip("/")
-    elif "://" in text:
+    elif _SCHEME.match(text):
         raise Doubtful("the path is not on a local file system")
     root = Path(os.path.abspath(text))  # noqa: PTH100  # resolve() would follow links, Spark does not
     if root.exists():
         roots = [root]
     elif _GLOB & set(text):
-        if "{" in text:
-            raise Doubtful("the path has alternatives in braces")
+        if _OTHER_GLOB.search(text):
+            raise Doubtful("the path is a glob that Spark reads in its own way")
         roots = sorted(Path(hit) for hit in glob.glob(str(root)))
         if not roots:
             raise InputError(f"no file matches {text}: expected at least one Parquet file or folder")
@@ -77,7 +82,23 @@ def _find(text: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
             files.append((str(each), ()))
         else:
             files.extend(_walk(each, (), top=True))
-    return sorted(files)
+    found = sorted(files)
+    log = log_of(file for file, _ in found)
+    if log is not None:
+        raise Doubtful(f"{log} says which files count")
+    return found
+
+
+def log_of(files: Iterable[str]) -> str | None:
+    """Return the log of a table format (Delta, Hudi) above one of the files, None without any."""
+    folders: set[str] = set()
+    for file in files:
+        folder = os.path.dirname(file)  # noqa: PTH120  # thousands of files: Path objects take their time
+        while folder not in folders:
+            folders.add(folder)
+            folder = os.path.dirname(folder)  # noqa: PTH120
+    logs = (os.path.join(folder, name) for folder in sorted(folders) for name in _LOGS)  # noqa: PTH118
+    return next((log for log in logs if os.path.isdir(log)), None)  # noqa: PTH112
 
 
 def _missing(root: Path) -> str:
@@ -118,7 +139,7 @@ def _walk(
 def _describe(path: str, found: list[tuple[str, tuple[tuple[str, str], ...]]]) -> ParquetTable:
     if len(found) > 1 and any(os.stat(file).st_size == 0 for file, _ in found):
         raise Doubtful("an empty file among others")
-    footers = [footer_of(file) for file, _ in found]
+    footers = footers_of([file for file, _ in found])
     for footer in footers:
         if footer.unsupported:
             raise Doubtful(footer.unsupported)
@@ -170,13 +191,16 @@ def splits(
     read = {table.resolve(name) for name in wanted}
     read.update(table.resolve(ref.column) for predicate in filters for ref in columns_of(predicate))
     stored = sorted(read.difference(table.partition_columns))
-    kinds = [table.schema.field(name).type for name in table.partition_columns]
+    kinds = {name: table.schema.field(name).type for name in (*table.partition_columns, *stored)}
     kept = []
-    for file, footer in zip(table.files, table.footers(), strict=True):
-        partition = tuple(zip(table.partition_columns, kinds, file.partition, strict=True))
-        fixed = {name: _constant(value, kind) for name, kind, value in partition}
-        for group in range(footer.metadata.num_row_groups):
-            rows = int(footer.metadata.row_group(group).num_rows)
+    for file, footer in zip(table.files, table.footers, strict=True):
+        own = {name: footer.spelled.get(name.lower()) for name in stored}
+        values = dict(zip(table.partition_columns, file.partition, strict=True))
+        values |= dict.fromkeys(name for name, spelled in own.items() if spelled is None)
+        constants = tuple((name, kinds[name], value) for name, value in values.items())
+        fixed = {name: _constant(value, kind) for name, kind, value in constants}
+        sizes = [footer.decoded_bytes(spelled) for spelled in own.values() if spelled is not None]
+        for group, rows in enumerate(footer.rows):
 
             def bounds(
                 column: str,
@@ -187,13 +211,12 @@ def splits(
             ) -> Bounds:
                 name = table.resolve(column)
                 if name not in fixed:
-                    return footer.bounds(name)[group]
+                    return footer.bounds(footer.spelled[name.lower()])[group]
                 low, high, nulls = fixed[name]
                 return low, high, rows if nulls else 0
 
             if rows and all(may_match(predicate, rows, bounds) for predicate in filters):
-                size = sum(footer.decoded_bytes(name, group) for name in stored)
-                kept.append(Split(file.path, group, rows, size, partition))
+                kept.append(Split(file.path, group, rows, sum(size[group] for size in sizes), constants))
     return tuple(kept)
 
 

@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
+_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 _DOUBLE = re.compile(r"-?[0-9]+\.[0-9]+\Z")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
@@ -35,7 +35,12 @@ def split_folder(name: str) -> tuple[str, str] | None:
         return None
     if not column or not text:
         raise Doubtful(f"folder {name!r} has an empty partition column or value")
-    return unquote(column), unquote(text)
+    return _unescaped(column), _unescaped(text)
+
+
+def _unescaped(text: str) -> str:
+    """Return a name or value as it was before Spark made a folder's name of it."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)  # one character each, not UTF-8
 
 
 def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any]]:
@@ -62,6 +67,29 @@ def infer(column: str, texts: Sequence[str]) -> tuple[pa.DataType, dict[str, Any
         raise Doubtful(f"partition column {column!r} mixes {' and '.join(sorted(kinds))}")
     values[NULL] = None
     return kind, values
+
+
+def value_of(column: str, kind: pa.DataType, text: str) -> Any:
+    """Return what Spark makes of a folder's text for a column whose type it knows.
+
+    Raises:
+        Doubtful: It is of a kind whose reading is uncertain.
+    """
+    if text == NULL:
+        return None
+    if pa.types.is_string(kind):
+        return text
+    if pa.types.is_integer(kind) and _INTEGER.match(text):
+        bound = 1 << (kind.bit_width - 1)
+        if -bound <= int(text) < bound:
+            return int(text)
+    if pa.types.is_float64(kind) and (_INTEGER.match(text) or _DOUBLE.match(text)):
+        return float(text)
+    if pa.types.is_date32(kind) and _DATE.match(text) and _kind(column, text) == "date":
+        return date.fromisoformat(text)
+    if pa.types.is_boolean(kind) and text in ("true", "false"):
+        return text == "true"
+    raise Doubtful(f"partition value {column}={text} of type {kind}")
 
 
 def _kind(column: str, text: str) -> str:

@@ -91,7 +91,7 @@ def _read(split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...]
     try:
         footer = footer_of(split.path)
         return _Group(split, footer).read(columns, filters)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise ExecutionError(
             f"reading row group {split.group} of {split.path} failed: {error}. "
             "The file is damaged, or it changed while the query ran; write it again or run the query again"
@@ -104,8 +104,10 @@ class _Group:
     def __init__(self, split: Split, footer: Footer) -> None:
         self._split = split
         self._footer = footer
-        self._constants = {name.lower(): (kind, value) for name, kind, value in split.partition}
-        self._stored = {name.lower(): name for name in footer.schema.names}
+        self._constants = {name.lower(): (kind, value) for name, kind, value in split.constants}
+        self._stored = footer.spelled
+        if footer.rows[split.group] != split.rows:
+            raise ValueError(f"it has {footer.rows[split.group]:,} rows, not {split.rows:,}")
 
     def read(self, columns: tuple[str, ...], filters: tuple[Predicate, ...]) -> pa.RecordBatch:
         rows = self._split.rows
@@ -153,7 +155,10 @@ class _Group:
         for name in lowered:
             if name in self._constants:
                 kind, value = self._constants[name]
-                result[name] = pa.repeat(pa.scalar(value, kind), self._split.rows)
+                size = self._split.rows
+                result[name] = (
+                    pa.nulls(size, kind) if value is None else pa.repeat(pa.scalar(value, kind), size)
+                )
         stored = [self._stored[name] for name in lowered if name not in self._constants]
         if not stored:
             return result

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.errors import InputError, near
-from millrace.sources.footers import Footer, footer_of
+from millrace.sources.footers import Footer, footers_of
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,22 @@ class Split:
         group: The row group's number in the file.
         rows: Its number of rows, before filters.
         bytes: The size in memory of the columns that the scan reads, in bytes (an estimate).
-        partition: The partition columns of the file: name, type and value of each.
+        constants: The columns that have one value in all rows: name, type and value of each. These are
+            partition columns, and columns that the file lacks, which are null.
     """
 
     path: str
     group: int
     rows: int
     bytes: int
-    partition: tuple[tuple[str, pa.DataType, Any], ...] = ()
+    constants: tuple[tuple[str, pa.DataType, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class ParquetTable:
     """A file, or several files of one schema, possibly in Hive-partitioned folders.
+
+    Files may lack columns, which are null then, and spell them in another case.
 
     Attributes:
         path: As the user named it.
@@ -67,11 +70,12 @@ class ParquetTable:
     @property
     def rows(self) -> int:
         """Number of rows in all files."""
-        return sum(int(footer.metadata.num_rows) for footer in self.footers())
+        return sum(sum(footer.rows) for footer in self.footers)
 
+    @cached_property
     def footers(self) -> tuple[Footer, ...]:
-        """Return every file's footer, in the order of ``files``."""
-        return tuple(footer_of(file.path) for file in self.files)
+        """Every file's footer, in the order of ``files``: as they were when first asked for."""
+        return footers_of(self.paths)
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -90,10 +94,9 @@ class ParquetTable:
 
     def decoded_bytes_of(self, columns: Iterable[str]) -> int:
         """Return an estimate of the columns' size in memory in bytes."""
-        names = [name for name in map(self.resolve, columns) if name not in self.partition_columns]
+        names = [name.lower() for name in map(self.resolve, columns) if name not in self.partition_columns]
         total = 0
-        for footer in self.footers():
-            own = {name.lower(): name for name in footer.schema.names}
-            for group in range(footer.metadata.num_row_groups):
-                total += sum(footer.decoded_bytes(own[name.lower()], group) for name in names)
+        for footer in self.footers:
+            own = (footer.spelled.get(name) for name in names)
+            total += sum(sum(footer.decoded_bytes(name)) for name in own if name is not None)
         return total

@@ -24,6 +24,7 @@ from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.parallelism import default_parallelism
+from millrace.spark.parcels import pack
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reports import Reports
 from millrace.spark.streaming import Target, stream_of
@@ -182,7 +183,7 @@ class _Assembly:
         assert isinstance(given, ParquetInput)
         assert own is not None
         parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
-        return Scan(self._join.relations[number].schema, given.filters, parts)
+        return Scan(self._join.relations[number].schema, given.filters, tuple(map(pack, parts)))
 
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
@@ -213,7 +214,7 @@ class _Assembly:
                 assert isinstance(given, ParquetInput)
                 assert own is not None
                 schema = self._join.relations[n].schema
-                scans[n] = Scan(schema, given.filters, _deal(own, loads))
+                scans[n] = Scan(schema, given.filters, tuple(map(pack, _deal(own, loads))))
             names = tuple(self._join.aliases[n] for n in scanned)
             scan = ScanTask(
                 names,
@@ -253,7 +254,8 @@ class _Assembly:
                 if given.filters:
                     text += f" where {' AND '.join(map(show, given.filters))}"
             else:
-                text += " from a DataFrame"
+                why = given.why if isinstance(given, FrameInput) else ""
+                text += f" from a DataFrame ({why})" if why else " from a DataFrame"
             comma = "" if size.asked else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 from pyspark.sql import functions as sf
 
 from millrace.errors import OptionError, near
-from millrace.spark.parallelism import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,10 +44,14 @@ def planned(frame: DataFrame, mode: Mode) -> str:
 def kept_in_cache(frame: DataFrame) -> DataFrame:
     """Return the same rows as a DataFrame of which a view can be made and dropped.
 
-    On classic Spark, dropping a view of a DataFrame takes its rows out of Spark's cache; a filter that is
-    always true makes it another one, which reads the cache.
+    Dropping a view of a DataFrame takes its rows out of Spark's cache, and a Spark Connect server makes and
+    drops views of the DataFrames that a text names; a filter that is always true makes it another one, which
+    reads the cache.
     """
-    if is_connect(frame.sparkSession):
-        return frame
+    return frame.where(sf.lit(True)) if is_cached(frame) else frame
+
+
+def is_cached(frame: DataFrame) -> bool:
+    """Return whether Spark keeps the rows of just this DataFrame."""
     level = frame.storageLevel
-    return frame.where(sf.lit(True)) if level.useMemory or level.useDisk else frame
+    return bool(level.useMemory or level.useDisk)

@@ -15,13 +15,13 @@ from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.sources.reading import read_splits
-from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
+from millrace.spark.parcels import unpack
 from millrace.spark.reports import Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
@@ -39,18 +39,18 @@ class Scan:
     Attributes:
         schema: What the relation's tuples look like.
         filters: Applied while reading.
-        parts: The splits of each task; a single part is read whole by every task.
+        parts: The splits of each task, packed; a single part is read whole by every task.
     """
 
     schema: pa.Schema
     filters: tuple[Predicate, ...]
-    parts: tuple[tuple[Split, ...], ...]
+    parts: tuple[bytes, ...]
 
     def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
         """Yield the tuples that are the task's to read."""
-        part = self.parts[0] if len(self.parts) == 1 else self.parts[task]
+        own = unpack(self.parts[0] if len(self.parts) == 1 else self.parts[task])
         names = tuple(self.schema.names)
-        for batch in read_splits(part, names, self.filters, batch_size):
+        for batch in read_splits(own, names, self.filters, batch_size):
             yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
 

@@ -12,7 +12,8 @@ from millrace.errors import InputError, near
 from millrace.front.frames import Frames
 from millrace.front.template import plain_quote
 from millrace.lookups.stand_in import Unreadable
-from millrace.sources.parquet import ParquetTable, open_table
+from millrace.sources.parquet import ParquetTable
+from millrace.spark.scans import files_at
 from millrace.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
         return Lookup(table), one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
     parquet = None
     if isinstance(table.frame, str):
-        parquet = open_table(table.frame)
+        parquet = files_at(frames.spark, table.frame)
         given = frames.spark.read.parquet(table.frame)
-        if parquet.unsupported is not None or not parquet.schema.equals(table.schema):
+        if parquet is not None and not parquet.schema.equals(table.schema):
             parquet = None
     else:
         given = table.frame

@@ -1,0 +1,285 @@
+"""DataFrames that are nothing but a scan of Parquet files, so that tasks may read the files themselves.
+
+Spark's physical plan, as text, tells whether a DataFrame is a scan with nothing above it but a choice of
+columns, and which columns come from the files and which from the folders' names; ``inputFiles`` names the
+files. What is not exactly of that form stays with Spark: anything cached, filtered or computed, other formats
+and table formats with a log, such as Delta. Nothing is run, and nothing is kept from one query to the next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from millrace.errors import UnsupportedType
+from millrace.sources.described import described_table
+from millrace.sources.parquet import open_table
+from millrace.sources.partitions import Doubtful
+from millrace.sources.tables import ParquetTable
+from millrace.spark.disks import paths_are_local, shares_disks
+from millrace.spark.plans import explained, is_cached
+from millrace.spark.types import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# So many files may be looked into before it is known what the query reads of them.
+_MOST_FILES = 20_000
+# So many values of a partition column may be told apart.
+_MOST_VALUES = 4096
+# Settings under which Spark passes over files, or finds columns by something else than their names.
+_LENIENT = (
+    "spark.sql.files.ignoreCorruptFiles",
+    "spark.sql.files.ignoreMissingFiles",
+    "spark.sql.parquet.fieldId.read.enabled",
+    "spark.sql.caseSensitive",
+)
+# These, and those that decide what the columns of files are, with what they are in a new session.
+_READER = dict.fromkeys(_LENIENT, "FALSE") | {
+    "spark.sql.parquet.binaryAsString": "FALSE",
+    "spark.sql.parquet.int96AsTimestamp": "TRUE",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "TRUE",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "TRUE",
+}
+# What Spark may say of a column without reading it in another way.
+_HARMLESS = {"comment"}
+# Between values in a list of them.
+_BETWEEN = "\x01"
+_TREE = re.compile(r"== Physical Plan ==\n(.*?)\n\n", re.DOTALL)
+_NODE = re.compile(r"[\s*+:|-]*(?:(Scan parquet)(?: [\w.]*)?|(ColumnarToRow)|(Project)) \((\d+)\)")
+_LOCATION = re.compile(r"(InMemoryFileIndex|CatalogFileIndex) \[(.*?)(?:, \.\.\. (\d+) entries)?\]")
+_SCAN_KEYS = {"Output", "Batched", "Bucketed", "Location", "ReadSchema"}
+_RELATION_SIZE = re.compile(r"Relation .*parquet, Statistics\(sizeInBytes=([\d.]+ [KMGTPE]?i?B)\)")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """What a plan's text says of a scan: its first root, the number of roots, and its partition columns."""
+
+    root: str
+    roots: int
+    listed_by_catalog: bool
+    partition_columns: tuple[str, ...]
+
+
+def scan_of(frame: DataFrame, settings: Mapping[str, str]) -> ParquetTable:
+    """Return the files that a DataFrame is a scan of.
+
+    Args:
+        frame: Any DataFrame.
+        settings: Those of the session.
+
+    Raises:
+        Doubtful: It is something else, or may be; the message says why.
+    """
+    if frame.isStreaming:
+        raise Doubtful("it is a stream")
+    if is_cached(frame):
+        raise Doubtful("it is cached")
+    odd = next((key for key in _LENIENT if _is_odd(settings, key)), None)
+    if odd is not None:
+        raise Doubtful(f"{odd} is {settings[odd]}")
+    schema = frame.schema
+    types = _types(schema)
+    try:
+        scan = _parsed(explained(frame, "FORMATTED"), schema)
+        uris = sorted(frame.inputFiles())
+    except PySparkException:
+        raise Doubtful("Spark cannot explain it") from None
+    if len(uris) > _MOST_FILES:
+        raise Doubtful(f"it has {len(uris):,} files")
+    if not uris:
+        raise Doubtful("it has no files")
+    if not all(uri.startswith("file:///") for uri in uris):
+        raise Doubtful(f"{uris[0].split('://')[0]}: is no local disk")
+    if not shares_disks(frame.sparkSession):
+        raise Doubtful("the Spark Connect server has other disks")
+    paths = [unquote(uri.removeprefix("file://")) for uri in uris]
+    required = [field.name for field in schema.fields if not field.nullable]
+    table = described_table(scan.root, paths, types, scan.partition_columns, required)
+    if scan.roots > 1:
+        _check_no_root_twice(frame, table)
+    if scan.listed_by_catalog:
+        _check_partitions(frame, table)
+    return table
+
+
+def files_at(
+    spark: SparkSession, path: str, settings: Mapping[str, str] | None = None
+) -> ParquetTable | None:
+    """Return the table at a path, None where only Spark knows what is there, or how to read it.
+
+    Args:
+        spark: The session.
+        path: A file, a folder or a glob.
+        settings: The session's, where they are known.
+
+    Raises:
+        InputError: The path is of this machine, and there is no table.
+    """
+    settings = dict(spark.conf.getAll) if settings is None else settings
+    if any(_is_odd(settings, key) for key in _READER) or not paths_are_local(spark):
+        return None
+    table = open_table(path)
+    return table if table.unsupported is None else None
+
+
+def _is_odd(settings: Mapping[str, str], key: str) -> bool:
+    """Tell whether a setting is not what it is in a new session."""
+    usual = _READER[key]
+    return settings.get(key, usual).upper() != usual
+
+
+def _types(schema: StructType) -> pa.Schema:
+    """Return a scan's columns in Millrace's types."""
+    for field in schema.fields:
+        if field.metadata and not field.metadata.keys() <= _HARMLESS:
+            raise Doubtful(f"column {field.name!r} has {min(field.metadata.keys() - _HARMLESS)}")
+        if not field.name.isprintable():
+            raise Doubtful(f"a column is named {field.name!r}")
+    if len({field.name.lower() for field in schema.fields}) < len(schema.fields):
+        raise Doubtful("column names that differ only in case")
+    try:
+        return arrow_schema(schema)
+    except UnsupportedType as error:
+        raise Doubtful(str(error)) from None
+
+
+def _parsed(plan: str, schema: StructType) -> _Scan:
+    """Return the scan that a physical plan, formatted, is."""
+    tree = _TREE.search(plan)
+    nodes: dict[str, str] = {}
+    for line in [] if tree is None else tree[1].splitlines():
+        node = _NODE.fullmatch(line)
+        kind = None if node is None else node[1] or node[2] or node[3]
+        if node is None or kind is None or kind in nodes:
+            raise Doubtful("it is no plain scan of Parquet files")
+        nodes[kind] = node[4]
+    if "Scan parquet" not in nodes:
+        raise Doubtful("it is no plain scan of Parquet files")
+    said = _section(plan, nodes["Scan parquet"])
+    if not said.keys() <= _SCAN_KEYS:
+        raise Doubtful(f"its scan has {min(said.keys() - _SCAN_KEYS)}")
+    top = said if "Project" not in nodes else _section(plan, nodes["Project"])
+    if not _is_output(top.get("Output", ""), schema.names):
+        raise Doubtful("its columns are not those of the files")
+    listed = said.get("Location", "")
+    location = _LOCATION.fullmatch(listed)
+    if location is None:
+        raise Doubtful(f"its files are listed by {listed.split(' ')[0] or 'something else'}")
+    partitions = _not_in(said.get("ReadSchema", ""), schema)
+    by_catalog = location[1] == "CatalogFileIndex"
+    return _Scan(location[2], 1 + int(location[3] or 0), by_catalog, partitions)
+
+
+def _section(plan: str, number: str) -> dict[str, str]:
+    """Return what a plan says of one of its nodes, by key."""
+    start = re.search(rf"^\({number}\) .*$", plan, re.MULTILINE)
+    said: dict[str, str] = {}
+    for line in [] if start is None else plan[start.end() + 1 :].splitlines():
+        if not line:
+            break
+        key, colon, value = line.partition(": ")
+        key = re.sub(r" \[\d+\]$", "", key)
+        if not colon or key in said:
+            raise Doubtful("its plan is of another form")
+        said[key] = value
+    return said
+
+
+def _is_output(text: str, names: Sequence[str]) -> bool:
+    """Tell whether a node's output is just the columns of these names."""
+    columns = ", ".join(rf"{re.escape(name)}#\d+L?" for name in names)
+    return re.fullmatch(rf"\[{columns}\]", text, re.IGNORECASE) is not None
+
+
+def _not_in(read: str, schema: StructType) -> tuple[str, ...]:
+    """Return the columns that are not read from files: those that are not in a scan's schema."""
+    left = {field.name: f"{field.name}:{field.dataType.simpleString()}".lower() for field in schema.fields}
+    text = read.lower()
+    if not text.startswith("struct<") or not text.endswith(">"):
+        raise Doubtful("its plan is of another form")
+    text = text[len("struct<") : -1]
+    while text:
+        hit = next((name for name, item in left.items() if (text + ",").startswith(item + ",")), None)
+        if hit is None:
+            raise Doubtful("it reads columns that it does not give")
+        text = text[len(left.pop(hit)) + 1 :]
+    return tuple(left)
+
+
+def _check_no_root_twice(frame: DataFrame, table: ParquetTable) -> None:
+    """Refuse files that are read twice because their path was given twice, which ``inputFiles`` hides.
+
+    The size that Spark estimates is that of all files, each as often as it is read.
+    """
+    sizes = [footer.bytes for footer in table.footers]
+    said = _RELATION_SIZE.search(explained(frame, "COST"))
+    total = sum(sizes)
+    if said is None or said[1] != _size_text(total) or said[1] == _size_text(total + min(sizes)):
+        raise Doubtful("a path may have been given twice")
+
+
+def _size_text(size: int) -> str:
+    """Return a size as Spark writes it."""
+    power = max((n for n in range(1, len(_UNITS)) if size >= 2 << (10 * n)), default=0)
+    return f"{size / (1 << (10 * power)):.1f} {_UNITS[power]}"
+
+
+def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
+    """Refuse a catalog's table whose partitions are in folders that are named otherwise.
+
+    Asking Spark for the files of some values at a time tells which file has which value: every value has a
+    number, and each question is for those with a certain bit; what Spark knows by no number is null or unlike
+    its folder. Nothing cheaper would see two partitions that have changed places.
+    """
+    names = [f"c{number}" for number in range(len(table.schema))]
+    renamed = frame.toDF(*names)
+    for place, column in enumerate(table.partition_columns):
+        texts = [_text(file.partition[place]) for file in table.files]
+        values = [text for text in dict.fromkeys(texts) if text is not None]
+        if len(values) > _MOST_VALUES or any(_BETWEEN in text for text in values):
+            raise Doubtful(f"partition column {column!r} has {len(values):,} values, some of them odd")
+        numbers: dict[str | None, int] = {None: 0}
+        numbers |= {value: number for number, value in enumerate(values, 1)}
+        known = sf.split(sf.lit(_BETWEEN.join(values)), _BETWEEN)
+        own = sf.col(names[table.schema.get_field_index(column)]).cast("string")
+        number = sf.array_position(known, own)
+        bits = range(len(values).bit_length())
+        questions = [(number.bitwiseAND(1 << bit) != 0, _with_bit(numbers, bit)) for bit in bits]
+        questions += [(own.isNull(), {None})] if None in texts else []
+        for condition, asked in questions:
+            found = {unquote(uri.removeprefix("file://")) for uri in renamed.where(condition).inputFiles()}
+            if found != {file.path for file, text in zip(table.files, texts, strict=True) if text in asked}:
+                raise Doubtful(f"partitions of column {column!r} are in folders named otherwise")
+
+
+def _with_bit(numbers: Mapping[str | None, int], bit: int) -> set[str | None]:
+    """Return the values whose number has a bit."""
+    return {value for value, number in numbers.items() if number >> bit & 1}
+
+
+def _text(value: Any) -> str | None:
+    """Return a partition's value as Spark casts it to a string."""
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case date():
+            return value.isoformat()
+    raise Doubtful(f"a partition has the value {value}")
