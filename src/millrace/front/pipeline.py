@@ -76,6 +76,7 @@ class Pipeline:
         self._predicates = predicates
         self._functions = functions
         self._catalog = Catalog(frames, tables)
+        self._aggregates = settings.options.partial_aggregates
 
     def query(self, statement: Statement) -> Prepared:
         """Return a query, ready to run.
@@ -103,6 +104,9 @@ class Pipeline:
             if built is not None:
                 return self._made(statement, plan, built)
             reasons = [*plan.reasons, why]
+            if self._aggregates and _aggregates(plan):
+                self._aggregates = False
+                continue
             if not asked or all(id(node) in forced for node in asked):
                 return self._as_written(statement, original, reasons)
             forced.update({id(node): reasons for node in asked})
@@ -155,7 +159,13 @@ class Pipeline:
         if not joins and not planning.filters:
             planning.reasons.append("no FROM clause joins two relations")
         if planning.text.edits or planning.parts:
-            keep_names(planning, [restored(name) for name in schema.names])
+            try:
+                keep_names(planning, [restored(name) for name in schema.names])
+            except Leave:
+                if not any(block.aggregate for block in planning.blocks):
+                    raise
+                self._aggregates = False
+                return self._plan(statement, schema, forced, first, depth)
         plan = Plan(
             planning.text.rewritten(),
             tuple(planning.blocks),
@@ -171,7 +181,16 @@ class Pipeline:
 
     def _planning(self, statement: Statement, first: int) -> Planning:
         text = self._bound(statement)
-        return Planning(statement, text, self._frames, self._catalog, self._settings, self._predicates, first)
+        return Planning(
+            statement,
+            text,
+            self._frames,
+            self._catalog,
+            self._settings,
+            self._predicates,
+            first,
+            aggregates=self._aggregates,
+        )
 
     def _rows(self, text: str, first: int, depth: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
@@ -301,6 +320,11 @@ class Pipeline:
             )
         filters = self._called(statement)
         return Prepared(_named(frame), (), [statement.why], statement.text, filters, self._settings.options)
+
+
+def _aggregates(plan: Plan) -> bool:
+    """Tell whether tasks aggregate the rows of some block."""
+    return any(b.aggregate for b in plan.blocks) or any(_aggregates(part) for _, part in plan.parts)
 
 
 class _Original:
