@@ -2,7 +2,7 @@
 
 The rows of a block that agree in the *keys* become one row with *partials*: sums, counts, least and greatest
 values. Whoever reads the block sums up the sums and counts, and takes the least of the least. So it does
-not matter how rows are divided among partial rows: a task may give out several for one group, or one for a row.
+not matter how rows are divided among partial rows: a task may give out several for one group.
 """
 
 from __future__ import annotations

@@ -113,8 +113,9 @@ class Rewriting:
             ref: f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
         piece.counting = not self._wanted(columns) and self._above.only_counts(members)
-        if self._above.is_whole(members) and not piece.counting:
-            piece.aggregation = self._aggregation(columns, names, piece.alias)
+        if not piece.counting:
+            alone = len(members) == len(self._members)
+            piece.aggregation = self._aggregation(columns, names, piece.alias, alone=alone)
         piece.names = {ref: names[ref] for ref in self._wanted(columns)}
         if piece.aggregation is not None:
             piece.hidden = {
@@ -142,14 +143,14 @@ class Rewriting:
         return [ref for ref in columns if ref in wanted]
 
     def _aggregation(
-        self, columns: Mapping[ColumnRef, Field], names: Mapping[ColumnRef, str], stem: str
+        self, columns: Mapping[ColumnRef, Field], names: Mapping[ColumnRef, str], stem: str, *, alone: bool
     ) -> Aggregation | None:
         """Return how a block's rows are aggregated in its tasks; notes why not where they could be."""
         planning = self._planning
         if not planning.aggregates:
             return None
         try:
-            found = Aggregation.of(self._clause, names, stem)
+            found = Aggregation.of(self._clause, names, stem, alone=alone)
             if found is None:
                 return None
             self._above.consumed |= found.consumed

@@ -31,7 +31,7 @@ class Aggregation:
     """The partial aggregation of one block.
 
     Args:
-        clause: The FROM clause that the block is all of.
+        clause: The FROM clause that the block is in.
         level: The SELECT that groups.
         names: What the block calls each column of its relations.
         stem: Begins the names of partial results.
@@ -62,14 +62,25 @@ class Aggregation:
             self._narrow()
 
     @classmethod
-    def of(cls, clause: Clause, names: Mapping[ColumnRef, str], stem: str) -> Aggregation | None:
-        """Return how the rows of a block are grouped above it, None where they are not.
+    def of(
+        cls, clause: Clause, names: Mapping[ColumnRef, str], stem: str, *, alone: bool
+    ) -> Aggregation | None:
+        """Return how the rows of a FROM clause's only block are grouped above it, None where they are not.
+
+        What else the clause joins to the block, it joins to each row by itself. So a partial row meets
+        what the rows meet that it stands for.
 
         Raises:
             Leave: They are, and only Spark does it.
         """
         level = level_of(clause.planning, clause.scope)
-        return None if level is None else cls(clause, level, names, stem)
+        if level is None:
+            return None
+        if not alone:
+            raise Leave("several blocks in one FROM clause")
+        if not clause.source.whole:
+            raise Leave("a RIGHT or FULL join above the block")
+        return cls(clause, level, names, stem)
 
     @property
     def edits(self) -> list[Edit]:
@@ -97,12 +108,11 @@ class Aggregation:
 
     def _check(self) -> None:
         select, planning = self._level.scope.select, self._planning
-        if any(
-            planning.volatility.volatile(scope.select) for scope in (self._clause.scope, self._level.scope)
-        ):
-            raise Leave("a function that may differ between two calls")
-        if select.args.get("hint") is not None:
+        selects = (self._clause.scope.select, select)
+        if any(each.args.get("hint") for each in selects):
             raise Leave("a hint")
+        if any(map(planning.volatility.volatile, selects)):
+            raise Leave("a function that may differ between two calls")
         if is_windowed(select) and not (select.args.get("group") or aggregates(select)):
             raise Leave("window functions see every row")
         for column in select.find_all(exp.Column):
@@ -172,7 +182,8 @@ class Aggregation:
         if not all(map(statement.has_span, inner.expressions)) or len(names) != len(inner.expressions):
             raise Leave("a derived table in a form that Millrace does not read")
         for place, (item, result) in enumerate(zip(inner.expressions, names, strict=True)):
-            if place in kept or result.name is None:
+            # A subquery may have a block of its own, whose figures somebody asks for.
+            if place in kept or result.name is None or item.find(exp.Query) is not None:
                 continue
             self.consumed |= {id(column) for column in item.find_all(exp.Column)}
             self._edits.append(Edit(*statement.span(item), (f"NULL AS {quote(result.name)}",)))
