@@ -23,6 +23,7 @@ CHUNK = 131_072
 """Rows that are merged at once."""
 
 _HELD = 2
+_HELD_BYTES = 64 * 1024 * 1024
 # A chunk whose groups are as many as this of its rows will not repeat them in what can be held either.
 _HOPELESS = 0.85
 _POOR = 0.5
@@ -36,7 +37,7 @@ class PartialAggregation:
     Args:
         spec: What is aggregated.
         joined: The columns of the rows that come.
-        chunk: Rows that are merged at once; twice as many partial rows are held at most.
+        chunk: Rows that are merged at once; at most twice as many partial rows are held, and 64 MB of them.
 
     Attributes:
         rows_in: Rows that came.
@@ -101,20 +102,25 @@ class PartialAggregation:
             return [lifted]
         if lifted.num_rows >= self._chunk and merged.num_rows > _HOPELESS * lifted.num_rows:
             self._passing = _PASSED
-            return [*self._let_go(), merged]
+            return [merged]
         self._held.append(merged)
         self._merged_in += lifted.num_rows
-        if sum(table.num_rows for table in self._held) <= _HELD * self._chunk:
+        if not self._is_much(self._held):
             return []
         tables, stood_for = self._let_go(), self._merged_in
         left = sum(table.num_rows for table in tables)
-        if len(tables) == 1 and left <= _HELD * self._chunk // 2:
+        if len(tables) == 1 and not self._is_much([*tables, *tables]):
             self._held = tables
             return []
         self._merged_in = 0
         if left > _POOR * stood_for:
             self._passing = _PASSED
         return tables
+
+    def _is_much(self, tables: list[pa.Table]) -> bool:
+        """Tell whether partial rows are more than may be held."""
+        many = sum(table.num_rows for table in tables) > _HELD * self._chunk
+        return many or sum(table.nbytes for table in tables) > _HELD_BYTES
 
     def _let_go(self) -> list[pa.Table]:
         """Return what is held, merged where it can be, and hold nothing."""

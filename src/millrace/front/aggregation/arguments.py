@@ -80,7 +80,7 @@ class Arguments:
             return self._column(node)
         if is_constant(node):
             return self._constant(node)
-        if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
+        if isinstance(node, exp.Cast):  # TRY_CAST is the same where a cast cannot fail
             inner, to = self._of(node.this), self._target(node)
             return None if inner is None or to is None else widened(inner, to)
         op = _OPERATIONS.get(type(node))
