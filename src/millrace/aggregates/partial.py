@@ -119,8 +119,8 @@ class PartialAggregation:
 
     def _is_much(self, tables: list[pa.Table]) -> bool:
         """Tell whether partial rows are more than may be held."""
-        many = sum(table.num_rows for table in tables) > _HELD * self._chunk
-        return many or sum(table.nbytes for table in tables) > _HELD_BYTES
+        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+        return bool(rows > _HELD * self._chunk or size > _HELD_BYTES)
 
     def _let_go(self) -> list[pa.Table]:
         """Return what is held, merged where it can be, and hold nothing."""
