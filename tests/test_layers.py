@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("predicates",),
     ("expressions", "options", "run_report"),
     ("spec",),
+    ("aggregates",),
     ("kernels",),
     ("graph", "trees"),
     ("tuples", "relations", "sources"),

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from millrace.aggregates.spec import AggregateSpec
 from millrace.expressions import Predicate
 from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -76,9 +78,17 @@ class Block:
     """One block of a query: the join and, per relation alias, its input.
 
     ``result`` are its columns with Spark's own types, nullability and metadata, None for those of ``join``.
+    With ``aggregate`` the rows of the join are aggregated partially before they are handed on.
     """
 
     name: str
     join: JoinSpec
     inputs: dict[str, Input] = field(compare=False)
     result: StructType | None = None
+    aggregate: AggregateSpec | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it hands on."""
+        joined = self.join.output_schema
+        return joined if self.aggregate is None else self.aggregate.schema(joined)

@@ -58,6 +58,8 @@ class Research:
         replicate_bytes: At most this much of the smaller relations, in memory, is read by every
             cell in an in-place run.
         block_bytes: Target size of an exchanged block.
+        partial_aggregates: Let the tasks of a block aggregate their rows, where a query groups them, before
+            Spark does.
     """
 
     architecture: str = "stems"
@@ -73,6 +75,7 @@ class Research:
     placement: str = "auto"
     replicate_bytes: int = 512 * 1024 * 1024
     block_bytes: int = 4 * 1024 * 1024
+    partial_aggregates: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Options(Research):
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)
         self._one_of("placement", PLACEMENTS)
-        for name in ("intermediate", "online", "report", "mask_values"):
+        for name in ("intermediate", "online", "report", "mask_values", "partial_aggregates"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")
         for name in ("spill_folder", "limits_host"):

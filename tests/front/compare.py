@@ -18,9 +18,9 @@ def bag_of(rows) -> Counter[str]:
 
 
 def taken(found: Query) -> str:
-    """The blocks as ``a b|c d``; subqueries that became relations are called ``__in``."""
+    """The blocks as ``a b|c d+``: ``+`` where tasks aggregate; subqueries made relations are ``__in``."""
     names = []
     for block in found.blocks:
         aliases = ["__in" if a.startswith("__in") else a for a in block.join.aliases]
-        names.append(" ".join(aliases))
+        names.append(" ".join(aliases) + ("+" if block.aggregate else ""))
     return "|".join(names)

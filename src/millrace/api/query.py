@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.aggregates import AggregateSpec, show as show_value
 from millrace.block import Block, FrameInput, LookupInput
 from millrace.errors import ExecutionError
 from millrace.expressions import show
@@ -150,8 +151,17 @@ def _explain(one: Taken) -> list[str]:
         lines.append("  only counts rows")
     else:
         lines.append("  gives " + ", ".join(f"{o.source} as {o.name}" for o in join.output))
+    if one.plan.aggregate is not None:
+        lines.append(_explain_aggregate(one.plan.aggregate))
     lines += [f"  Spark evaluates above it: {text}" for text in one.plan.above]
     return lines
+
+
+def _explain_aggregate(spec: AggregateSpec) -> str:
+    """Return what the tasks make of the rows of a join."""
+    partials = ", ".join(f"{p.how}({show_value(p.value)}) as {p.name}" for p in spec.partials)
+    by = f"by {', '.join(spec.keys)}" if spec.keys else "all to one row"
+    return f"  aggregates them partially {by}: {partials or 'each once'}"
 
 
 def _explain_lookup(alias: str, given: LookupInput) -> list[str]:

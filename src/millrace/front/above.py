@@ -34,6 +34,9 @@ class Above:
         clause: The SELECT's FROM clause.
         found: Its conditions: what blocks evaluate is not above them.
         members: The relations that blocks take.
+
+    Attributes:
+        consumed: Ids of names that the rewritten text has no more.
     """
 
     def __init__(self, clause: Clause, found: Sorted, members: list[Member]) -> None:
@@ -42,6 +45,7 @@ class Above:
         self._planning = clause.planning
         self._select = clause.scope.select
         self._taken = {id(member.relation) for member in members}
+        self.consumed: set[int] = set()
 
     def touches(self, attribute: Attribute) -> bool:
         """Tell whether a column is of a relation that a block takes."""
@@ -64,6 +68,7 @@ class Above:
         """Yield the names above the blocks that mean columns of this FROM clause."""
         used = {id(part) for c in self._found.used if c.node is not None for part in c.node.walk()}
         names, seen = self._planning.names, set()
+        used |= self.consumed
         for column in self._select.find_all(exp.Column):
             if id(column) in used or column.find_ancestor(exp.Star) is not None:
                 continue
@@ -105,11 +110,18 @@ class Above:
                 raise Leave("a star inside an expression")
         return found
 
+    def is_whole(self, members: list[Member]) -> bool:
+        """Tell whether a block of these relations is all of the FROM clause."""
+        return len(members) == len(self._clause.steps) and not self._clause.source.views
+
     def only_counts(self, members: list[Member]) -> bool:
         """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""
-        whole = len(members) == len(self._clause.steps) and not self._clause.source.views
         items = self._select.expressions
-        if not whole or any(self._select.args.get(name) for name in BARS) or self._found.above:
+        if (
+            not self.is_whole(members)
+            or any(self._select.args.get(name) for name in BARS)
+            or self._found.above
+        ):
             return False
         count = items[0].unalias() if len(items) == 1 else None
         if not isinstance(count, exp.Count) or count.expressions:

@@ -26,7 +26,7 @@ from millrace.front.semijoins import Semijoin, semijoins
 from millrace.front.translate import Translator, constant_operands
 from millrace.front.worth import why_not_worth
 from millrace.spark.values import SparkValues
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.spec import Equality, JoinSpec, RelationSpec
 
 
 def take_blocks(planning: Planning, scope: Scope) -> list[exp.Expr] | None:
@@ -252,7 +252,7 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     ends = [ref for equality in equalities for ref in (equality.left, equality.right)]
     plain = {ColumnRef(m.alias, f.name) for m in members for f in m.columns}
     piece = rewriting.piece(members, [ref for ref in ends if ref in plain])
-    output = tuple(OutputColumn(name, ref) for ref, name in piece.names.items())
+    output = piece.output
     read = {*ends, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
     specs: list[RelationSpec] = []
     rows: dict[str, Rows] = {}
@@ -275,4 +275,4 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     native = [c for c in found.above if planning.calls.of(c.node) is None]
     above = tuple(clause.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)
-    rewriting.plans.append(BlockPlan(piece.name, join, rows, result, above))
+    rewriting.plans.append(BlockPlan(piece.name, join, rows, result, above, piece.aggregate))

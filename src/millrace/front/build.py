@@ -119,7 +119,7 @@ def _block(plan: BlockPlan, frames: Frames) -> Block:
         inputs[relation.alias], rows = _input(plan.rows[relation.alias], relation.schema, frames)
         relations.append(relation if rows is None else replace(relation, rows=rows))
     join = replace(plan.join, relations=tuple(relations))
-    return Block(plan.name, join, inputs, plan.result)
+    return Block(plan.name, join, inputs, plan.result, plan.aggregate)
 
 
 def _input(rows: Rows, schema: pa.Schema, frames: Frames) -> tuple[Input, int | None]:

@@ -33,9 +33,12 @@ def keep_names(planning: Planning, names: Sequence[str]) -> None:
     Raises:
         Leave: It is not known what the query as written calls a column.
     """
-    edits = sorted({(e.start, e.end) for e in (*planning.text.edits, *planning.text.bindings)})
+    edits = {(e.start, e.end) for e in planning.text.edits}
+    bound = {(e.start, e.end) for e in planning.text.bindings}
     for scope in planning.names.scopes.all:
-        changed = [(place, span) for place, span in _unnamed(planning, scope) if _is_within(span, edits)]
+        changed = [
+            (place, span) for place, span in _unnamed(planning, scope) if _is_changed(span, edits, bound)
+        ]
         if not changed or not _matter(scope.select):
             continue
         known = names if _is_first(planning, scope.select) else _names_of(planning, scope)
@@ -60,8 +63,9 @@ def _unnamed(planning: Planning, scope: Scope) -> Iterator[tuple[int, Span]]:
             yield place, planning.statement.span(item)
 
 
-def _is_within(span: Span, edits: Sequence[Span]) -> bool:
-    return span not in edits and any(span[0] <= start and end <= span[1] for start, end in edits)
+def _is_changed(span: Span, edits: set[Span], bound: set[Span]) -> bool:
+    """Tell whether an item has another text; one that is bound as a whole is so in the query as written."""
+    return any(span[0] <= start and end <= span[1] for start, end in edits | (bound - {span}))
 
 
 def _matter(select: exp.Select) -> bool:

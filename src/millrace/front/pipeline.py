@@ -77,6 +77,7 @@ class Pipeline:
         self._predicates = predicates
         self._functions = functions
         self._catalog = Catalog(frames, tables)
+        self._aggregates = settings.options.partial_aggregates
 
     def query(self, statement: Statement) -> Prepared:
         """Return a query, ready to run.
@@ -105,6 +106,9 @@ class Pipeline:
                 return replace(built, filters=(*built.filters, *self._called(statement)))
             except Leave as leave:
                 reasons = [*plan.reasons, str(leave)]
+            if self._aggregates and _aggregates(plan):
+                self._aggregates = False
+                continue
             if not asked or all(id(node) in forced for node in asked):
                 return self._as_written(statement, original, reasons)
             forced.update({id(node): reasons for node in asked})
@@ -129,7 +133,7 @@ class Pipeline:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
         while True:
             given = (self._frames, self._catalog, self._settings, self._predicates)
-            planning = Planning(statement, self._bound(statement), *given, first)
+            planning = Planning(statement, self._bound(statement), *given, first, aggregates=self._aggregates)
             named = [(node, self._catalog.lookup(node)) for node in _base_tables(statement)]
             lookups = [(node, found) for node, found in named if found is not None]
             joins = bool(lookups) or any(s.select.args.get("joins") for s in planning.names.scopes.all)
@@ -156,7 +160,13 @@ class Pipeline:
         if not joins and not planning.filters:
             planning.reasons.append("no FROM clause joins two relations")
         if planning.text.edits or planning.parts:
-            keep_names(planning, [restored(name) for name in schema.names])
+            try:
+                keep_names(planning, [restored(name) for name in schema.names])
+            except Leave:
+                if not any(block.aggregate for block in planning.blocks):
+                    raise
+                self._aggregates = False
+                return self._plan(statement, schema, forced, first, depth)
         plan = Plan(
             planning.text.rewritten(),
             tuple(planning.blocks),
@@ -273,6 +283,11 @@ class Pipeline:
                 f"Spark calls {called} for every row: {statement.why}", MillraceWarning, stacklevel=6
             )
         return self._left(statement, frame, [statement.why])
+
+
+def _aggregates(plan: Plan) -> bool:
+    """Tell whether tasks aggregate the rows of some block."""
+    return any(b.aggregate for b in plan.blocks) or any(_aggregates(part) for _, part in plan.parts)
 
 
 class _Original:

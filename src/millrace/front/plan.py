@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from millrace.aggregates import AggregateSpec
 from millrace.block import ParquetInput
 from millrace.expressions import Predicate
 from millrace.lookups.index_spec import IndexSpec
@@ -68,6 +69,7 @@ class BlockPlan:
         result: The columns that it gives out, with Spark's own types and nullability; None when it only
             counts.
         above: Conditions of its FROM and WHERE that Spark evaluates above it, for explanations.
+        aggregate: How its rows are aggregated before they are handed on, None where they are not.
     """
 
     name: str
@@ -75,6 +77,7 @@ class BlockPlan:
     rows: dict[str, Rows]
     result: t.StructType | None
     above: tuple[str, ...] = ()
+    aggregate: AggregateSpec | None = None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Planning:
         settings: Of the session and the run.
         predicates: The caller's, by lower-case name.
         first: Number of the first block.
+        aggregates: Whether tasks may aggregate the rows of blocks.
 
     Attributes:
         names: What its names mean.
@@ -61,7 +62,10 @@ class Planning:
         settings: Settings,
         predicates: Mapping[str, Predicate],
         first: int = 0,
+        *,
+        aggregates: bool = True,
     ) -> None:
+        self.aggregates = aggregates
         self.statement = statement
         self.text = text
         self.frames = frames

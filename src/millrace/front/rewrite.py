@@ -9,14 +9,16 @@ field of a struct) gets it as an alias. All of that is edits of the original tex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.aggregates import AggregateSpec
 from millrace.expressions import ColumnRef
 from millrace.front.above import BARS, Above, Use
+from millrace.front.aggregation.aggregation import Aggregation
 from millrace.front.clause import Clause
 from millrace.front.coercion import Field
 from millrace.front.conditions import Conjunct, Sorted, is_boolean
@@ -28,6 +30,7 @@ from millrace.front.outputs import Attribute
 from millrace.front.parse import unwrap
 from millrace.front.plan import BlockPlan, Direct
 from millrace.front.template import Edit, Part, quote
+from millrace.spec import OutputColumn
 
 COUNT = "__count"
 """The column of a block that only counts."""
@@ -45,6 +48,8 @@ class Piece:
         members: The relations it stands for, in order.
         names: The output name of each column that somebody above reads, in order.
         counting: Whether only the number of its rows is wanted.
+        hidden: The same of further columns, which only partial results are computed of.
+        aggregation: How its rows are aggregated before they are handed on.
     """
 
     name: str
@@ -52,6 +57,18 @@ class Piece:
     members: list[Member]
     names: dict[ColumnRef, str]
     counting: bool = False
+    hidden: dict[ColumnRef, str] = field(default_factory=dict)
+    aggregation: Aggregation | None = None
+
+    @property
+    def output(self) -> tuple[OutputColumn, ...]:
+        """The columns of its join."""
+        return tuple(OutputColumn(name, ref) for ref, name in (*self.names.items(), *self.hidden.items()))
+
+    @property
+    def aggregate(self) -> AggregateSpec | None:
+        """What its tasks do with the rows of its join."""
+        return None if self.aggregation is None else self.aggregation.spec(self.names)
 
 
 class Rewriting:
@@ -91,29 +108,65 @@ class Rewriting:
         """
         number = self._planning.next_block(len(self._pieces))
         piece = Piece(f"b{number}", f"{self._planning.stem}{number}", members, {})
+        columns = {ColumnRef(m.alias, f.name): f for m in members for f in m.columns}
+        names = {
+            ref: f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
+        }
+        piece.counting = not self._wanted(columns) and self._above.only_counts(members)
+        if not piece.counting:
+            alone = len(members) == len(self._members)
+            piece.aggregation = self._aggregation(columns, names, piece.alias, alone=alone)
+        piece.names = {ref: names[ref] for ref in self._wanted(columns)}
+        if piece.aggregation is not None:
+            piece.hidden = {
+                ref: name
+                for ref, name in names.items()
+                if ref not in piece.names and name in piece.aggregation.reads
+            }
+        if not piece.names and not piece.hidden and not piece.counting:
+            fits = [ref for ref, each in columns.items() if each.arrow is not None]
+            read = [*preferred, *fits][:1]
+            if not read:
+                raise Leave("no column of the relations can pass through a join here")
+            (piece.names if piece.aggregation is None else piece.hidden)[read[0]] = names[read[0]]
+        self._pieces.append(piece)
+        return piece
+
+    def _wanted(self, columns: Iterable[ColumnRef]) -> list[ColumnRef]:
+        """Return those of the columns that are read above their block."""
         wanted = {
             ColumnRef(member.alias, member.columns[place].name)
             for attribute in self._above.read()
             for relation, place in attribute.sources
             if (member := self._members.get(id(relation))) is not None
         }
-        refs = [ColumnRef(m.alias, f.name) for m in members for f in m.columns]
-        read = [ref for ref in refs if ref in wanted]
-        piece.counting = not read and self._above.only_counts(members)
-        if not read and not piece.counting:
-            fits = [ColumnRef(m.alias, f.name) for m in members for f in m.columns if f.arrow is not None]
-            read = [*preferred, *fits][:1]
-            if not read:
-                raise Leave("no column of the relations can pass through a join here")
-        for place, ref in enumerate(read):
-            piece.names[ref] = f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}"
-        self._pieces.append(piece)
-        return piece
+        return [ref for ref in columns if ref in wanted]
+
+    def _aggregation(
+        self, columns: Mapping[ColumnRef, Field], names: Mapping[ColumnRef, str], stem: str, *, alone: bool
+    ) -> Aggregation | None:
+        """Return how a block's rows are aggregated in its tasks; notes why not where they could be."""
+        planning = self._planning
+        if not planning.aggregates:
+            return None
+        try:
+            found = Aggregation.of(self._clause, names, stem, alone=alone)
+            if found is None:
+                return None
+            self._above.consumed |= found.consumed
+            found.check_keys({ref: columns[ref] for ref in self._wanted(columns)})
+        except Leave as leave:
+            self._above.consumed.clear()
+            where = planning.where(self._clause.scope)
+            planning.reasons.append(f"{where}: its rows are grouped by Spark alone: {leave}")
+            return None
+        return found
 
     def result(self, piece: Piece) -> t.StructType:
-        """Return the columns of a block with Spark's own types and nullability."""
+        """Return the columns that a block hands on with Spark's own types and nullability."""
         columns = {ColumnRef(m.alias, f.name): f for m in piece.members for f in m.columns}
-        return t.StructType([_column(name, columns[ref]) for ref, name in piece.names.items()])
+        kept = [_column(name, columns[ref]) for ref, name in piece.names.items()]
+        return t.StructType([*kept, *(piece.aggregation.fields if piece.aggregation else ())])
 
     # Edits
 
@@ -130,6 +183,8 @@ class Rewriting:
             text = ", ".join(self._shown(shown))
             self._edits.append(Edit(*planning.statement.span(item), (text,)))
         self._from()
+        for piece in self._pieces:
+            self._edits += piece.aggregation.edits if piece.aggregation else ()
         planning.text.edits += self._edits
         planning.blocks += self.plans
         planning.placed |= {id(m.relation.node) for p in self._pieces for m in p.members}
@@ -253,9 +308,8 @@ class Rewriting:
         self._edits.append(Edit(*clause.source.span, tuple(parts)))
         for piece in self._pieces:
             if piece.counting:
-                item = self._select.expressions[0]
-                alias = item.alias if isinstance(item, exp.Alias) else "count(1)"
-                self._edits.append(Edit(*span(item), (f"coalesce(sum({COUNT}), 0) AS {quote(alias)}",)))
+                counted = self._select.expressions[0].unalias()
+                self._edits.append(Edit(*span(counted), (f"coalesce(sum({COUNT}), 0)",)))
 
     def _step(self, step: Step, *, first: bool) -> list[Part]:
         """Return a relation that stays, with the conditions that stay with it."""

@@ -44,7 +44,7 @@ class BlockRun:
 
     Attributes:
         name: Identifies it, in Spark's plans too.
-        frame: Its result: a DataFrame with the columns of ``join.output_schema``.
+        frame: Its result: a DataFrame with the columns of ``Block.schema``.
         plan: What will happen, as text.
         figures: Returns the figures of the latest run of ``frame``, and never waits; see
             :meth:`millrace.spark.reports.Reports.figures`.
@@ -122,7 +122,7 @@ class _Assembly:
     def run(self) -> BlockRun:
         exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.EXCHANGED]
         last = self._last(exchanged)
-        schema = self._join.output_schema
+        schema = self._block.schema
         run = BlockRun(
             self._reports.sink.run,
             self._frame(exchanged, last),
@@ -162,6 +162,7 @@ class _Assembly:
                 self._join.aliases[n] for n, mode in enumerate(placement.modes) if mode is Mode.ASKED
             ),
             target=target,
+            aggregate=self._block.aggregate,
         )
         if Mode.FRAME in placement.modes:
             assert placement.stream is not None
@@ -176,7 +177,7 @@ class _Assembly:
 
     def _result(self) -> StructType:
         """Return the block's columns as Spark is told them."""
-        return self._block.result or spark_schema(self._join.output_schema)
+        return self._block.result or spark_schema(self._block.schema)
 
     def _scan(self, number: int, mode: Mode) -> Scan:
         given, own = self._inputs[number], self._splits[number]

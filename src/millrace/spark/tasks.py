@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark import TaskContext
 
+from millrace.aggregates import AggregateSpec, PartialAggregation
 from millrace.eddy import peak_memory
 from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
@@ -73,6 +74,7 @@ class EddyTask:
         lookups: The relations that are looked up, None without.
         unread: Aliases of those among them that are not read as well.
         target: Where the result goes as it comes; None gives it to Spark.
+        aggregate: How its rows are aggregated before they are handed on; None hands them on as they are.
     """
 
     join: JoinSpec
@@ -88,6 +90,7 @@ class EddyTask:
     lookups: Lookups | None = None
     unread: tuple[str, ...] = ()
     target: Target | None = None
+    aggregate: AggregateSpec | None = None
 
     @property
     def __name__(self) -> str:
@@ -109,6 +112,10 @@ class EddyTask:
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
         sources = self._sources(batches, reader, cell)
+        schema, aggregation = self.join.output_schema, None
+        if self.aggregate is not None:
+            aggregation = PartialAggregation(self.aggregate, schema)
+            schema = self.aggregate.schema(schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as opened:
             run = run_of(
                 self.join,
@@ -119,11 +126,14 @@ class EddyTask:
                 lessons=self.lessons,
                 access=opened.access if opened else None,
             )
+            results = run.run()
+            if aggregation is not None:
+                results = aggregation.over(results)
             if self.target is None:
-                for result in run.run():
+                for result in results:
                     yield self.sink.data(result)
             else:
-                self.target.send(run.run())
+                self.target.send(results)
         if reader is not None:
             reader.drain()
         if not self.sink.active:
@@ -131,6 +141,8 @@ class EddyTask:
         figures = run.figures(cell)
         if opened:
             figures = replace(figures, modules=(*figures.modules, *opened.figures()))
+        if aggregation is not None:
+            figures = replace(figures, modules=(*figures.modules, aggregation.figures()))
         texts = []
         if reader is not None:
             texts = reader.figures
@@ -141,7 +153,7 @@ class EddyTask:
                 bytes_exchanged=reader.bytes,
             )
         figures = replace(figures, seconds=time.perf_counter() - began)
-        yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], self.join.output_schema)
+        yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)
 
     def _sources(
         self, batches: Iterator[pa.RecordBatch], reader: BlockReader | None, cell: int

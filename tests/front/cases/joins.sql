@@ -34,7 +34,7 @@ select count(1) as n from a, b, c where a.id = b.id and c.k = b.k
 -- a b
 select count(*) from a cross join b where a.id < b.id
 
--- a b
+-- a b+
 select count(a.id), count(*) from a, b where a.id = b.id
 
 -- a b

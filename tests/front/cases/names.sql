@@ -122,16 +122,16 @@ select c.*, st.g from c join a on a.id = c.id join b on b.id = a.id where c.st.f
 -- a b
 select a.k id, row_number() over (order by a.k, b.v) rn from a join b on a.id = b.id qualify rn > 1
 
--- a b
+-- a b+
 select k from (select a.k from a join b on a.id = b.id) group by k having k > 10
 
--- a c
+-- a c+
 select s as w, count(*) from (select a.s, c.w as other from a join c on a.id = c.id) group by w
 
 -- a b
 select a.k * 2 as k from a join b on a.id = b.id order by k
 
--- a b
+-- a b+
 select max(a.k) as k from a join b on a.id = b.id group by a.id having k > 10
 
 -- a b
@@ -170,7 +170,7 @@ select id, (select id from b where b.id = a.id limit 1) as id2 from a join (sele
 -- a b #2
 select a.id from a join b on a.id = b.id cross join (select max(id) as m from c) where a.id < m
 
--- a b
+-- a b+
 select cast(a.id as string), a.k from a join b on a.id = b.id group by a.id, a.k order by cast(a.id as string), k
 
 -- none

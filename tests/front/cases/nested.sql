@@ -55,16 +55,16 @@ select id from (select a.id from a, b where a.id = b.id union select c.id from c
 -- a b
 select a.id from a, b where a.id = b.id order by b.v desc, a.id, a.k limit 2
 
--- a b
+-- a b+
 select distinct a.id from a, b where a.k = b.k order by a.id
 
--- a b
+-- a b+
 select b.id, count(*) n, sum(a.k) from a, b where a.id = b.id group by b.id having count(*) > 1 order by b.id
 
 -- a b
 select a.id, b.id, sum(b.k) over (partition by a.s order by a.id, b.id, b.k) from a, b where a.k = b.k
 
--- a b
+-- a b+
 select a.k, b.id, grouping(a.k) from a, b where a.id = b.id group by cube (a.k, b.id)
 
 -- x b

@@ -22,7 +22,7 @@ select b.*, a.* from a join b using (k)
 -- a b c
 select * from a join b using (id) join c using (id)
 
--- a b c
+-- a b c+
 select id, count(*) from a join b using (id) join c using (id) group by id
 
 -- a b

@@ -1,0 +1,1 @@
+"""Aggregates above a block that begin inside its tasks."""
