@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from unittest import mock
 
@@ -20,14 +19,9 @@ from millrace.modules.matching import combined
 from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
 from millrace.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.spill import run_of as spilling_run_of
-from tests.eddy.blocks import Rows, batches
-from tests.eddy.oracle import Case, answer_of, cases, key_values, multiset
+from tests.eddy.blocks import batches
+from tests.eddy.oracle import Case, cases, key_values, multiset
 from tests.eddy.test_laws import schedules
-
-
-def expected(case: Case) -> Rows:
-    """Return DuckDB's rows."""
-    return answer_of(re.sub(r"FROM (e\d)\b", r"FROM t_\1 \1", case.sql()), case.tables)
 
 
 def compare(op: str, left: str, right: str, kind: pa.DataType) -> Compare:
@@ -106,7 +100,7 @@ def test_every_routing_gives_the_oracles_rows(data: st.DataObject) -> None:
     with mock.patch.object(exists, "combined", data.draw(st.sampled_from([combined, colliding]))):
         rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
     event(f"{options.architecture}, {'rows' if rows else 'none'}")
-    assert rows == expected(case), case.sql()
+    assert rows == case.expected(), case.sql()
 
 
 @pytest.mark.parametrize("held", [[], [1], [None], [1, None], [5], [5, 5, 1]])
@@ -125,7 +119,7 @@ def test_nulls_are_sqls(held: list[int | None], form: str, kind: pa.DataType) ->
     case = Case(JoinSpec((relation,), (), (asked,), output, beside=(beside,)), tables)
     run = run_of(case.spec, batches(case, 2), Options(), clock=VirtualClock())
     rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
-    assert rows == expected(case), case.sql()
+    assert rows == case.expected(), case.sql()
 
 
 def many(rows: int, condition: bool) -> Case:
