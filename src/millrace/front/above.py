@@ -55,8 +55,8 @@ class Above:
             yield from shown
         for conjunct in self._found.above:
             yield from conjunct.pair or ()
-        for step in self._clause.steps:
-            if not step.movable:
+        for number, step in enumerate(self._clause.steps):
+            if not step.movable and number not in self._found.steps:
                 for pair in self._clause.keys_of(step):
                     yield from pair
 
@@ -109,7 +109,8 @@ class Above:
 
     def only_counts(self, members: list[Member]) -> bool:
         """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""
-        whole = len(members) == len(self._clause.steps) and not self._clause.source.views
+        left = len(self._clause.steps) - len(self._found.steps)
+        whole = len(members) == left and not self._clause.source.views
         items = self._select.expressions
         if not whole or any(self._select.args.get(name) for name in BARS) or self._found.above:
             return False
