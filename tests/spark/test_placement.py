@@ -11,8 +11,10 @@ from hypothesis import given, settings, strategies as hs
 
 from millrace.expressions import Column, ColumnRef, Compare, Exists
 from millrace.options import Options
+from millrace.spark.exchange import BlockWriter, Cut
 from millrace.spark.hypercube import choose
-from millrace.spark.placement import CELL_BYTES, Size, dealing_graph, place
+from millrace.spark.placement import CELL_BYTES, Size, dealing, place, with_nulls
+from millrace.spec import JoinSpec
 from tests.spark.test_hypercube import COLUMNS, blocks, cells_of, spec_of
 
 
@@ -34,8 +36,8 @@ def test_estimates_of_spark_ask_for_no_more_cells_than_spark_takes_partitions(by
 
 
 def _is_sent(cube, relation, row):
-    """Whether a tuple goes anywhere: one with a null key on an axis does not."""
-    columns = [axis.column(relation) for axis in cube.axes if axis.type is not None]
+    """Whether a tuple goes anywhere: one with a null key does not, but on an axis where nulls stay."""
+    columns = [axis.column(relation) for axis in cube.axes if axis.type is not None and not axis.nulls]
     return all(row[COLUMNS.index(column)] is not None for column in columns if column is not None)
 
 
@@ -52,8 +54,9 @@ def test_a_cell_that_asks_has_every_match(data):
     negated = data.draw(hs.booleans())
     asked = Exists(last.alias, keys, negated=negated, null_aware=negated and data.draw(hs.booleans()))
     join = replace(spec, relations=tuple(joined), equalities=equalities, residuals=(asked,), beside=(last,))
-    cube = choose(dealing_graph(join), sizes, limit, [False] * len(joined) + [True])
-    rows = [[tuple(None if v == 3 else v for v in row) for row in each] for each in rows]
+    graph, staying = dealing(join)
+    cube = with_nulls(choose(graph, sizes, limit, [False] * len(joined) + [True]), staying)
+    rows = [[tuple(None if v > 1 else v for v in row) for row in each] for each in rows]
     homes = [
         [cells if _is_sent(cube, number, row) else [] for row, cells in zip(each, found, strict=True)]
         for number, each in enumerate(rows)
@@ -77,3 +80,22 @@ def test_a_cell_that_asks_has_every_match(data):
         shared = set.intersection(*(set(homes[n][pick]) for n, pick in enumerate(picks)))
         seen = {cell for cell in shared if any(cell in each for each in matches)}
         assert len(shared - seen if negated else seen) == int(bool(matches) is not negated)
+
+
+@pytest.mark.parametrize(
+    ("negated", "null_aware", "kept"), [(False, False, 1), (True, False, 2), (True, True, 2)]
+)
+def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware, kept):
+    """A tuple with one goes to a single cell for NOT EXISTS; what NOT IN looks through goes to all cells."""
+    key = Compare("=", Column(ColumnRef("r0", "a")), Column(ColumnRef("r1", "a")), pa.int64())
+    asked = Exists("r1", (key,), negated=negated, null_aware=null_aware)
+    tables = spec_of(2, []).relations
+    join = JoinSpec(tables[:1], residuals=(asked,), beside=tables[1:])
+    sizes = [Size(10**6, 10**9, 8, fixed=False), Size(10**6, 10**9, 8, fixed=True)]
+    cube = place(join, sizes, Options(placement="hypercube", cells=4), parallelism=4).cube
+    assert cube.copies(1) == (cube.cells if null_aware else 1)
+    writer = BlockWriter(Cut(0, cube, 1 << 20))
+    batch = pa.record_batch({"a": pa.array([1, None], pa.int64()), "b": pa.array([1, 1], pa.int64())})
+    sent = pa.Table.from_batches([*writer.add(batch), *writer.finish()])
+    assert writer.rows == kept
+    assert len(set(sent["cell"].to_pylist())) == sent.num_rows

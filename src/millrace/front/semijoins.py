@@ -125,6 +125,7 @@ class _Finder:
         terms: list[exp.Expr] = []
         own: list[Found | None]
         try:
+            self._check_calls(query)
             select = plain(query, shown=left is not None)
         except Leave:
             if left is None:
@@ -158,6 +159,7 @@ class _Finder:
         if (relation.alias or "").lower() in hinted:
             raise Leave("a hint asks Spark to join it")
         self._check_stable(relation.node)
+        self._check_calls(relation.node, *step.conditions)
         inner = Single(self._planning, relation, self._taken)
         terms = inner.correlated([term for on in step.conditions for term in conjuncts(on)])
         keys = []
@@ -259,7 +261,11 @@ class _Finder:
             raise Leave("it may give other rows when it runs again")
         if planning.is_streaming(node):
             raise Leave("it reads a stream")
-        if any(planning.calls.of(part) is not None for part in node.walk()):
+
+    def _check_calls(self, *nodes: exp.Expr) -> None:
+        """Refuse calls of predicates, whose place in the text a filter of their own has taken."""
+        calls = self._planning.calls
+        if any(calls.of(part) is not None for node in nodes for part in node.walk()):
             raise Leave("it calls a predicate")
 
     def _check_place(self) -> None:

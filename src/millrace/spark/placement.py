@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -110,30 +110,44 @@ def place(
     else:
         reason = "asked for"
     fixed = [size.fixed for size in sizes]
-    cube = choose(dealing_graph(join), [max(1, size.bytes) for size in sizes], cells, fixed)
+    graph, staying = dealing(join)
+    cube = with_nulls(choose(graph, [max(1, size.bytes) for size in sizes], cells, fixed), staying)
     return Placement((Mode.EXCHANGED,) * len(sizes), cube.cells, cube, None, reason)
 
 
-def dealing_graph(join: JoinSpec) -> QueryGraph:
+def dealing(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
     """Return the query graph that tuples are dealt to cells by, relations beside the join included.
 
-    What has no class of its own goes to every cell. A semijoin's keys deal like a join's: a tuple without a
-    match is in no result, so it may miss one. A tuple of an antijoin may not, and one with a null key stays:
-    its keys only deal along classes that other equalities make, by which all tuples of the block are dealt.
-    ``NOT IN`` needs to know of every null, and whether there is any tuple at all.
+    What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS deal like a join's, but
+    a tuple with a null key passes NOT EXISTS: it has to stay where nothing else rejects it. ``NOT IN`` needs
+    to know of every null, and whether there is any tuple at all.
+
+    Returns:
+        The graph, and the columns, by relation number, whose nulls stay where tuples are dealt by them.
     """
     plain = JoinSpec(join.sources, join.equalities)
+    staying = set()
     asked = sorted((p for p in join.residuals if isinstance(p, Exists)), key=lambda p: p.negated)
     for each in asked:
         for key in () if each.null_aware else each.keys:
             assert isinstance(key.left, Column)
             assert isinstance(key.right, Column)
             left, right = key.left.ref, key.right.ref
-            if not each.negated or (
-                _is_dealt(plain, left, key.type) and not _is_dealt(plain, right, key.type)
-            ):
-                plain = replace(plain, equalities=(*plain.equalities, Equality(left, right, key.type)))
-    return QueryGraph.of(plain)
+            if each.negated:
+                # One column of the relation would tie two others to each other, which need not be equal.
+                if _is_dealt(plain, right, key.type):
+                    continue
+                if not _is_dealt(plain, left, key.type):
+                    staying.add((plain.aliases.index(left.relation), left.column))
+            plain = replace(plain, equalities=(*plain.equalities, Equality(left, right, key.type)))
+    return QueryGraph.of(plain), staying
+
+
+def with_nulls(cube: Cube, staying: Collection[tuple[int, str]]) -> Cube:
+    """Return a cube on which tuples with a null in one of these columns stay."""
+    return Cube(
+        tuple(replace(axis, nulls=any(each in staying for each in axis.columns)) for axis in cube.axes)
+    )
 
 
 def _is_dealt(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
@@ -176,7 +190,7 @@ def _by_keys(
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.asked for size in sizes):
         return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
-    graph = dealing_graph(join)
+    graph = QueryGraph.of(join)
     weights = [0 if size.asked else max(1, size.bytes) for size in sizes]
     best = choose(graph, weights, cells, [s.fixed or n in bound for n, s in enumerate(sizes)], list(bound))
     owners = [
