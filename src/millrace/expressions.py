@@ -112,6 +112,28 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Exists:
+    """Whether a relation beside the join has a match: a semijoin, or with ``negated`` an antijoin.
+
+    Only a selection module evaluates it, and like a call it stands alone.
+
+    Attributes:
+        relation: Alias of that relation.
+        keys: ``join.x = relation.y`` each, at least one; the relation's column stands on the right.
+        condition: What else has to be true of a match, over columns of both; None for nothing.
+        negated: Whether there must be no match.
+        null_aware: As NOT IN has it: while the relation has a tuple, a null on either side of the only key
+            may be equal to anything. Only with ``negated``, one key and no condition.
+    """
+
+    relation: str
+    keys: tuple[Compare, ...]
+    condition: Predicate | None = None
+    negated: bool = False
+    null_aware: bool = False
+
+
+@dataclass(frozen=True)
 class Not:
     argument: Predicate
 
@@ -126,11 +148,11 @@ class Or:
     arguments: tuple[Predicate, ...]
 
 
-Predicate = Compare | InList | Like | IsNull | Truth | Call | Not | And | Or
+Predicate = Compare | InList | Like | IsNull | Truth | Call | Exists | Not | And | Or
 
 
 def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
-    """Yield every column that the expression reads, possibly more than once."""
+    """Yield every column of the join that the expression reads, possibly more than once."""
     match node:
         case Column(ref):
             yield ref
@@ -144,11 +166,23 @@ def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
         case Call():
             for each in node.arguments:
                 yield from columns_of(each)
+        case Exists(relation):
+            yield from (ref for ref in _matched(node) if ref.relation != relation)
         case Not(argument):
             yield from columns_of(argument)
         case And(arguments) | Or(arguments):
             for argument in arguments:
                 yield from columns_of(argument)
+
+
+def _matched(node: Exists) -> Iterator[ColumnRef]:
+    for part in (*node.keys, *(() if node.condition is None else (node.condition,))):
+        yield from columns_of(part)
+
+
+def beside(node: Exists) -> tuple[str, ...]:
+    """Return the columns that it reads of the relation beside the join, each once."""
+    return tuple(dict.fromkeys(ref.column for ref in _matched(node) if ref.relation == node.relation))
 
 
 def relations_of(node: Predicate) -> frozenset[str]:
@@ -242,8 +276,8 @@ def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array
             return pc.is_null(columns[arg.ref])
         case Truth(arg):
             return columns[arg.ref]
-        case Call():
-            raise TypeError(f"{show(node)} is for a selection module to call")
+        case Call() | Exists():
+            raise TypeError(f"{show(node)} is for a selection module to evaluate")
         case Not(arg):
             return pc.invert(build(arg))
         case And(args):
@@ -284,6 +318,15 @@ def show(node: Predicate | Operand) -> str:
             return show(arg)
         case Call():
             return f"{node.spec.name}({', '.join(map(show, node.arguments))})"
+        case Exists(relation, keys, condition, negated, null_aware):
+            if null_aware:
+                return (
+                    " ".join([show(keys[0].left), "NOT IN (SELECT", show(keys[0].right), "FROM", relation])
+                    + ")"
+                )
+            terms = " AND ".join(map(show, keys if condition is None else (*keys, condition)))
+            word = "NOT EXISTS" if negated else "EXISTS"
+            return " ".join([word, "(SELECT * FROM", relation, "WHERE", terms]) + ")"
         case Not(arg):
             return f"NOT ({show(arg)})"
         case And(args):

@@ -7,13 +7,14 @@ columns that somebody above the block reads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
 from millrace.errors import InputError, near
-from millrace.expressions import ColumnRef, Predicate, columns_of
+from millrace.expressions import ColumnRef, Exists, Predicate, beside, columns_of
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,10 @@ class JoinSpec:
     Attributes:
         relations: In the order of the FROM clause.
         equalities: Conjuncts that join two relations; the query graph's edges. May be cyclic.
-        residuals: Conjuncts over two or more relations that are not equalities.
+        residuals: Other conjuncts: over two or more relations, calls, and whether ``beside`` has matches.
         output: Result columns; empty when only the number of rows matters.
         count_only: The result is one ``int64`` column ``__count`` whose sum is the number of rows.
+        beside: Relations that are not joined: residuals ask whether they have a match (EXISTS, NOT IN).
     """
 
     relations: tuple[RelationSpec, ...]
@@ -92,9 +94,10 @@ class JoinSpec:
     residuals: tuple[Predicate, ...] = ()
     output: tuple[OutputColumn, ...] = ()
     count_only: bool = False
+    beside: tuple[RelationSpec, ...] = ()
 
     def __post_init__(self) -> None:
-        aliases = [r.alias for r in self.relations]
+        aliases = [r.alias for r in self.sources]
         if len(set(aliases)) != len(aliases):
             raise InputError(f"relations of a block need different aliases, got {aliases}")
         for relation in self.relations:
@@ -116,14 +119,14 @@ class JoinSpec:
         refs = [ref for e in self.equalities for ref in (e.left, e.right)]
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
-        for ref in refs:
-            if ref.relation not in aliases:
-                raise InputError(f"unknown relation {ref.relation!r}: {near(ref.relation, aliases)}")
-            names = self.relation(ref.relation).schema.names
-            if ref.column not in names:
-                raise InputError(
-                    f"relation {ref.relation!r} has no column {ref.column!r}: {near(ref.column, names)}"
-                )
+        _check_columns(refs, self.relations)
+        asked = [p for p in self.residuals if isinstance(p, Exists)]
+        _check_columns([ColumnRef(p.relation, name) for p in asked for name in beside(p)], self.beside)
+        if sorted(p.relation for p in asked) != sorted(r.alias for r in self.beside):
+            raise InputError(
+                f"relations {[r.alias for r in self.beside]} stand beside the join, so one residual has to "
+                f"ask for the matches of each, got {[p.relation for p in asked]}"
+            )
 
     def _check_shared(self, relation: RelationSpec, earlier: tuple[RelationSpec, ...]) -> None:
         """Raise InputError unless the tuples of ``relation`` can be those of the one it names."""
@@ -153,6 +156,11 @@ class JoinSpec:
         """The relations' aliases in order; a relation's number is its place here."""
         return tuple(r.alias for r in self.relations)
 
+    @property
+    def sources(self) -> tuple[RelationSpec, ...]:
+        """Everything whose tuples arrive: the relations, and behind them those beside the join."""
+        return (*self.relations, *self.beside)
+
     def relation(self, alias: str) -> RelationSpec:
         """Return the relation of that alias."""
         return self.relations[self.aliases.index(alias)]
@@ -168,6 +176,19 @@ class JoinSpec:
                 for o in self.output
             ]
         )
+
+
+def _check_columns(refs: Iterable[ColumnRef], among: tuple[RelationSpec, ...]) -> None:
+    """Raise InputError unless each is a column of one of these relations."""
+    names = {relation.alias: relation.schema.names for relation in among}
+    for ref in refs:
+        if ref.relation not in names:
+            raise InputError(f"unknown relation {ref.relation!r}: {near(ref.relation, list(names))}")
+        if ref.column not in names[ref.relation]:
+            raise InputError(
+                f"relation {ref.relation!r} has no column {ref.column!r}: "
+                f"{near(ref.column, names[ref.relation])}"
+            )
 
 
 def _time_kind(relation: RelationSpec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,9 @@ class Case:
         )
         conjuncts = [str(e) for e in self.spec.equalities] + [f"({show(p)})" for p in self.spec.residuals]
         where = f" WHERE {' AND '.join(conjuncts)}" if conjuncts else ""
+        beside = "|".join(r.alias for r in self.spec.beside)
+        if beside:
+            where = re.sub(rf"FROM ({beside})\b", r"FROM t_\1 \1", where)
         return f"SELECT {items} FROM {tables}{where}"
 
     def expected(self) -> Counter[tuple[Any, ...]]:

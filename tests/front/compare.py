@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from millrace.api.query import Query
+from millrace.expressions import Exists
 
 
 def bag(frame) -> Counter[str]:
@@ -18,9 +19,13 @@ def bag_of(rows) -> Counter[str]:
 
 
 def taken(found: Query) -> str:
-    """The blocks as ``a b|c d+``: ``+`` where tasks aggregate; subqueries made relations are ``__in``."""
+    """The blocks as ``a b|c d+``, with what they look for matches in as ``+e`` and ``-e`` (semi and anti).
+
+    A ``+`` at the end says that tasks aggregate.
+    """
     names = []
     for block in found.blocks:
-        aliases = ["__in" if a.startswith("__in") else a for a in block.join.aliases]
-        names.append(" ".join(aliases) + ("+" if block.aggregate else ""))
+        asked = [p for p in block.join.residuals if isinstance(p, Exists)]
+        signs = [f"{'-' if p.negated else '+'}{p.relation}" for p in asked]
+        names.append(" ".join([*block.join.aliases, *signs]) + ("+" if block.aggregate else ""))
     return "|".join(names)

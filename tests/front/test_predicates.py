@@ -113,7 +113,7 @@ CASES = [
         "select t.id, v from (select * from a where short(s)) t join b on t.id = b.id and above(t.k)",
     ),
     (
-        "a c __in",
+        "a c +subquery",
         "above(k)",
         "select w from a, c where a.id = c.id and c.k in (select k from b where above(k)) and match(a.k)",
     ),

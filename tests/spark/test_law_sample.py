@@ -14,6 +14,7 @@ from millrace.options import Options
 from millrace.sources.parquet import open_table
 from millrace.spark.execute import execute
 from tests.eddy.oracle import Case, cases, multiset
+from tests.eddy.test_exists import cases_beside
 
 SETTINGS = (
     Options(placement="hypercube", cells=1),
@@ -35,7 +36,7 @@ NUMBERS = itertools.count()
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(cases(max_relations=4))
+@given(cases(max_relations=4) | cases_beside())
 def test_one_cell_and_many_cells_give_the_oracles_rows(spark, tmp_path: Path, case: Case) -> None:
     """Random graphs and keys through real files and real tasks, in every placement."""
     inputs = {}
@@ -45,6 +46,8 @@ def test_one_cell_and_many_cells_give_the_oracles_rows(spark, tmp_path: Path, ca
         inputs[alias] = ParquetInput(open_table(path), tuple(table.schema.names))
     expected = case.expected()
     for options in SETTINGS:
+        if case.spec.beside and options.memory_budget:
+            continue  # refused
         frame = execute(spark, Block("b", case.spec, inputs), options).frame
         rows = frame.toArrow()
         if case.spec.count_only:

@@ -1,12 +1,21 @@
-"""How many cells an exchange has."""
+"""How many cells an exchange has, and where matches are looked for."""
 
 from __future__ import annotations
 
-import pytest
+import itertools
+from dataclasses import replace
 
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as hs
+
+from millrace.expressions import Column, ColumnRef, Compare, Exists
 from millrace.options import Options
-from millrace.spark.placement import CELL_BYTES, Size, place
-from tests.spark.test_hypercube import spec_of
+from millrace.spark.exchange import BlockWriter, Cut
+from millrace.spark.hypercube import choose
+from millrace.spark.placement import CELL_BYTES, Size, dealing, place, with_nulls
+from millrace.spec import JoinSpec
+from tests.spark.test_hypercube import COLUMNS, blocks, cells_of, spec_of
 
 
 @pytest.mark.parametrize(
@@ -21,6 +30,72 @@ from tests.spark.test_hypercube import spec_of
 def test_estimates_of_spark_ask_for_no_more_cells_than_spark_takes_partitions(bytes_each, splits, cells):
     """They multiply at every join, so a tiny one may be taken for a terabyte; a file's size is known."""
     join = spec_of(2, [(0, "a", 1, "b")])
-    sizes = [Size(10**6, bytes_each, splits, distinct=False)] * 2
+    sizes = [Size(10**6, bytes_each, splits, fixed=False)] * 2
     options = Options(placement="hypercube")
     assert place(join, sizes, options, parallelism=4, partitions=50).cells == cells
+
+
+def _is_sent(cube, relation, row):
+    """Whether a tuple goes anywhere: one with a null key does not, but on an axis where nulls stay."""
+    columns = [axis.column(relation) for axis in cube.axes if axis.type is not None and not axis.nulls]
+    return all(row[COLUMNS.index(column)] is not None for column in columns if column is not None)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(hs.data())
+def test_a_cell_that_asks_has_every_match(data):
+    """A result that a semijoin or an antijoin lets pass is made in one cell, and one it rejects in none."""
+    spec, rows, sizes, _, limit = data.draw(blocks().filter(lambda block: len(block[0].relations) > 1))
+    *joined, last = spec.relations
+    equalities = tuple(e for e in spec.equalities if last.alias not in (e.left.relation, e.right.relation))
+    outer = hs.builds(ColumnRef, hs.sampled_from([r.alias for r in joined]), hs.sampled_from(COLUMNS))
+    pairs = data.draw(hs.lists(hs.tuples(outer, hs.sampled_from(COLUMNS)), min_size=1, max_size=2))
+    keys = tuple(Compare("=", Column(o), Column(ColumnRef(last.alias, i)), pa.int64()) for o, i in pairs)
+    negated = data.draw(hs.booleans())
+    asked = Exists(last.alias, keys, negated=negated, null_aware=negated and data.draw(hs.booleans()))
+    join = replace(spec, relations=tuple(joined), equalities=equalities, residuals=(asked,), beside=(last,))
+    graph, staying = dealing(join)
+    cube = with_nulls(choose(graph, sizes, limit, [False] * len(joined) + [True]), staying)
+    rows = [[tuple(None if v > 1 else v for v in row) for row in each] for each in rows]
+    homes = [
+        [cells if _is_sent(cube, number, row) else [] for row, cells in zip(each, found, strict=True)]
+        for number, each in enumerate(rows)
+        for found in (cells_of(cube, number, each),)
+    ]
+    if asked.null_aware:
+        assert all(len(cells) == cube.cells for cells in homes[-1])
+    for picks in itertools.product(*(range(len(each)) for each in rows[:-1])):
+        value = {
+            ColumnRef(relation.alias, name): rows[n][pick][k]
+            for n, (relation, pick) in enumerate(zip(joined, picks, strict=True))
+            for k, name in enumerate(COLUMNS)
+        }
+        if any(value[e.left] is None or value[e.left] != value[e.right] for e in equalities):
+            continue
+        matches = [
+            set(cells)
+            for row, cells in zip(rows[-1], homes[-1], strict=True)
+            if all(value[o] is not None and value[o] == row[COLUMNS.index(i)] for o, i in pairs)
+        ]
+        shared = set.intersection(*(set(homes[n][pick]) for n, pick in enumerate(picks)))
+        seen = {cell for cell in shared if any(cell in each for each in matches)}
+        assert len(shared - seen if negated else seen) == int(bool(matches) is not negated)
+
+
+@pytest.mark.parametrize(
+    ("negated", "null_aware", "kept"), [(False, False, 1), (True, False, 2), (True, True, 2)]
+)
+def test_a_null_key_is_dropped_only_where_it_finds_no_match(negated, null_aware, kept):
+    """A tuple with one goes to a single cell for NOT EXISTS; what NOT IN looks through goes to all cells."""
+    key = Compare("=", Column(ColumnRef("r0", "a")), Column(ColumnRef("r1", "a")), pa.int64())
+    asked = Exists("r1", (key,), negated=negated, null_aware=null_aware)
+    tables = spec_of(2, []).relations
+    join = JoinSpec(tables[:1], residuals=(asked,), beside=tables[1:])
+    sizes = [Size(10**6, 10**9, 8, fixed=False), Size(10**6, 10**9, 8, fixed=True)]
+    cube = place(join, sizes, Options(placement="hypercube", cells=4), parallelism=4).cube
+    assert cube.copies(1) == (cube.cells if null_aware else 1)
+    writer = BlockWriter(Cut(0, cube, 1 << 20))
+    batch = pa.record_batch({"a": pa.array([1, None], pa.int64()), "b": pa.array([1, 1], pa.int64())})
+    sent = pa.Table.from_batches([*writer.add(batch), *writer.finish()])
+    assert writer.rows == kept
+    assert len(set(sent["cell"].to_pylist())) == sent.num_rows

@@ -97,7 +97,7 @@ class Eddy:
         if options.architecture != "stems":
             refuse_shared(spec, access, options.architecture)
             spec, sources = unshared(spec, sources)
-        self._spec = spec
+        self._spec, self._sources = spec, sources
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
         self._clock = clock or WallClock()
@@ -119,7 +119,7 @@ class Eddy:
         window = _CALLED_WINDOW if called else 2 * options.reoptimize_every
         asked = self._graph.everything & ~self._access.paths.scanned
         names = edge_names(spec, self._graph, asked)
-        self._books = Books(spec.aliases, names, selections, window, traced=called)
+        self._books = Books([r.alias for r in spec.sources], names, selections, window, traced=called)
         self._books.lookups = [self._access.name(i) for i in range(len(self._access.paths.lookups))]
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._lessons = lessons
@@ -149,6 +149,7 @@ class Eddy:
         """
         began = self._clock.now()
         try:
+            self._selecting.fill(self._spec, self._sources, self._clock)
             for arrivals in self._arrivals():
                 self._rounds += 1
                 if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
@@ -382,12 +383,12 @@ class Eddy:
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this eddy has done so far."""
         figures = self._books.figures(cell, self._seconds, type(self._output).__name__, self._output.counted)
-        held = self._state.figures()
+        held, beside = self._state.figures(), self._selecting.figures()
         return replace(
             figures,
             modules=(*figures.modules, *held.lookups),
-            state=held.state,
-            peak_state=held.peak,
+            state=(*held.state, *beside),
+            peak_state=held.peak + sum(each.tuples for each in beside),
             migrated_tuples=held.migrated,
             recomputed_tuples=held.recomputed,
         )

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from millrace.clock import Clock
-from millrace.expressions import Call
+from millrace.eddy.schedule import Source, wait
+from millrace.expressions import Call, Exists, Predicate
+from millrace.figures import StateFigures
 from millrace.graph import QueryGraph
-from millrace.modules import CalledSelection, CompiledSelection, Destination, Selection, divide
+from millrace.modules import (
+    CalledSelection,
+    CompiledSelection,
+    Destination,
+    ExistsSelection,
+    Selection,
+    divide,
+)
 from millrace.options import Options
 from millrace.predicates import Caller
 from millrace.predicates.callers import caller_of
@@ -31,13 +41,19 @@ def selections_of(
         callers: Returns what calls a user's predicate, by its number among the residual predicates;
             by default limits hold within this eddy.
     """
-    callers = callers or _local_caller
-    return [
-        CalledSelection(i, p, spec.aliases, callers(i, p), clock, masked=options.mask_values)
-        if isinstance(p, Call)
-        else CompiledSelection(i, p, spec.aliases, clock)
-        for i, p in enumerate(spec.residuals)
-    ]
+    schemas = {relation.alias: relation.schema for relation in spec.beside}
+
+    def made(number: int, predicate: Predicate) -> Selection:
+        match predicate:
+            case Call():
+                caller = (callers or _local_caller)(number, predicate)
+                masked = options.mask_values
+                return CalledSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
+            case Exists(relation):
+                return ExistsSelection(number, predicate, schemas[relation], spec.aliases, clock)
+        return CompiledSelection(number, predicate, spec.aliases, clock)
+
+    return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
 
 
 class Selecting:
@@ -53,6 +69,23 @@ class Selecting:
         self._graph = graph
         self._selections = selections
         self._statistics = statistics
+        self._matched = {s.relation: s for s in selections if isinstance(s, ExistsSelection)}
+
+    def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
+        """Read the relations beside the join, which have to be complete before the first tuple comes."""
+        for number, relation in enumerate(spec.beside, self._graph.relations):
+            for batch in sources[relation.alias]:
+                if not isinstance(batch, pa.RecordBatch):
+                    wait(clock)
+                    continue
+                began = clock.now()
+                self._matched[relation.alias].take(batch)
+                seconds = clock.now() - began
+                self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
+
+    def figures(self) -> tuple[StateFigures, ...]:
+        """Return what is held of the relations beside the join."""
+        return tuple(selection.figures() for selection in self._matched.values())
 
     def meet(self, batch: TupleBatch, predicates: Sequence[int], label: str) -> list[TupleBatch]:
         """Return what is left of a batch when its tuples have met some predicates, all of them each.

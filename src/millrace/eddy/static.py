@@ -107,7 +107,7 @@ class StaticPlan:
         options = options or Options()
         refuse_shared(spec, access, "static")
         spec, sources = unshared(spec, sources)
-        self._spec = spec
+        self._spec, self._sources = spec, sources
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
         self._clock = clock or WallClock()
@@ -132,7 +132,8 @@ class StaticPlan:
         for join in self._joins.values():
             if isinstance(join, IndexJoin):
                 names[join.edge.number] = join.name
-        self._books = Books(spec.aliases, names, selections, options.reoptimize_every, traced=False)
+        aliases = [r.alias for r in spec.sources]
+        self._books = Books(aliases, names, selections, options.reoptimize_every, traced=False)
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._output: Sink = output or Output(spec, options.batch_size)
         self._peak = 0
@@ -146,6 +147,7 @@ class StaticPlan:
         """
         began = self._clock.now()
         try:
+            self._selecting.fill(self._spec, self._sources, self._clock)
             for arrivals in self._arrivals():
                 for relation, batch in arrivals:
                     if batch is STALLED:
@@ -276,7 +278,9 @@ class StaticPlan:
         bases = [stem.figures() for stem in self._stems if stem.rows]
         asked = [join.figures() for join in self._joins.values() if isinstance(join, IndexJoin)]
         modules = (*figures.modules, *asked)
-        return replace(figures, modules=modules, state=(*bases, *stairs), peak_state=self._peak)
+        beside = self._selecting.figures()
+        peak = self._peak + sum(each.tuples for each in beside)
+        return replace(figures, modules=modules, state=(*bases, *stairs, *beside), peak_state=peak)
 
 
 def plan_of(spec: JoinSpec, graph: QueryGraph, order: Order, asks: IndexJoins | None = None) -> Plan:

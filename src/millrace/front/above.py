@@ -59,8 +59,8 @@ class Above:
             yield from shown
         for conjunct in self._found.above:
             yield from conjunct.pair or ()
-        for step in self._clause.steps:
-            if not step.movable:
+        for number, step in enumerate(self._clause.steps):
+            if not step.movable and number not in self._found.steps:
                 for pair in self._clause.keys_of(step):
                     yield from pair
 
@@ -112,7 +112,8 @@ class Above:
 
     def is_whole(self, members: list[Member]) -> bool:
         """Tell whether a block of these relations is all of the FROM clause."""
-        return len(members) == len(self._clause.steps) and not self._clause.source.views
+        left = len(self._clause.steps) - len(self._found.steps)
+        return len(members) == left and not self._clause.source.views
 
     def only_counts(self, members: list[Member]) -> bool:
         """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""

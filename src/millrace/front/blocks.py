@@ -22,7 +22,7 @@ from millrace.front.plan import BlockPlan, Rows
 from millrace.front.planning import Planning
 from millrace.front.rewrite import Rewriting
 from millrace.front.scopes import Scope
-from millrace.front.semijoins import Semijoin, semijoins
+from millrace.front.semijoins import Beside, semijoins
 from millrace.front.translate import Translator, constant_operands
 from millrace.front.worth import why_not_worth
 from millrace.spark.values import SparkValues
@@ -236,18 +236,36 @@ def _alone(member: Member, found: Sorted) -> bool:
     )
 
 
+def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Beside], list[Beside]]:
+    """Take what stands beside a block: what is joined as a set, and what is looked through for matches.
+
+    Joined as sets are relations that may bind a lookup table, and those of joins larger than memory.
+    """
+    if not clause.source.whole:
+        return [], []
+    asked = any(lookup_of(clause.members[alias]) is not None for alias in group)
+    asked |= clause.planning.settings.options.memory_budget is not None
+    taken = list(semijoins(clause, group, found, _hinted(clause.scope.select)))
+    for each in taken:
+        found.used.append(each.conjunct)
+        if each.step is None:
+            found.above.remove(each.conjunct)
+        else:
+            found.steps.add(each.step)
+    return (taken, []) if asked else ([], taken)
+
+
 def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewriting) -> None:
     """Plan one block: where its rows come from, its join, and its place in the rewritten text."""
     planning = clause.planning
     members = [clause.members[alias] for alias in group]
     equalities = [e for e in found.equalities if e.left.relation in group]
     residuals = [p for p in found.residuals if relations_of(p) & set(group)]
-    joined = list(semijoins(clause, group, found)) if clause.source.whole else []
-    for semijoin in joined:
-        found.above.remove(semijoin.conjunct)
-        found.used.append(semijoin.conjunct)
-        equalities += semijoin.equalities
-    binding = bind(members, [each.spec for each in joined], equalities, found.filters)
+    joined, matched = _beside(clause, group, found)
+    equalities += [equality for each in joined for equality in each.equalities]
+    residuals += [each.exists for each in matched]
+    sets = [replace(each.spec, distinct=True) for each in joined]
+    binding = bind(members, sets, equalities, found.filters)
     equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
     ends = [ref for equality in equalities for ref in (equality.left, equality.right)]
     plain = {ColumnRef(m.alias, f.name) for m in members for f in m.columns}
@@ -264,14 +282,20 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
         else:
             spec, rows[member.alias] = rows_of(planning, member, columns, found)
         specs.append(spec)
-    extras: list[Semijoin | Constants] = [*joined, *binding.constants]
-    for extra in extras:
-        specs.append(extra.spec)
-        rows[extra.spec.alias] = extra.rows
+    specs += [*sets, *(constants.spec for constants in binding.constants)]
+    extras: list[Beside | Constants] = [*joined, *matched, *binding.constants]
+    rows |= {extra.spec.alias: extra.rows for extra in extras}
     # A user's function need not be hashable, so calls are not compared.
     others = dict.fromkeys(p for p in residuals if not isinstance(p, Call))
     calls = [p for p in residuals if isinstance(p, Call)]
-    join = JoinSpec(tuple(specs), tuple(dict.fromkeys(equalities)), (*others, *calls), output, piece.counting)
+    join = JoinSpec(
+        tuple(specs),
+        tuple(dict.fromkeys(equalities)),
+        (*others, *calls),
+        output,
+        piece.counting,
+        tuple(each.spec for each in matched),
+    )
     native = [c for c in found.above if planning.calls.of(c.node) is None]
     above = tuple(clause.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)

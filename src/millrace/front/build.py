@@ -114,11 +114,12 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
 
 def _block(plan: BlockPlan, frames: Frames) -> Block:
     inputs: dict[str, Input] = {}
-    relations = []
-    for relation in plan.join.relations:
+    sources = []
+    for relation in plan.join.sources:
         inputs[relation.alias], rows = _input(plan.rows[relation.alias], relation.schema, frames)
-        relations.append(relation if rows is None else replace(relation, rows=rows))
-    join = replace(plan.join, relations=tuple(relations))
+        sources.append(relation if rows is None else replace(relation, rows=rows))
+    joined = len(plan.join.relations)
+    join = replace(plan.join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
     return Block(plan.name, join, inputs, plan.result, plan.aggregate)
 
 

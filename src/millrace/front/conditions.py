@@ -77,6 +77,7 @@ class Sorted:
         calls: Calls of the caller's predicates that a block could evaluate.
         above: Conjuncts that stay in WHERE.
         used: Conjuncts that a block evaluates.
+        steps: Numbers of the steps, SEMI and ANTI joins, that a block evaluates.
     """
 
     filters: dict[str, list[Predicate]] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Sorted:
     calls: list[Conjunct] = field(default_factory=list)
     above: list[Conjunct] = field(default_factory=list)
     used: list[Conjunct] = field(default_factory=list)
+    steps: set[int] = field(default_factory=set)
 
     def filter(self, alias: str, predicate: Predicate | None, text: str) -> None:
         """Add a filter of one relation; without a predicate only Spark can apply it."""

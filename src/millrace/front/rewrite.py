@@ -292,6 +292,8 @@ class Rewriting:
         parts: list[Part] = ["FROM "]
         done: set[int] = set()
         for number, step in enumerate(clause.steps):
+            if number in self._found.steps:
+                continue
             piece = next((p for p in self._pieces if any(m.step == number for m in p.members)), None)
             first = len(parts) == 1
             if piece is None:
@@ -356,7 +358,8 @@ class Rewriting:
             return None
         (piece,) = self._pieces
         bars = [*BARS, "limit", "offset", "with_", "laterals"]
-        if piece.counting or len(piece.members) != len(self._clause.steps) or any(map(select.args.get, bars)):
+        left = len(self._clause.steps) - len(self._found.steps)
+        if piece.counting or len(piece.members) != left or any(map(select.args.get, bars)):
             return None
         stars = {id(item): shown for item, shown in self._above.stars()}
         columns: list[str] = []

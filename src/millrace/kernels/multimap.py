@@ -169,6 +169,17 @@ class Walk:
         """Whether every match has been returned."""
         return self.active == 0
 
+    def narrow(self, wanted: np.ndarray) -> None:
+        """Follow only these chains further, where that is cheap: between two steps along all of them.
+
+        Args:
+            wanted: Whether a match of the tuple ``probes[i]`` is still wanted, shape ``(active,)``.
+        """
+        if self.place or self.kept or wanted.all():
+            return
+        kept = np.flatnonzero(wanted)
+        self.probes, self.rows, self.active = self.probes[kept], self.rows[kept], len(kept)
+
 
 class Multimap:
     """Rows by code, insert and resumable probe.

@@ -2,7 +2,17 @@
 
 from millrace.modules.called import CalledSelection
 from millrace.modules.destination import Destination
+from millrace.modules.exists import ExistsSelection
 from millrace.modules.selection import CompiledSelection, Selection, divide
 from millrace.modules.stem import Probe, SteM
 
-__all__ = ["CalledSelection", "CompiledSelection", "Destination", "Probe", "Selection", "SteM", "divide"]
+__all__ = [
+    "CalledSelection",
+    "CompiledSelection",
+    "Destination",
+    "ExistsSelection",
+    "Probe",
+    "Selection",
+    "SteM",
+    "divide",
+]

@@ -61,7 +61,7 @@ class BlockWriter:
         self._deal = (deal or InTurn()) if cut.cube.is_spread(cut.relation) else None
         self._offsets = cut.cube.offsets(cut.relation)
         self._keys = [
-            (column, axis.type)
+            (column, axis.type, axis.nulls)
             for axis in cut.cube.axes
             if axis.type is not None and (column := axis.column(cut.relation)) is not None
         ]
@@ -79,16 +79,17 @@ class BlockWriter:
     def _add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         hashes = []
         valid: Array | None = None
-        for column, kind in self._keys:
+        for column, kind, nulls in self._keys:
             assert kind is not None
             code, mask = codes(batch.column(column), kind)
-            hashes.append(mix(code))
-            if mask is not None:
+            hashed = mix(code)
+            hashes.append(hashed if mask is None else np.where(mask, hashed, 0))
+            if mask is not None and not nulls:
                 valid = mask if valid is None else valid & mask
         dealt = None if self._deal is None else self._deal(batch)
         base = self._cut.cube.base(self._cut.relation, hashes, dealt)
         if valid is not None:
-            # A null key equals nothing, so its tuple is in no result.
+            # A null key equals nothing, so its tuple is in no result of a join.
             if base is not None:
                 base = base[valid]
             batch = batch.filter(pa.array(valid))

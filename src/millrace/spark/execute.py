@@ -68,7 +68,7 @@ def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
     Raises:
         InputError: A relation has no input, or a Parquet table has to be read by Spark.
     """
-    for alias in block.join.aliases:
+    for alias in (relation.alias for relation in block.join.sources):
         given = _scanned(block.inputs.get(alias))
         if alias not in block.inputs:
             raise InputError(f"block {block.name}: relation {alias!r} has no input")
@@ -87,7 +87,7 @@ class _Assembly:
         self._spark = spark
         self._block = block
         self._options = options
-        given = [block.inputs[alias] for alias in block.join.aliases]
+        given = [block.inputs[relation.alias] for relation in block.join.sources]
         self._inputs = [_scanned(each) for each in given]
         self._looked_up = {n: each for n, each in enumerate(given) if isinstance(each, LookupInput)}
         if self._looked_up and options.memory_budget is not None:
@@ -100,13 +100,13 @@ class _Assembly:
             for each in self._inputs
         ]
         self._sizes = _sizes(block.join, self._inputs, self._splits, self._looked_up)
-        self._join = replace(
-            block.join,
-            relations=tuple(
-                relation if size.asked else replace(relation, rows=size.rows)
-                for relation, size in zip(block.join.relations, self._sizes, strict=True)
-            ),
+        # Everything that arrives, by number: what stands beside the join comes behind its relations.
+        self._arriving = tuple(
+            relation if size.asked else replace(relation, rows=size.rows)
+            for relation, size in zip(block.join.sources, self._sizes, strict=True)
         )
+        joined = len(block.join.relations)
+        self._join = replace(block.join, relations=self._arriving[:joined], beside=self._arriving[joined:])
         self._parallelism = options.cells or default_parallelism(spark)
         bound = {n: [spec.columns for spec in each.indexes] for n, each in self._looked_up.items()}
         # Asking is a request on Spark Connect, and files need no answer.
@@ -147,7 +147,7 @@ class _Assembly:
             options=self._options,
             stream=stream if last is None else self._join.aliases[last],
             scans={
-                self._join.aliases[n]: self._scan(n, mode)
+                self._arriving[n].alias: self._scan(n, mode)
                 for n, mode in enumerate(placement.modes)
                 if mode in (Mode.OWN, Mode.WHOLE)
             },
@@ -184,12 +184,12 @@ class _Assembly:
         assert isinstance(given, ParquetInput)
         assert own is not None
         parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
-        return Scan(self._join.relations[number].schema, given.filters, tuple(map(pack, parts)))
+        return Scan(self._arriving[number].schema, given.filters, tuple(map(pack, parts)))
 
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
-        free = [n for n in exchanged if not self._sizes[n].distinct]
+        free = [n for n in exchanged if not self._sizes[n].fixed]
         if self._options.online or self._placement.stream is not None or not free or cells is None:
             return None
         largest = max(free, key=lambda n: self._sizes[n].bytes)
@@ -214,9 +214,9 @@ class _Assembly:
                 given, own = self._inputs[n], self._splits[n]
                 assert isinstance(given, ParquetInput)
                 assert own is not None
-                schema = self._join.relations[n].schema
+                schema = self._arriving[n].schema
                 scans[n] = Scan(schema, given.filters, tuple(map(pack, _deal(own, loads))))
-            names = tuple(self._join.aliases[n] for n in scanned)
+            names = tuple(self._arriving[n].alias for n in scanned)
             scan = ScanTask(
                 names,
                 tuple(scans[n] for n in scanned),
@@ -228,7 +228,7 @@ class _Assembly:
         for n in ordered:
             given = self._inputs[n]
             if isinstance(given, FrameInput):
-                relation = self._join.relations[n]
+                relation = self._arriving[n]
                 cut = CutTask(relation.alias, relation.schema, cuts[n], sink)
                 sides.append(given.frame.mapInArrow(cut, rows))
         blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
@@ -244,8 +244,8 @@ class _Assembly:
         if in_place or self._options.placement != "hypercube":
             lines.append(f"  because {placement.reason}")
         if not in_place:
-            lines.append(f"  {placement.cube.show(join.aliases)}")
-        for number, relation in enumerate(join.relations):
+            lines.append(f"  {placement.cube.show([relation.alias for relation in self._arriving])}")
+        for number, relation in enumerate(self._arriving):
             size, given = self._sizes[number], self._inputs[number]
             text = f"  {relation.alias}: about {size.rows:,} rows, {size.bytes / 1e6:,.1f} MB"
             if size.asked:
@@ -260,6 +260,7 @@ class _Assembly:
             comma = "" if size.asked else ","
             text += f"{comma} columns {', '.join(relation.schema.names) or 'none'}"
             text += ", each tuple once" if relation.distinct else ""
+            text += ", looked through for matches" if relation in join.beside else ""
             text += f"; {placement.modes[number].value}"
             if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
                 text += f", {copies} copies"
@@ -287,28 +288,29 @@ def _sizes(
 ) -> tuple[Size, ...]:
     """Return what is known of the relations' sizes; nothing is read of those that are only looked up."""
     sizes: list[Size | None] = []
-    for number, (relation, given, own) in enumerate(zip(join.relations, inputs, pruned, strict=True)):
+    fixed = [r.distinct or n >= len(join.relations) for n, r in enumerate(join.sources)]
+    for number, (relation, given, own) in enumerate(zip(join.sources, inputs, pruned, strict=True)):
         if number in looked_up and given is None:
-            sizes.append(Size(0, 0, None, relation.distinct, asked=True))
+            sizes.append(Size(0, 0, None, fixed[number], asked=True))
         elif isinstance(given, ParquetInput) and own is not None:
             rows = sum(split.rows for split in own)
             kept = rows if relation.rows is None else min(rows, relation.rows)
             width = given.table.decoded_bytes_of(given.columns) / max(1, given.table.rows)
-            sizes.append(Size(kept, round(kept * width), len(own), relation.distinct))
+            sizes.append(Size(kept, round(kept * width), len(own), fixed[number]))
         elif isinstance(given, FrameInput) and given.bytes is not None:
             rows = relation.rows if relation.rows is not None else given.bytes // _row_bytes(relation.schema)
-            sizes.append(Size(rows, given.bytes, None, relation.distinct))
+            sizes.append(Size(rows, given.bytes, None, fixed[number]))
         else:
             sizes.append(None)
     largest = max((size.bytes for size in sizes if size is not None), default=0)
     unknown = max(largest, _UNKNOWN_BYTES)
     result = []
-    for relation, size in zip(join.relations, sizes, strict=True):
+    for number, (relation, size) in enumerate(zip(join.sources, sizes, strict=True)):
         if size is None:
             width = _row_bytes(relation.schema)
             rows = unknown // width if relation.rows is None else relation.rows
             taken = unknown if relation.rows is None else rows * width
-            size = Size(rows, taken, None, relation.distinct)
+            size = Size(rows, taken, None, fixed[number])
         result.append(size)
     return tuple(result)
 

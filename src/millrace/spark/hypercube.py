@@ -38,11 +38,13 @@ class Axis:
         type: The type in which keys are compared; None on the axis of a spread relation.
         columns: ``(relation number, column)``; one column of a relation is enough even if more of
             its columns are in the class. The column is empty on the axis of a spread relation.
+        nulls: Whether tuples with a null key stay, at coordinate 0: those of an antijoin do.
     """
 
     share: int
     type: pa.DataType | None
     columns: tuple[tuple[int, str], ...]
+    nulls: bool = False
 
     def column(self, relation: int) -> str | None:
         """Return the relation's column on this axis, or None when it has none."""

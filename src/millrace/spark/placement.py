@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import pyarrow as pa
+
+from millrace.expressions import Column, ColumnRef, Exists
 from millrace.graph import QueryGraph
 from millrace.options import Options
 from millrace.spark.hypercube import Axis, Cube, choose, class_axes
-from millrace.spec import JoinSpec
+from millrace.spec import Equality, JoinSpec
 
 CELL_BYTES = 512 * 1024 * 1024
 """A cell should receive at most about this much."""
@@ -44,14 +47,15 @@ class Size:
         rows: Estimated rows that reach the eddies, after filters.
         bytes: Their estimated size in memory.
         splits: Number of row groups to read; None for a DataFrame.
-        distinct: Whether it has set semantics, so that equal tuples must meet in one cell.
+        fixed: Whether it can be neither streamed nor spread by rows: it has set semantics, so that equal
+            tuples must meet in one cell, or stands beside the join, where any tuple may look for a match.
         asked: Whether it is not read at all, but looked up.
     """
 
     rows: int
     bytes: int
     splits: int | None
-    distinct: bool
+    fixed: bool
     asked: bool = False
 
 
@@ -86,7 +90,7 @@ def place(
 
     Args:
         join: The block.
-        sizes: Of its relations.
+        sizes: Of its relations, and behind them of those beside it.
         options: The run's settings.
         parallelism: Number of tasks that keep Spark busy.
         bound: The relations that are looked up, by number, with the bind columns of their indexes.
@@ -105,9 +109,50 @@ def place(
             reason = "no relation can be streamed in place"
     else:
         reason = "asked for"
-    distinct = [size.distinct for size in sizes]
-    cube = choose(QueryGraph.of(join), [max(1, size.bytes) for size in sizes], cells, distinct)
+    fixed = [size.fixed for size in sizes]
+    graph, staying = dealing(join)
+    cube = with_nulls(choose(graph, [max(1, size.bytes) for size in sizes], cells, fixed), staying)
     return Placement((Mode.EXCHANGED,) * len(sizes), cube.cells, cube, None, reason)
+
+
+def dealing(join: JoinSpec) -> tuple[QueryGraph, set[tuple[int, str]]]:
+    """Return the query graph that tuples are dealt to cells by, relations beside the join included.
+
+    What has no class of its own goes to every cell. The keys of EXISTS and NOT EXISTS deal like a join's, but
+    a tuple with a null key passes NOT EXISTS: it has to stay where nothing else rejects it. ``NOT IN`` needs
+    to know of every null, and whether there is any tuple at all.
+
+    Returns:
+        The graph, and the columns, by relation number, whose nulls stay where tuples are dealt by them.
+    """
+    plain = JoinSpec(join.sources, join.equalities)
+    staying = set()
+    asked = sorted((p for p in join.residuals if isinstance(p, Exists)), key=lambda p: p.negated)
+    for each in asked:
+        for key in () if each.null_aware else each.keys:
+            assert isinstance(key.left, Column)
+            assert isinstance(key.right, Column)
+            left, right = key.left.ref, key.right.ref
+            if each.negated:
+                # One column of the relation would tie two others to each other, which need not be equal.
+                if _is_dealt(plain, right, key.type):
+                    continue
+                if not _is_dealt(plain, left, key.type):
+                    staying.add((plain.aliases.index(left.relation), left.column))
+            plain = replace(plain, equalities=(*plain.equalities, Equality(left, right, key.type)))
+    return QueryGraph.of(plain), staying
+
+
+def with_nulls(cube: Cube, staying: Collection[tuple[int, str]]) -> Cube:
+    """Return a cube on which tuples with a null in one of these columns stay."""
+    return Cube(
+        tuple(replace(axis, nulls=any(each in staying for each in axis.columns)) for axis in cube.axes)
+    )
+
+
+def _is_dealt(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
+    """Return whether some equality of that type has the column."""
+    return any(ref in (each.left, each.right) and each.type == kind for each in join.equalities)
 
 
 def _cells(sizes: Sequence[Size], options: Options, parallelism: int, partitions: int) -> int:
@@ -140,16 +185,14 @@ def _by_keys(
     """
     modes = [Mode.ASKED if size.asked else Mode.EXCHANGED for size in sizes]
     if options.placement == "in_place":
-        stream = _stream(
-            [replace(s, distinct=s.distinct or n in bound) for n, s in enumerate(sizes)], forced=True
-        )
+        stream = _stream([replace(s, fixed=s.fixed or n in bound) for n, s in enumerate(sizes)], forced=True)
         if stream is not None:
             return _in_place(sizes, stream, parallelism, "asked for")
     if all(size.asked for size in sizes):
         return Placement(tuple(modes), 1, Cube(()), None, "everything is looked up")
     graph = QueryGraph.of(join)
     weights = [0 if size.asked else max(1, size.bytes) for size in sizes]
-    best = choose(graph, weights, cells, [s.distinct or n in bound for n, s in enumerate(sizes)], list(bound))
+    best = choose(graph, weights, cells, [s.fixed or n in bound for n, s in enumerate(sizes)], list(bound))
     owners = [
         Cube((replace(axis, share=cells),))
         for axis, number in class_axes(graph, list(bound))
@@ -171,7 +214,7 @@ def _by_keys(
 
 def _stream(sizes: Sequence[Size], *, forced: bool) -> int | None:
     """Return the largest relation that may be streamed, or None."""
-    free = [number for number, size in enumerate(sizes) if not size.distinct and not size.asked]
+    free = [number for number, size in enumerate(sizes) if not size.fixed and not size.asked]
     frames = sum(size.splits is None and not size.asked for size in sizes)
     # Beside a streamed DataFrame nothing can be exchanged, so it must be the only one.
     fitting = [n for n in free if sizes[n].splits is not None or frames == 1]

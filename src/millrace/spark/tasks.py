@@ -103,7 +103,7 @@ class EddyTask:
         began = time.perf_counter()
         reader: BlockReader | None = None
         if self.exchanged:
-            schemas = [relation.schema for relation in self.join.relations]
+            schemas = [relation.schema for relation in self.join.sources]
             reader = BlockReader(batches, schemas, last=self.last)
             # The partition's number will not do: inside a UNION Spark counts on from the other branch.
             cell = reader.cell
@@ -160,7 +160,7 @@ class EddyTask:
     ) -> dict[str, Iterable[pa.RecordBatch]]:
         """Return what is read here, by alias."""
         sources: dict[str, Iterable[pa.RecordBatch]] = {}
-        for number, relation in enumerate(self.join.relations):
+        for number, relation in enumerate(self.join.sources):
             if relation.alias in self.scans:
                 scan = self.scans[relation.alias]
                 sources[relation.alias] = scan.read(cell, max(self.options.batch_size, LEAST_ROWS))

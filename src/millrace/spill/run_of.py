@@ -58,6 +58,12 @@ def run_of(
             "of order of time; expected one of the two: windows bound the state by themselves"
         )
     spills = options.memory_budget is not None and len(spec.relations) > 1
+    if spills and spec.beside:
+        raise InputError(
+            f"option memory_budget is set for a join that looks for matches in "
+            f"{', '.join(r.alias for r in spec.beside)}, all of which is kept in memory; expected one of the "
+            "two: leave memory_budget out"
+        )
     if spills and access:
         raise InputError(
             f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "

@@ -13,16 +13,16 @@ select a.id, b.v, c.w from a left join c on c.id = a.id join b on a.k = b.k and 
 -- a b
 select a.id, c.w from a left join c on c.id = a.id, b where a.k = b.k and c.w is null
 
--- a b
+-- a b +c
 select a.id, b.id from a join b on a.k = b.k left semi join c on c.id = a.id
 
--- a b
+-- a b -c
 select a.id, b.id from a join b on a.k = b.k left anti join c on c.id = a.id where b.v > 1
 
 -- a b
 select * from a join b on a.k = b.k left join c on c.id = a.id
 
--- a b
+-- a b +c
 select * from a join b on a.k = b.k left semi join c on c.id = a.id
 
 -- a b

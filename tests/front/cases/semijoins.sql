@@ -1,0 +1,122 @@
+-- a b +c
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k)
+
+-- a b -c
+select a.id, b.s from a, b where a.id = b.id and not exists (select * from c where c.k = a.k)
+
+-- a b +c
+select a.id from a join b on a.id = b.id and exists (select c.id from c where c.k = b.k and c.id > 1 and w is not null)
+
+-- a b +c
+select a.id, b.k from a, b where a.id = b.id and exists (select * from c where c.id = a.id and c.k <> b.k)
+
+-- a b -c
+select a.id, b.k from a, b where a.id = b.id and not exists (select * from c where c.id = a.id and c.k <> b.k)
+
+-- a b -x
+select a.id, b.k from a, b where a.id = b.id and not exists (select * from b x where x.id = b.id and x.k > b.k and x.v < a.x)
+
+-- a b -c
+select a.id from a, b where a.s = b.s and a.k not in (select k from c)
+
+-- a b -c
+select a.id from a, b where a.s = b.s and a.id not in (select id from c where id is not null and w <> 'q')
+
+-- a b -c
+select a.id, a.k from a, b where a.s = b.s and a.k not in (select k from c where k > 1000)
+
+-- a b -c
+select a.id, a.k from a, b where a.s = b.s and not a.id in (select id from c where id < 3)
+
+-- a b
+select a.id from a, b where a.id = b.id and (a.k, b.k) not in (select k, id from c)
+
+-- a b
+select a.id from a, b where a.id = b.id and a.k not in (select k from c where c.id = b.id)
+
+-- a b +c
+select a.id from a, b where a.id = b.id and (a.k, b.id) in (select k, id from c)
+
+-- a b +c
+select a.id from a, b where a.id = b.id and a.k in (select k from c where c.id = b.id and c.st.f = 1)
+
+-- a b +c
+select a.id, b.id from a join b on a.k = b.k left semi join c on c.id = a.id and c.k > 10
+
+-- a b -c
+select * from a join b on a.k = b.k left anti join c on c.id = a.id and c.k <> b.k where b.v > 1
+
+-- a b -c
+select * from a join b on a.k = b.k left anti join c using (id)
+
+-- a b +c
+select count(*) from a join b on a.k = b.k left semi join c on c.id = a.id
+
+-- a b -c +q
+select a.id, b.id from a join b on a.k = b.k anti join c on c.id = a.id and c.k = b.k semi join (select id as i from c) q on q.i = b.id and a.id < 3
+
+-- a b
+select a.id from a, b where a.id = b.id and (exists (select 1 from c where c.k = a.k) or a.id = 1)
+
+-- a b
+select a.id, exists (select 1 from c where c.k = a.k) as e from a, b where a.id = b.id
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select 1 from c)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select count(*) from c where c.k = a.k)
+
+-- a b
+select a.id from a, b where a.id = b.id and not exists (select max(id) from c where c.k = a.k having max(id) > 2)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select explode(arr) from c where c.k = a.k)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k limit 1)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k < a.k)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k union all select 1 from c where c.id = a.id)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and rand() >= 0)
+
+-- a b
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.id = a.x)
+
+-- c x|a b +subquery
+select a.id from a, b where a.id = b.id and exists (select * from c, b x where c.id = x.id and x.k = a.k and c.id = b.id)
+
+-- a b -subquery
+select a.id from a, b where a.id = b.id and not exists (select c.k from c left join b x on c.id = x.id where x.k = a.k)
+
+-- a b +subquery
+select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and exists (select 1 from b x where x.id = c.id))
+
+-- a b +c -c_
+with q as (select a.id, b.s from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k) and not exists (select 1 from c where c.k = b.k and c.id = 1)) select s, count(*) from q group by s
+
+-- a b +q
+with q as (select id i, max(k) k from c group by id) select a.id from a, b where a.id = b.id and exists (select 1 from q where q.i = a.id and q.k > 10)
+
+-- a b -x
+select a.id, a.k from a, b where a.id = b.id and not exists (select 1 from a x where x.id = a.id and x.k <> a.k)
+
+-- a b +b_
+select a.id, b.k from a, b where a.id = b.id and exists (select 1 from b where b.k = a.k and v > 1)
+
+-- a b +c
+select a.id, b.k, z.w from a join b on a.id = b.id left join c z on z.id = a.id where exists (select 1 from c where c.st.f = 1 and c.id = b.id)
+
+-- a b +c
+select a.id, a.n from a, b where a.x = b.v and exists (select distinct c.id from c where c.id = a.id)
+
+-- a b +q
+select a.id, b.id from a, b where a.id = b.id and exists (select 1 from b q where q.v = a.x and q.n = a.n and q.d >= a.d)
+
+-- a b -q
+select a.id, b.id from a, b where a.k = b.k and not exists (select 1 from b q where q.s = a.s and (q.id = a.id or q.v > a.x))
