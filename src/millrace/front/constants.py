@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
+from sqlglot.optimizer.simplify import simplify
 
 from millrace.front.coercion import Constant, digits_of, plain_date
 from millrace.front.frames import Frames
@@ -177,7 +178,28 @@ def _evaluate(node: exp.Expr, text_of: Callable[[exp.Expr], str | None]) -> Cons
             # TRY_CAST and other functions that end in a date differ only for texts that are no date.
             date = None if node.to.expressions else plain_date(text.name)
             return None if date is None else Constant(t.DateType(), date)
+        case exp.Add() | exp.Sub() if _moves_date(node):
+            try:
+                moved = simplify(node.copy(), dialect="spark")
+            except (ValueError, OverflowError):  # a year that Python has not
+                return None
+            return _evaluate(moved, text_of) if isinstance(moved, exp.Cast) else None
     return None
+
+
+def _moves_date(node: exp.Expr) -> bool:
+    """Tell whether whole years, months or days are added to a date, or taken from it."""
+    date, by = node.this, node.expression
+    if isinstance(date, exp.Interval) and isinstance(node, exp.Add):
+        date, by = by, date
+    amount = by.this if isinstance(by, exp.Interval) else None
+    return (
+        isinstance(date, exp.Cast)
+        and isinstance(amount, exp.Literal)
+        and amount.name.isdigit()
+        and by.args.get("unit") is not None
+        and by.args["unit"].name.upper() in ("YEAR", "MONTH", "DAY")
+    )
 
 
 def _literal(text: str) -> Constant | None:
