@@ -114,3 +114,6 @@ select * from (select a.k, sum(b.id), max(struct(a.k, b.id)) from a join b on a.
 
 -- a b
 select a.k, try_sum(b.id), sum(b.id) from a join b on a.id = b.id group by a.k
+
+-- a b
+select c.id, q.* from c, lateral (select count(*) from a join b on a.id = b.id where a.id = c.id) q

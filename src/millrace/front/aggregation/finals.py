@@ -23,7 +23,7 @@ PartialOf = Callable[[How, Value | None, t.DataType], str]
 
 _MOST_DIGITS = 38
 # Spark rounds the quotient of an average once; a division in SQL is rounded first to at least 9 digits more
-# than are kept. Up to so many digits and 10^9 rows in a group, no quotient is near enough to a tie to tell.
+# than are kept. Up to so many digits, and 10^9 rows in a group, no quotient is near enough to a tie to tell.
 _MOST_AVERAGED = 15
 
 
