@@ -82,7 +82,7 @@ def colliding(coded: list[np.ndarray]) -> np.ndarray:
     return coded[0] if len(coded) == 1 else np.zeros_like(coded[0])
 
 
-@settings(max_examples=70, deadline=None, derandomize=True)
+@settings(max_examples=45, deadline=None, derandomize=True)
 @given(st.data())
 def test_every_routing_gives_the_oracles_rows(data: st.DataObject) -> None:
     """Keys of every type, one or two of them, with and without more conditions, semi, anti and NOT IN."""

@@ -5,9 +5,6 @@ select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = 
 select a.id, b.s from a, b where a.id = b.id and not exists (select * from c where c.k = a.k)
 
 -- a b +c
-select a.id from a join b on a.id = b.id and exists (select c.id from c where c.k = b.k and c.id > 1 and w is not null)
-
--- a b +c
 select a.id, b.k from a, b where a.id = b.id and exists (select * from c where c.id = a.id and c.k <> b.k)
 
 -- a b -c
@@ -15,9 +12,6 @@ select a.id, b.k from a, b where a.id = b.id and not exists (select * from c whe
 
 -- a b -x
 select a.id, b.k from a, b where a.id = b.id and not exists (select * from b x where x.id = b.id and x.k > b.k and x.v < a.x)
-
--- a b -c
-select a.id from a, b where a.s = b.s and a.k not in (select k from c)
 
 -- a b -c
 select a.id from a, b where a.s = b.s and a.id not in (select id from c where id is not null and w <> 'q')
@@ -35,22 +29,13 @@ select a.id from a, b where a.id = b.id and (a.k, b.k) not in (select k, id from
 select a.id from a, b where a.id = b.id and a.k not in (select k from c where c.id = b.id)
 
 -- a b +c
-select a.id from a, b where a.id = b.id and (a.k, b.id) in (select k, id from c)
-
--- a b +c
 select a.id from a, b where a.id = b.id and a.k in (select k from c where c.id = b.id and c.st.f = 1)
-
--- a b +c
-select a.id, b.id from a join b on a.k = b.k left semi join c on c.id = a.id and c.k > 10
 
 -- a b -c
 select * from a join b on a.k = b.k left anti join c on c.id = a.id and c.k <> b.k where b.v > 1
 
 -- a b -c
 select * from a join b on a.k = b.k left anti join c using (id)
-
--- a b +c
-select count(*) from a join b on a.k = b.k left semi join c on c.id = a.id
 
 -- a b -c +q
 select a.id, b.id from a join b on a.k = b.k anti join c on c.id = a.id and c.k = b.k semi join (select id as i from c) q on q.i = b.id and a.id < 3
@@ -66,9 +51,6 @@ select a.id from a, b where a.id = b.id and exists (select 1 from c)
 
 -- a b
 select a.id from a, b where a.id = b.id and exists (select count(*) from c where c.k = a.k)
-
--- a b
-select a.id from a, b where a.id = b.id and not exists (select max(id) from c where c.k = a.k having max(id) > 2)
 
 -- a b
 select a.id from a, b where a.id = b.id and exists (select explode(arr) from c where c.k = a.k)
@@ -108,12 +90,6 @@ select a.id, a.k from a, b where a.id = b.id and not exists (select 1 from a x w
 
 -- a b +b_
 select a.id, b.k from a, b where a.id = b.id and exists (select 1 from b where b.k = a.k and v > 1)
-
--- a b +c
-select a.id, b.k, z.w from a join b on a.id = b.id left join c z on z.id = a.id where exists (select 1 from c where c.st.f = 1 and c.id = b.id)
-
--- a b +c
-select a.id, a.n from a, b where a.x = b.v and exists (select distinct c.id from c where c.id = a.id)
 
 -- a b +q
 select a.id, b.id from a, b where a.id = b.id and exists (select 1 from b q where q.v = a.x and q.n = a.n and q.d >= a.d)
