@@ -22,9 +22,8 @@ def test_a_join_of_few_rows_is_left_to_spark(same, started, request, how):
     tables = request.getfixturevalue(how)
     found = same(TEXT, tables)
     assert not found.blocks
-    rows = 13 if how == "files" else 106  # Spark only estimates
-    assert f"joining {rows} rows is not worth a stage in Python, which pays from 5,000 on" in found.explain()
-    assert len(same(TEXT, tables, {"least_rows": rows}).blocks) == 1
+    assert "joining 13 rows is not worth a stage in Python, which pays from 5,000 on" in found.explain()
+    assert len(same(TEXT, tables, {"least_rows": 13}).blocks) == 1
     assert len(same(TEXT, tables, {"least_rows": 0}).blocks) == 1
 
 

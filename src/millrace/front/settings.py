@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from millrace.front.parse import Statement
 from millrace.options import Options
+from millrace.spark.conf import SessionConf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,20 +48,17 @@ class Settings:
     @classmethod
     def of(cls, spark: SparkSession, options: Options) -> Settings:
         """Read the session's settings."""
-
-        def on(key: str, default: str = "false") -> bool:
-            return str(spark.conf.get(key, default)).lower() == "true"
-
-        ansi = on("spark.sql.ansi.enabled", "true")
+        conf = SessionConf(spark)
+        ansi = conf.is_on("spark.sql.ansi.enabled", "true")
         return cls(
             options,
             ansi,
-            ansi and on("spark.sql.ansi.relationPrecedence"),
+            ansi and conf.is_on("spark.sql.ansi.relationPrecedence"),
             str(spark.conf.get("spark.sql.session.timeZone")),
-            on("spark.sql.orderByOrdinal", "true"),
-            tuple(key for key in _BARS if on(key)),
-            on(_DOUBLE_QUOTES),
-            str(spark.conf.get(_CTE_POLICY, "CORRECTED")).upper(),
+            conf.is_on("spark.sql.orderByOrdinal", "true"),
+            tuple(key for key in _BARS if conf.is_on(key)),
+            conf.is_on(_DOUBLE_QUOTES),
+            conf.get(_CTE_POLICY, "CORRECTED").upper(),
         )
 
     def bars(self, statement: Statement) -> str | None:

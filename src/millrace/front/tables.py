@@ -24,6 +24,7 @@ from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
 from millrace.sources.parquet import ParquetTable
 from millrace.sources.partitions import Doubtful
+from millrace.spark.conf import SessionConf
 from millrace.spark.scans import files_at, scan_of
 from millrace.spark.types import spark_schema
 
@@ -58,7 +59,7 @@ class Table:
     files: ParquetTable | None
     placeholder: str | None
     lookup: Lookup | None = None
-    settings: Mapping[str, str] | None = None
+    settings: SessionConf | None = None
 
     @property
     def parquet(self) -> ParquetTable | None:
@@ -145,8 +146,8 @@ class Catalog:
         self._where: tuple[str, ...] | None = None
 
     @cached_property
-    def _settings(self) -> Mapping[str, str]:
-        return dict(self.frames.spark.conf.getAll)
+    def _settings(self) -> SessionConf:
+        return SessionConf(self.frames.spark)
 
     def stand_ins(self, template: str) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none."""

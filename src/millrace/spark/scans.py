@@ -25,6 +25,7 @@ from millrace.sources.described import described_table
 from millrace.sources.parquet import open_table
 from millrace.sources.partitions import Doubtful
 from millrace.sources.tables import ParquetTable
+from millrace.spark.conf import SessionConf
 from millrace.spark.disks import paths_are_local, shares_disks
 from millrace.spark.plans import explained, is_cached
 from millrace.spark.types import arrow_schema
@@ -74,7 +75,7 @@ class _Scan:
     partition_columns: tuple[str, ...]
 
 
-def scan_of(frame: DataFrame, settings: Mapping[str, str]) -> ParquetTable:
+def scan_of(frame: DataFrame, settings: SessionConf) -> ParquetTable:
     """Return the files that a DataFrame is a scan of.
 
     Args:
@@ -90,7 +91,7 @@ def scan_of(frame: DataFrame, settings: Mapping[str, str]) -> ParquetTable:
         raise Doubtful("it is cached")
     odd = next((key for key in _LENIENT if _is_odd(settings, key)), None)
     if odd is not None:
-        raise Doubtful(f"{odd} is {settings[odd]}")
+        raise Doubtful(f"{odd} is {settings.get(odd, '')}")
     schema = frame.schema
     types = _types(schema)
     try:
@@ -116,9 +117,7 @@ def scan_of(frame: DataFrame, settings: Mapping[str, str]) -> ParquetTable:
     return table
 
 
-def files_at(
-    spark: SparkSession, path: str, settings: Mapping[str, str] | None = None
-) -> ParquetTable | None:
+def files_at(spark: SparkSession, path: str, settings: SessionConf | None = None) -> ParquetTable | None:
     """Return the table at a path, None where only Spark knows what is there, or how to read it.
 
     Args:
@@ -129,14 +128,14 @@ def files_at(
     Raises:
         InputError: The path is of this machine, and there is no table.
     """
-    settings = dict(spark.conf.getAll) if settings is None else settings
+    settings = settings or SessionConf(spark)
     if any(_is_odd(settings, key) for key in _READER) or not paths_are_local(spark):
         return None
     table = open_table(path)
     return table if table.unsupported is None else None
 
 
-def _is_odd(settings: Mapping[str, str], key: str) -> bool:
+def _is_odd(settings: SessionConf, key: str) -> bool:
     """Tell whether a setting is not what it is in a new session."""
     usual = _READER[key]
     return settings.get(key, usual).upper() != usual

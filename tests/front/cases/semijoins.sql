@@ -79,7 +79,7 @@ select a.id from a, b where a.id = b.id and not exists (select c.k from c left j
 -- a b +subquery
 select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and exists (select 1 from b x where x.id = c.id))
 
--- a b +c -c_
+-- a b +c -c_+
 with q as (select a.id, b.s from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k) and not exists (select 1 from c where c.k = b.k and c.id = 1)) select s, count(*) from q group by s
 
 -- a b +q
