@@ -93,8 +93,8 @@ class Options(Research):
             smaller relations first and streaming the largest.
         report: Collect the figures that ``Query.report()`` shows.
         mask_values: Leave the values of rows out of the errors of predicates.
-        least_rows: Joins over fewer rows are left to Spark, which is done before a worker for Python has
-            begun; None measures what starting one takes, 0 takes every join.
+        take_all: Take every join that can be taken, also where starting Python is expected to take longer
+            than it saves.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
 
@@ -108,7 +108,7 @@ class Options(Research):
     online: bool = False
     report: bool = True
     mask_values: bool = False
-    least_rows: int | None = None
+    take_all: bool = False
     limits_host: str | None = None
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class Options(Research):
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)
         self._one_of("placement", PLACEMENTS)
-        for name in ("intermediate", "online", "report", "mask_values", "partial_aggregates"):
+        for name in ("intermediate", "online", "report", "mask_values", "take_all", "partial_aggregates"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")
         for name in ("spill_folder", "limits_host"):
@@ -127,8 +127,6 @@ class Options(Research):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected a text")
         if self.memory_budget is not None:
             self._within("memory_budget", 1, 1 << 60)
-        if self.least_rows is not None:
-            self._within("least_rows", 0, 1 << 60)
         self._within("batch_size", 1, 1_000_000)
         self._within("reoptimize_every", 1, 1_000_000_000)
         self._within("seed", -(1 << 63), 1 << 63)

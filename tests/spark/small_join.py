@@ -77,7 +77,7 @@ def main(kind: str, folder: str) -> None:
         outcome[label] = [rows == expected, found == len(rows), both == len(rows), after == len(rows)]
     paths = {name: table.path for name, table in tables.items()}
     for text in QUERIES:
-        query = millrace.query(text, spark, paths, options={"least_rows": 0})
+        query = millrace.query(text, spark, paths, options={"take_all": True})
         rows = sorted(map(tuple, query.df.collect()))
         spark.read.parquet(paths["big"]).createOrReplaceTempView("big")
         spark.read.parquet(paths["small"]).createOrReplaceTempView("small")
@@ -123,7 +123,7 @@ def check_schema(spark: SparkSession) -> list[bool]:
         "id", "string(id) s", "date '2020-01-01' d", "1.5BD n", "id > 3 b", "array(id) a", "binary('x') x"
     )
     text = "select l.*, r.id + 1 as more from l join r on l.id = r.id"
-    found = millrace.query(text, spark, {"l": left, "r": spark.range(5)}, options={"least_rows": 0})
+    found = millrace.query(text, spark, {"l": left, "r": spark.range(5)}, options={"take_all": True})
     left.createOrReplaceTempView("l")
     spark.range(5).createOrReplaceTempView("r")
     wanted = spark.sql(text)

@@ -1,4 +1,8 @@
-"""A block over few rows is left to Spark, which has joined them before a Python worker has begun."""
+"""A block that saves less than starting Python takes is left to Spark.
+
+Every join has a fixed cost in Spark, so a block of many small relations pays, and one of two may not; a join
+of rows that come out of Spark's own operators pays nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +12,41 @@ from millrace.front.clause import Clause
 from millrace.front.ctes import cte_of, definitions, tables_in
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import Member
+from millrace.spark.parallelism import default_parallelism
 from millrace.spark.start_cost import start_seconds
 
-FEW = 5_000
-"""Rows that are never worth it."""
-MANY = 200_000
-"""Rows that always are."""
-ROWS_A_SECOND = 200_000
-"""Rows that a block has to have for each second that starting Python takes."""
+JOIN_SECONDS = 0.04
+"""What Spark needs for a join of next to nothing, beyond a block that has it."""
+ROWS_A_SECOND = 5_000_000
+"""Rows with which a block saves a second on one core."""
+LONG = 2.0
+"""Seconds that starting Python never takes."""
 
 _REDUCING = (exp.Group, exp.AggFunc, exp.Distinct, exp.Limit)
 
 
 def why_not_worth(clause: Clause, group: list[str]) -> str | None:
-    """Return why a block is left to Spark, None where it has rows enough.
+    """Return why a block is left to Spark, None where it saves more than starting Python takes.
 
     Counted are the rows of the tables that its relations read, before any filter. Those of a subquery that
     groups or limits its rows, or has a block, count nothing: they are with Spark already.
     """
     planning = clause.planning
     members = [clause.members[alias] for alias in group]
-    least = planning.settings.options.least_rows
-    if least == 0 or any(lookup_of(member) is not None for member in members) or planning.calls.found:
+    if planning.settings.options.take_all or planning.calls.found:
+        return None
+    if any(lookup_of(member) is not None for member in members):
         return None
     counts = [_rows(clause, member) for member in members]
+    if None in counts:
+        return None
     rows = sum(count for count in counts if count is not None)
-    if None in counts or (least is None and rows >= MANY):
+    joins = sum(count != 0 for count in counts) - 1
+    saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(planning.frames.spark)
+    if saved >= LONG or saved >= (start := start_seconds(planning.frames.spark)):
         return None
-    if least is None:
-        least = FEW if rows < FEW else min(MANY, round(start_seconds(planning.frames.spark) * ROWS_A_SECOND))
-    if rows >= least:
-        return None
-    told = f"joining {rows:,} rows is not worth a stage in Python"
-    return f"{told}, which pays from {least:,} on (option least_rows)"
+    told = f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start"
+    return f"{told} (option take_all)"
 
 
 def _rows(clause: Clause, member: Member) -> int | None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _KNOWN: WeakKeyDictionary[SparkSession, float] = WeakKeyDictionary()
-_RUNS = 3
+_RUNS = 2
 
 
 def start_seconds(spark: SparkSession) -> float:
