@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import signal
 import sys
+from contextlib import nullcontext
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -99,8 +100,9 @@ def test_an_interrupt_leaves_what_is_finished(tmp_path):
     }
 
 
-def test_an_interrupt_waits_while_results_are_written(tmp_path, monkeypatch):
-    """What is finished is on disk before the interrupt takes its course."""
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
+def test_an_interrupt_waits_while_results_are_written(tmp_path, monkeypatch, handler):
+    """What is finished is on disk before the interrupt takes its course, if it has one."""
     (found,) = finished(task("tests-a"))
     collection = Collection(["tests-a"], None, tmp_path)
     really = collect.draw
@@ -110,10 +112,14 @@ def test_an_interrupt_waits_while_results_are_written(tmp_path, monkeypatch):
         return really(*given)
 
     monkeypatch.setattr(collect, "draw", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        collection.add(found)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with nullcontext() if handler is signal.SIG_IGN else pytest.raises(KeyboardInterrupt):
+            collection.add(found)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "tests-a.png", "tests-a.svg"}
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ class Collection:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let KeyboardInterrupt wait for the end of the body; only the main thread ever gets one."""
+    """Let an interrupt wait for the end of the body; only the main thread ever gets one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,7 +80,7 @@ def _undisturbed() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
     if waiting:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # to who heard it before; a parent may have had it ignored
 
 
 def _check_file(path: Path) -> None:
