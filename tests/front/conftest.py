@@ -103,14 +103,24 @@ def files(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def views(spark, files) -> dict[str, object]:
+def scans(spark, files) -> dict[str, object]:
+    """The tables as DataFrames that scan the files."""
+    return {name: spark.read.parquet(path) for name, path in files.items()}
+
+
+@pytest.fixture(scope="session")
+def rows(spark, scans) -> dict[str, object]:
+    """The tables as DataFrames of rows."""
+    return {name: spark.createDataFrame(table, scans[name].schema) for name, table in _tables().items()}
+
+
+@pytest.fixture
+def views(spark, scans, rows) -> dict[str, object]:
     """The tables as DataFrames of rows; as temporary views of the session they are scans of the files."""
-    for name, path in files.items():
-        spark.read.parquet(path).createOrReplaceTempView(f"`{name}`")
-    return {
-        name: spark.createDataFrame(table, spark.table(f"`{name}`").schema)
-        for name, table in _tables().items()
-    }
+    for name, frame in scans.items():
+        if not spark.catalog.tableExists(f"`{name}`"):  # other tests drop views of the same names
+            frame.createOrReplaceTempView(f"`{name}`")
+    return rows
 
 
 @pytest.fixture

@@ -117,3 +117,6 @@ select a.k, try_sum(b.id), sum(b.id) from a join b on a.id = b.id group by a.k
 
 -- a b
 select c.id, q.* from c, lateral (select count(*) from a join b on a.id = b.id where a.id = c.id) q
+
+-- a b
+select sum(c.id) from a join b on a.id = b.id join c on c.arr = array(a.id)

@@ -131,7 +131,9 @@ class Aggregation:
             return None
         if found.scope is self._clause.scope:
             member = self._clause.member_column(found.match.attribute)
-            return None if member is None else (self._names[ColumnRef(member[0], member[1].name)], member[1])
+            name = None if member is None else self._names.get(ColumnRef(member[0], member[1].name))
+            # A relation that a block could take may stay beside this one.
+            return None if member is None or name is None else (name, member[1])
         place = self._place(column)
         return None if place is None else self._clause.scope.select.expressions[place].unalias()
 
