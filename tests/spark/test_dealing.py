@@ -16,7 +16,6 @@ from millrace.sources.parquet import open_table, splits
 from millrace.spark.dealing import ByContent, InTurn
 from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, BlockWriter, Cut
 from millrace.spark.hypercube import Axis, Cube
-from millrace.spark.parcels import pack
 from millrace.spark.reports import Sink
 from millrace.spark.tasks import CutTask, Scan, ScanTask
 
@@ -171,7 +170,7 @@ def test_a_scan_sends_the_same_in_every_attempt(tmp_path):
     found = open_table(str(tmp_path / "t.parquet"))
     low = Compare("<", ColumnOf(ColumnRef("t", "k")), Literal(905, pa.int64()), pa.int64())
     own = splits(found, (low,), ("k", "s"))
-    scan = Scan(table.schema, (low,), (pack(own[::2]), pack(own[1::2])))
+    scan = Scan.of(table.schema, (low,), (own[::2], own[1::2]))
     task = ScanTask(("t",), (scan,), (Cut(0, CUBES[0], 1 << 20),), 100, Sink("test", None, hidden=False))
     for number in (0, 1):
         first, second = (list(task(iter([pa.record_batch([pa.array([number])], ["id"])]))) for _ in range(2))

@@ -13,7 +13,6 @@ from pyspark.sql import functions as sf
 from millrace import query
 from millrace.sources.parquet import open_table, read_splits, splits
 from millrace.sources.partitions import Doubtful
-from millrace.spark.parcels import pack
 from millrace.spark.scans import files_at, scan_of
 from millrace.spark.tasks import Scan
 from tests.front.compare import bag_of
@@ -277,7 +276,7 @@ def test_a_task_unpacks_its_own_row_groups_only(tmp_path):
     path = _write(tmp_path / "t.parquet", pa.table({"a": [1, 2, 3, 4]}), row_group_size=2)
     first, second = splits(open_table(path))
     schema = pa.schema([("a", pa.int64())])
-    scan = Scan(schema, (), (pack([first]), b"of another task"))
+    scan = Scan(schema, (), (*Scan.of(schema, (), [[first]]).parts, b"of another task"))
     assert [batch.to_pydict() for batch in scan.read(0, 10)] == [{"a": [1, 2]}]
-    whole = Scan(schema, (), (pack([first, second]),))
+    whole = Scan.of(schema, (), [[first, second]])
     assert [batch.to_pydict() for batch in whole.read(7, 10)] == [{"a": [1, 2, 3, 4]}]

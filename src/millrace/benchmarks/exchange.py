@@ -27,7 +27,6 @@ from millrace.sources.parquet import open_table, splits
 from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, Cut
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.parallelism import default_parallelism
-from millrace.spark.parcels import pack
 from millrace.spark.reports import Sink
 from millrace.spark.tasks import Scan, ScanTask
 from millrace.spark.types import spark_schema
@@ -80,7 +79,7 @@ def by_blocks(spark: SparkSession, path: str, tasks: int) -> DataFrame:
     """Return the counts after a block exchange of the file's rows."""
     names = tuple(SCHEMA.names)
     own = splits(open_table(path), (), names)
-    scan = Scan(SCHEMA, (), tuple(pack(own[task::tasks]) for task in range(tasks)))
+    scan = Scan.of(SCHEMA, (), [own[task::tasks] for task in range(tasks)])
     cube = Cube((Axis(tasks, pa.int64(), ((0, "k"),)),))
     options = Options()
     silent = Sink("bench", None, hidden=False)

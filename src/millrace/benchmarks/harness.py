@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from millrace.errors import OptionError
+from millrace.errors import OptionError, near
 
 MIN_ROUNDS = 5
 _PACKAGES = ("millrace", "pyspark", "pyarrow", "numpy", "numba", "sqlglot", "pandas", "duckdb", "polars")
@@ -110,6 +110,24 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def parse_names(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in ``"one,two"``, each once.
+
+    Args:
+        option: What the text is given as.
+        text: Names between commas.
+        known: Those that there are.
+
+    Raises:
+        OptionError: One of them is not known.
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise OptionError(f"{option} has {name!r}: {near(name, known)}")
+    return names
 
 
 def check_rounds(rounds: int) -> None:

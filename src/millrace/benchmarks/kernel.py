@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from millrace.benchmarks import harness
-from millrace.benchmarks.harness import Outcome, Target
+from millrace.benchmarks.harness import Outcome, Target, parse_names
 from millrace.benchmarks.show import Ticker
-from millrace.errors import ExecutionError, OptionError, SetupError, near
+from millrace.errors import ExecutionError, SetupError
 from millrace.kernels import Multimap
 
 CASES = {"5m": 5_000_000, "1m": 1_000_000, "5m_scattered": 5_000_000}
@@ -42,10 +42,8 @@ def parse_rivals(text: str) -> tuple[str, ...]:
         OptionError: One of them is not known.
         SetupError: One of them is not installed.
     """
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    names = parse_names("against", text, RIVALS)
     for name in names:
-        if name not in RIVALS:
-            raise OptionError(f"against has {name!r}: {near(name, RIVALS)}")
         if find_spec(name) is None:
             raise SetupError(f"{name} is not installed: pip install 'millrace[bench]'")
     return names

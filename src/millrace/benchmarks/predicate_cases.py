@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from millrace.benchmarks.costly import Array, Costly, Function, Kind, Layout, stages
-from millrace.benchmarks.harness import Target
-from millrace.errors import OptionError, near
+from millrace.benchmarks.harness import Target, parse_names
 
 _CHECKED = 2654435761
 _WORD = 1 << 32
@@ -238,10 +237,4 @@ def parse_cases(text: str | None) -> tuple[str, ...]:
     Raises:
         OptionError: One of them is not known.
     """
-    if text is None:
-        return tuple(CASES)
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name not in CASES:
-            raise OptionError(f"cases has {name!r}: {near(name, tuple(CASES))}")
-    return names
+    return tuple(CASES) if text is None else parse_names("cases", text, tuple(CASES))

@@ -13,10 +13,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from millrace.benchmarks import side_by_side
-from millrace.benchmarks.harness import Outcome, Target
+from millrace.benchmarks.harness import Outcome, Target, parse_names
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.side_by_side import Case
-from millrace.errors import OptionError, near
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,14 +35,8 @@ def parse_shapes(text: str | None) -> tuple[str, ...]:
     Raises:
         OptionError: There is no such shape.
     """
-    known = list(texts())
-    if text is None:
-        return tuple(known)
-    names = [part.strip() for part in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise OptionError(f"queries has {name!r}, which is no shape: {near(name, known)}")
-    return tuple(dict.fromkeys(names))
+    known = tuple(texts())
+    return known if text is None else parse_names("queries", text, known)
 
 
 def bench(

@@ -20,7 +20,7 @@ from millrace.errors import ExecutionError
 from millrace.run_report import Totals
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from millrace.api.query import Query
 
@@ -114,10 +114,7 @@ def run(
 
 def _warm_up(case: Case, spark: SparkSession, tables: Mapping[str, str], ticker: Ticker) -> None:
     _analysis(spark, case.text)  # of a text that is new to it, Spark's analysis takes longer too
-    start = time.perf_counter()
-    query = millrace.query(case.text, spark, tables)
-    planned = time.perf_counter() - start
-    ours = query.df.collect()
+    query, ours, planned, _ = _run_ours(case.text, spark, tables)
     ticker.tick()
     case.planning.append(planned - _analysis(spark, case.text))
     theirs = spark.sql(case.text).collect()
@@ -132,16 +129,24 @@ def _measure(case: Case, side: str, spark: SparkSession, tables: Mapping[str, An
         seconds.append(harness.timed(lambda: spark.sql(case.text).collect()))
         return
     analysis = _analysis(spark, case.text)
-    gc.collect()
-    start = time.perf_counter()
-    query = millrace.query(case.text, spark, tables)
-    planned = time.perf_counter() - start
-    query.df.collect()
-    seconds.append(time.perf_counter() - start)
+    query, _, planned, taken = _run_ours(case.text, spark, tables)
+    seconds.append(taken)
     if side == MILLRACE:
         case.planning.append(planned - analysis)
         case.totals = _totals(query)
         case.peak_bytes = max(case.peak_bytes, case.totals.peak_bytes)
+
+
+def _run_ours(
+    text: str, spark: SparkSession, tables: Mapping[str, Any]
+) -> tuple[Query, list[Row], float, float]:
+    """Plan and run a query; return it with its rows, and the seconds of planning and of both."""
+    gc.collect()
+    start = time.perf_counter()
+    query = millrace.query(text, spark, tables)
+    planned = time.perf_counter() - start
+    rows = query.df.collect()
+    return query, rows, planned, time.perf_counter() - start
 
 
 def _analysis(spark: SparkSession, text: str) -> float:

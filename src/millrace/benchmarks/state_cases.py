@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.benchmarks import state_data
+from millrace.benchmarks.harness import parse_names
 from millrace.eddy import Schedule
-from millrace.errors import OptionError, near
 from millrace.expressions import ColumnRef
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
@@ -258,13 +258,7 @@ def parse_cases(text: str | None) -> tuple[str, ...]:
     Raises:
         OptionError: One of them is not known.
     """
-    if text is None:
-        return NAMES
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name not in NAMES:
-            raise OptionError(f"cases has {name!r}: {near(name, NAMES)}")
-    return names
+    return NAMES if text is None else parse_names("cases", text, NAMES)
 
 
 def needs_spark(names: tuple[str, ...]) -> bool:

@@ -24,6 +24,11 @@ Rounds = Annotated[int, typer.Option(min=5, help="Timed rounds.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
 Master = Annotated[str, typer.Option(help="Spark master.")]
 
+TpchScale = Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")]
+TpchData = Annotated[
+    Path | None, typer.Option("--data", metavar="FOLDER", help="Where the data is or shall be.")
+]
+
 _QUICK_SCALE = 0.1
 _QUICK_QUERIES = (3, 5, 10)
 _QUICK_SHAPES = ("cte_read_three_times", "exists_beside_joins", "tiny_tables")
@@ -67,12 +72,10 @@ def _check_rival(against: str) -> None:
 
 @app.command("tpch")
 def tpch_command(
-    scale: Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")] = 1.0,
+    scale: TpchScale = 1.0,
     against: Annotated[str, typer.Option(help="The other engine: spark.")] = "spark",
     queries: Annotated[str | None, typer.Option(metavar="3,5,10", help="Only these.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the data is or shall be.")
-    ] = None,
+    data: TpchData = None,
     rounds: Rounds = 5,
     master: Master = "local[*]",
     json: Json = None,
@@ -100,11 +103,9 @@ def tpch_command(
 
 @app.command("shapes")
 def shapes_command(
-    scale: Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")] = 1.0,
+    scale: TpchScale = 1.0,
     queries: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where the data is or shall be.")
-    ] = None,
+    data: TpchData = None,
     rounds: Rounds = 5,
     master: Master = "local[*]",
     json: Json = None,

@@ -12,13 +12,13 @@ from pyspark.sql import types as t
 
 from millrace.front.coercion import field_of
 from millrace.sources.types import fixed_width
-from millrace.spark.plans import explained
+from millrace.spark.plans import SIZE_UNITS, explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
-_UNITS = {unit: 1024**i for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
+_UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
 # Where Spark knows nothing it takes 8 EiB, or what is left of these after a projection or a filter.
 _UNKNOWN_BYTES = 1 << 50
 

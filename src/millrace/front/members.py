@@ -177,7 +177,7 @@ def rows_of(
     table = member.table
     by_spark = member.alias in found.spark_only or any(each in columns for each, _ in member.computed)
     if table is not None and not by_spark and table.parquet is not None:
-        schema = schema_of(member, columns)
+        schema = schema_of(member.alias, columns)
         filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
         direct = ParquetInput(table.parquet, tuple(schema.names), filters)
         return RelationSpec(member.alias, schema, rows=table.parquet.rows), direct
@@ -187,14 +187,14 @@ def rows_of(
         if not carried:
             raise Leave(f"no column of {member.alias} can pass through a join here")
         columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
-    schema = schema_of(member, columns)
+    schema = schema_of(member.alias, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
     read = reading(planning, member, columns, where)
     why = "" if table is None or by_spark else table.why
     return RelationSpec(member.alias, schema), replace(read, why=why)
 
 
-def schema_of(member: Member, columns: Sequence[Field]) -> pa.Schema:
+def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:
     """Return columns of a relation in a block's types.
 
     Raises:
@@ -203,7 +203,7 @@ def schema_of(member: Member, columns: Sequence[Field]) -> pa.Schema:
     for each in columns:
         if each.arrow is None:
             raise Leave(
-                f"column {member.alias}.{each.name} has type {each.type.simpleString()}, "
+                f"column {alias}.{each.name} has type {each.type.simpleString()}, "
                 "which cannot pass through a join here"
             )
     return pa.schema([pa.field(f.name, f.arrow) for f in columns])

@@ -76,7 +76,7 @@ class Pipeline:
         self._settings = settings
         self._predicates = predicates
         self._functions = functions
-        self._catalog = Catalog(frames, tables)
+        self._catalog = Catalog(frames, tables, settings.conf)
         self._aggregates = settings.options.partial_aggregates
 
     def query(self, statement: Statement) -> Prepared:

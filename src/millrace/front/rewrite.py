@@ -358,8 +358,7 @@ class Rewriting:
             return None
         (piece,) = self._pieces
         bars = [*BARS, "limit", "offset", "with_", "laterals"]
-        left = len(self._clause.steps) - len(self._found.steps)
-        if piece.counting or len(piece.members) != left or any(map(select.args.get, bars)):
+        if piece.counting or not self._above.is_whole(piece.members) or any(map(select.args.get, bars)):
             return None
         stars = {id(item): shown for item, shown in self._above.stars()}
         columns: list[str] = []

@@ -34,6 +34,7 @@ class Settings:
         barring: Settings that are on and leave every query to Spark.
         quoted: Whether double quotes are for names.
         cte_policy: Which of two common table expressions of one name is meant.
+        conf: All of the session's, for who needs others.
     """
 
     options: Options
@@ -44,6 +45,7 @@ class Settings:
     barring: tuple[str, ...]
     quoted: bool
     cte_policy: str
+    conf: SessionConf
 
     @classmethod
     def of(cls, spark: SparkSession, options: Options) -> Settings:
@@ -59,6 +61,7 @@ class Settings:
             tuple(key for key in _BARS if conf.is_on(key)),
             conf.is_on(_DOUBLE_QUOTES),
             conf.get(_CTE_POLICY, "CORRECTED").upper(),
+            conf,
         )
 
     def bars(self, statement: Statement) -> str | None:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
@@ -24,10 +23,12 @@ from millrace.front.conditions import Conjunct, Sorted, pushable, sort_condition
 from millrace.front.ctes import Leave, with_prefix
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import lookup_of
-from millrace.front.members import condition_text, member_of, rows_of
+from millrace.front.members import condition_text, member_of, rows_of, schema_of
+from millrace.front.outputs import Match
 from millrace.front.parse import unwrap
 from millrace.front.plan import Read, Rows
 from millrace.front.planning import Planning
+from millrace.front.scopes import Scope
 from millrace.front.template import Edit, Span
 from millrace.front.translate import Translator, constant_operands
 from millrace.spec import RelationSpec
@@ -87,10 +88,10 @@ class Single:
 
     def column(self, node: exp.Column) -> Found | None:
         """Return its column that a name means."""
-        found = self._planning.names.find(node)
-        if found is None or found.why or found.match is None or found.match.nested:
+        match = self._planning.names.match(node)
+        if match is None or match.nested:
             return None
-        sources = found.match.attribute.sources
+        sources = match.attribute.sources
         if len(sources) != 1 or sources[0][0] is not self._member.relation:
             return None
         return self.alias, self._member.columns[sources[0][1]]
@@ -104,14 +105,13 @@ class Single:
         planning, others = self._planning, list[exp.Expr]()
         if any(term.find(exp.Query) is not None for term in terms):
             raise Leave("a subquery in its condition")
-        mine = [term for term in terms if _reads_only(planning, term, self._member.relation)]
+        mine: list[exp.Expr] = []
+        for term in terms:
+            (mine if _reads_only(planning, term, self._member.relation) else others).append(term)
         planning.constants.prepare([c for term in mine for c in constant_operands(term)])
         translator = Translator(self.column, planning.constants, planning.settings.ansi)
         found = []
-        for term in terms:
-            if term not in mine:
-                others.append(term)
-                continue
+        for term in mine:
             scanned = pushable(term) and not planning.volatility.volatile(term)
             reads = frozenset({self.alias})
             found.append(Conjunct(term, reads, frozenset(), translator.predicate(term), scanned))
@@ -194,7 +194,7 @@ class Several:
         made = f"{prefix}SELECT * FROM ({text}) AS __t({names})"
         if planning.frames.barred(made):
             raise Leave("it reads a lookup table")
-        return RelationSpec(self.alias, _schema([field for field, _ in chosen])), Read(made)
+        return RelationSpec(self.alias, schema_of(self.alias, [field for field, _ in chosen])), Read(made)
 
 
 class Whole:
@@ -236,7 +236,7 @@ class Whole:
 
     def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
         """Return it with all of its columns."""
-        return RelationSpec(self.alias, _schema(self.fields)), Read(self._made)
+        return RelationSpec(self.alias, schema_of(self.alias, self.fields)), Read(self._made)
 
 
 def plain(select: exp.Expr, *, shown: bool) -> exp.Select:
@@ -283,18 +283,23 @@ def _fresh(taken: Sequence[str]) -> str:
     return alias
 
 
-def _schema(fields: Sequence[Field]) -> pa.Schema:
-    if any(field.arrow is None for field in fields):
-        raise Leave("a column of a type that cannot pass through a join here")
-    return pa.schema([pa.field(field.name, field.arrow) for field in fields])
-
-
 def _inside(select: exp.Select) -> set[int]:
     return {id(part) for part in select.walk() if isinstance(part, exp.Select)}
 
 
-def _columns(node: exp.Expr) -> Iterator[exp.Column]:
-    return node.find_all(exp.Column)
+def _meant(planning: Planning, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:
+    """Yield what names mean, each with the SELECT whose column it is; nothing for those that are no columns.
+
+    Raises:
+        Leave: It is not certain what one means.
+    """
+    for column in node.find_all(exp.Column):
+        found = planning.names.find(column)
+        if found is None:
+            continue
+        if found.why or found.match is None:
+            raise Leave(f"it is not certain what {column.name} means")
+        yield found.scope, found.match
 
 
 def _is_inside(planning: Planning, node: exp.Expr, inside: Collection[int]) -> bool:
@@ -303,13 +308,7 @@ def _is_inside(planning: Planning, node: exp.Expr, inside: Collection[int]) -> b
     Raises:
         Leave: It is not certain what one means.
     """
-    for column in _columns(node):
-        found = planning.names.find(column)
-        if found is not None and (found.why or found.match is None):
-            raise Leave(f"it is not certain what {column.name} means")
-        if found is not None and id(found.scope.select) not in inside:
-            return False
-    return True
+    return all(id(scope.select) in inside for scope, _ in _meant(planning, node))
 
 
 def _reads_only(planning: Planning, node: exp.Expr, relation: Relation) -> bool:
@@ -318,12 +317,5 @@ def _reads_only(planning: Planning, node: exp.Expr, relation: Relation) -> bool:
     Raises:
         Leave: It is not certain what one means.
     """
-    for column in _columns(node):
-        found = planning.names.find(column)
-        if found is None:
-            continue
-        if found.why or found.match is None:
-            raise Leave(f"it is not certain what {column.name} means")
-        if any(each is not relation for each, _ in found.match.attribute.sources):
-            return False
-    return True
+    matches = (match for _, match in _meant(planning, node))
+    return all(each is relation for match in matches for each, _ in match.attribute.sources)

@@ -139,15 +139,12 @@ def check_tables(tables: object) -> None:
 class Catalog:
     """Finds the tables: the caller's first, then the session's."""
 
-    def __init__(self, frames: Frames, tables: Tables | None) -> None:
+    def __init__(self, frames: Frames, tables: Tables | None, settings: SessionConf) -> None:
         self.frames = frames
+        self._settings = settings
         self._given = {name.lower(): (name, where) for name, where in (tables or {}).items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
-
-    @cached_property
-    def _settings(self) -> SessionConf:
-        return SessionConf(self.frames.spark)
 
     def stand_ins(self, template: str) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none."""

@@ -24,7 +24,6 @@ from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.parallelism import default_parallelism
-from millrace.spark.parcels import pack
 from millrace.spark.placement import Mode, Size, place
 from millrace.spark.reports import Reports
 from millrace.spark.streaming import Target, stream_of
@@ -184,7 +183,7 @@ class _Assembly:
         assert isinstance(given, ParquetInput)
         assert own is not None
         parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
-        return Scan(self._arriving[number].schema, given.filters, tuple(map(pack, parts)))
+        return Scan.of(self._arriving[number].schema, given.filters, parts)
 
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
@@ -215,7 +214,7 @@ class _Assembly:
                 assert isinstance(given, ParquetInput)
                 assert own is not None
                 schema = self._arriving[n].schema
-                scans[n] = Scan(schema, given.filters, tuple(map(pack, _deal(own, loads))))
+                scans[n] = Scan.of(schema, given.filters, _deal(own, loads))
             names = tuple(self._arriving[n].alias for n in scanned)
             scan = ScanTask(
                 names,

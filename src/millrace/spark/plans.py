@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+"""What Spark gives sizes in, each 1,024 of the one before."""
+
+
 def explained(frame: DataFrame, mode: str = "") -> str:
     """Return Spark's plan of a DataFrame.
 

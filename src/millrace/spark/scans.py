@@ -27,7 +27,7 @@ from millrace.sources.partitions import Doubtful
 from millrace.sources.tables import ParquetTable
 from millrace.spark.conf import SessionConf
 from millrace.spark.disks import paths_are_local, shares_disks
-from millrace.spark.plans import explained, is_cached
+from millrace.spark.plans import SIZE_UNITS, explained, is_cached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ _NODE = re.compile(r"[\s*+:|-]*(?:(Scan parquet)(?: [\w.]*)?|(ColumnarToRow)|(Pr
 _LOCATION = re.compile(r"(InMemoryFileIndex|CatalogFileIndex) \[(.*?)(?:, \.\.\. (\d+) entries)?\]")
 _SCAN_KEYS = {"Output", "Batched", "Bucketed", "Location", "ReadSchema"}
 _RELATION_SIZE = re.compile(r"Relation .*parquet, Statistics\(sizeInBytes=([\d.]+ [KMGTPE]?i?B)\)")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def scan_of(frame: DataFrame, settings: SessionConf) -> ParquetTable:
         raise Doubtful(f"{uris[0].split('://')[0]}: is no local disk")
     if not shares_disks(frame.sparkSession):
         raise Doubtful("the Spark Connect server has other disks")
-    paths = [unquote(uri.removeprefix("file://")) for uri in uris]
+    paths = list(map(_path, uris))
     required = [field.name for field in schema.fields if not field.nullable]
     table = described_table(scan.root, paths, types, scan.partition_columns, required)
     if scan.roots > 1:
@@ -133,6 +132,10 @@ def files_at(spark: SparkSession, path: str, settings: SessionConf | None = None
         return None
     table = open_table(path)
     return table if table.unsupported is None else None
+
+
+def _path(uri: str) -> str:
+    return unquote(uri.removeprefix("file://"))
 
 
 def _is_odd(settings: SessionConf, key: str) -> bool:
@@ -233,8 +236,8 @@ def _check_no_root_twice(frame: DataFrame, table: ParquetTable) -> None:
 
 def _size_text(size: int) -> str:
     """Return a size as Spark writes it."""
-    power = max((n for n in range(1, len(_UNITS)) if size >= 2 << (10 * n)), default=0)
-    return f"{size / (1 << (10 * power)):.1f} {_UNITS[power]}"
+    power = max((n for n in range(1, len(SIZE_UNITS)) if size >= 2 << (10 * n)), default=0)
+    return f"{size / (1 << (10 * power)):.1f} {SIZE_UNITS[power]}"
 
 
 def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
@@ -260,7 +263,7 @@ def _check_partitions(frame: DataFrame, table: ParquetTable) -> None:
         questions = [(number.bitwiseAND(1 << bit) != 0, _with_bit(numbers, bit)) for bit in bits]
         questions += [(own.isNull(), {None})] if None in texts else []
         for condition, asked in questions:
-            found = {unquote(uri.removeprefix("file://")) for uri in renamed.where(condition).inputFiles()}
+            found = set(map(_path, renamed.where(condition).inputFiles()))
             if found != {file.path for file, text in zip(table.files, texts, strict=True) if text in asked}:
                 raise Doubtful(f"partitions of column {column!r} are in folders named otherwise")
 

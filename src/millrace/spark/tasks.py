@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,13 +18,13 @@ from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.sources.reading import read_splits
+from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
-from millrace.spark.parcels import unpack
 from millrace.spark.reports import Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
@@ -40,16 +42,24 @@ class Scan:
     Attributes:
         schema: What the relation's tuples look like.
         filters: Applied while reading.
-        parts: The splits of each task, packed; a single part is read whole by every task.
+        parts: The splits of each task; a single part is read whole by every task. Spark sends one function
+            to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
+            itself, and a task unpacks its own only.
     """
 
     schema: pa.Schema
     filters: tuple[Predicate, ...]
     parts: tuple[bytes, ...]
 
+    @classmethod
+    def of(cls, schema: pa.Schema, filters: tuple[Predicate, ...], parts: Iterable[Sequence[Split]]) -> Scan:
+        """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
+        return cls(schema, filters, tuple(zlib.compress(pickle.dumps(tuple(p), -1), 1) for p in parts))
+
     def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
         """Yield the tuples that are the task's to read."""
-        own = unpack(self.parts[0] if len(self.parts) == 1 else self.parts[task])
+        packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
+        own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
         names = tuple(self.schema.names)
         for batch in read_splits(own, names, self.filters, batch_size):
             yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

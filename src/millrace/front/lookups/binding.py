@@ -225,7 +225,7 @@ def lookup_rows(
     if table.is_set:
         columns = list(member.columns)
     filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
-    schema = schema_of(member, columns)
+    schema = schema_of(member.alias, columns)
     scan: ParquetInput | Read | None = None
     rows = None
     if lookup.parquet is not None:
