@@ -11,15 +11,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from millrace.aggregates import (
-    AggregateSpec,
-    Arithmetic,
-    Constant,
-    Partial,
-    PartialAggregation,
-    Read,
-    Widened,
-)
+from millrace.aggregates import AggregateSpec, Partial, PartialAggregation
+from millrace.values import Arithmetic, Constant, Read, Widened
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 

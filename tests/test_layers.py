@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("limits", "results"),
     ("predicates",),
     ("expressions", "options", "run_report"),
-    ("spec",),
+    ("spec", "values"),
     ("aggregates",),
     ("kernels",),
     ("graph", "trees"),

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from millrace.aggregates.order import in_order, out_of_order, with_digits
 from millrace.aggregates.spec import AggregateSpec, Partial
-from millrace.aggregates.values import Values, in_order, out_of_order, with_digits
 from millrace.figures import ModuleFigures
+from millrace.values import Values
 
 CHUNK = 131_072
 """Rows that are merged at once."""
@@ -132,7 +133,7 @@ class PartialAggregation:
 
     def _lifted(self, rows: pa.Table) -> pa.Table:
         """Return each row as a partial row."""
-        values = Values(rows)
+        values = Values({name: rows.column(name) for name in rows.column_names}, rows.num_rows)
         columns = [rows.column(key) for key in self._spec.keys]
         columns += [self._alone(values, partial, rows.num_rows) for partial in self._spec.partials]
         if not columns:
@@ -145,6 +146,8 @@ class PartialAggregation:
         if partial.value is None:
             return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), rows)])
         column = values.column(partial.value)
+        if isinstance(column, pa.Array):
+            column = pa.chunked_array([column])
         if partial.how == "count":
             return pc.cast(pc.is_valid(column), pa.int64())
         if partial.how in ("min", "max"):

@@ -7,54 +7,14 @@ not matter how rows are divided among partial rows: a task may give out several 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
+from millrace.values import Value
+
 How = Literal["sum", "count", "min", "max"]
-
-
-@dataclass(frozen=True)
-class Read:
-    """A column of the block's join."""
-
-    column: str
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A constant. ``value`` is what ``pa.scalar(value, type)`` takes."""
-
-    value: Any
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class Widened:
-    """A number in a type that has it exactly, or as a double, in the nearest one."""
-
-    value: Value
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """``left op right`` of type ``type``, which every result fits: it cannot overflow.
-
-    Whole numbers and doubles have that type on both sides. Decimals may have any; ``type`` then has the
-    digits that the operation makes of theirs.
-    """
-
-    op: Literal["+", "-", "*"]
-    left: Value
-    right: Value
-    type: pa.DataType
-
-
-Value = Read | Constant | Widened | Arithmetic
 
 
 @dataclass(frozen=True)
@@ -91,29 +51,3 @@ class AggregateSpec:
         """Return the columns of the partial rows, from those of the join."""
         partials = [pa.field(p.name, p.type) for p in self.partials]
         return pa.schema([*(joined.field(key) for key in self.keys), *partials])
-
-
-def columns_of(value: Value | None) -> Iterator[str]:
-    """Yield the columns that a value reads."""
-    match value:
-        case Read(column, _):
-            yield column
-        case Widened(inner, _):
-            yield from columns_of(inner)
-        case Arithmetic(_, left, right, _):
-            yield from columns_of(left)
-            yield from columns_of(right)
-
-
-def show(value: Value | None) -> str:
-    """Return a value as text."""
-    match value:
-        case Read(column, _):
-            return column
-        case Constant(constant, _):
-            return str(constant)
-        case Widened(inner, kind):
-            return f"cast({show(inner)} as {kind})"
-        case Arithmetic(op, left, right, _):
-            return f"({show(left)} {op} {show(right)})"
-    return "*"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.aggregates import AggregateSpec, show as show_value
+from millrace.aggregates import AggregateSpec
 from millrace.block import Block, FrameInput, LookupInput
 from millrace.errors import ExecutionError
 from millrace.expressions import show
@@ -16,6 +16,7 @@ from millrace.front.build import Prepared, Taken
 from millrace.front.plan import Read
 from millrace.run_report import RunReport
 from millrace.spark.plans import Mode, planned
+from millrace.values import show as show_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

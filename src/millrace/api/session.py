@@ -13,13 +13,14 @@ from pyspark.sql.types import StructType
 from millrace.api.joining import Condition, Side, joining
 from millrace.api.query import Query
 from millrace.errors import InputError, QueryError, UnsupportedType
+from millrace.front import kept
 from millrace.front.calls import Calls
 from millrace.front.frames import Frames
 from millrace.front.functions import Functions, Predicates, by_name
 from millrace.front.parse import PARAMETER, Statement, parse
 from millrace.front.pipeline import Pipeline
 from millrace.front.settings import Settings
-from millrace.front.tables import Tables, check_tables
+from millrace.front.tables import Catalog, Tables, check_tables
 from millrace.lookups.declared import lookup as declare
 from millrace.options import Options
 from millrace.spark.filter import where
@@ -168,21 +169,44 @@ def prepare(
     args: Args | None,
 ) -> Query:
     """Return a query, ready to run."""
-    statement = parse(query, predicates)
-    Calls(statement, predicates)  # wrong calls are told before a session is made
-    frames = Frames(_alive(session_of(spark, tables)), _parameters(statement, args))
+    parameters = _parameters(args)
+    key = None if predicates else kept.key_of(query, parameters, tables, options)
+    statement = None
+    if not kept.is_known(key):
+        statement = _parsed(
+            query, predicates, args
+        )  # what is wrong in itself is told before a session is made
+    frames = Frames(_alive(session_of(spark, tables)), parameters)
     functions = Functions(frames.spark, options, predicates)
     try:
         settings = Settings.of(frames.spark, options)
-        made = Pipeline(frames, settings, tables, predicates, functions).query(statement)
+        catalog = Catalog(frames, tables, settings.conf)
+        made = kept.find(key, frames, catalog)
+        if made is None:
+            statement = statement or _parsed(query, predicates, args)
+            pipeline = Pipeline(frames, settings, catalog, predicates, functions)
+            made = pipeline.query(statement)
+            kept.keep(key, made, frames, catalog, pipeline.template)
         return Query(**vars(made))
     finally:
         frames.close()
         functions.close()
 
 
-def _parameters(statement: Statement, args: Args | None) -> dict[str, Any]:
-    """Return the query's parameters by name; those without one get names of ours."""
+def _parsed(query: str, predicates: Mapping[str, Predicate], args: Args | None) -> Statement:
+    """Return a query's syntax, its calls and parameters checked."""
+    statement = parse(query, predicates)
+    Calls(statement, predicates)
+    if isinstance(args, list) and len(args) < len(statement.parameters):
+        raise QueryError(
+            f"the query has {len(statement.parameters)} parameters (?), args have {len(args)}: expected one "
+            "for each"
+        )
+    return statement
+
+
+def _parameters(args: Args | None) -> dict[str, Any]:
+    """Return a query's parameters by name; those without one get names of ours."""
     if args is None:
         args = {}
     if isinstance(args, Mapping):
@@ -191,11 +215,6 @@ def _parameters(statement: Statement, args: Args | None) -> dict[str, Any]:
         raise QueryError(
             f"args are given as {type(args).__name__}: expected a dictionary for parameters with names "
             "(:low), a list for those without (?)"
-        )
-    if len(args) < len(statement.parameters):
-        raise QueryError(
-            f"the query has {len(statement.parameters)} parameters (?), args have {len(args)}: expected one "
-            "for each"
         )
     return {f"{PARAMETER}{number}": value for number, value in enumerate(args)}
 

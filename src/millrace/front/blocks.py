@@ -161,8 +161,8 @@ def _conjuncts(clause: Clause, translator: Translator) -> list[Conjunct]:
             raise Leave("a condition in a form that Millrace does not read")
         reads, foreign = clause.reads(node)
         predicate, computed = translator.predicate(node), False
-        if predicate is None and len(reads) > 1 and not foreign:
-            equal = isinstance(inner, exp.EQ)
+        if predicate is None and not foreign and (len(reads) > 1 or _is_scanned(clause, reads)):
+            equal = isinstance(inner, exp.EQ) and len(reads) > 1
             with_computed = replace(translator, computed=Computed(clause, direct=equal).column)
             predicate = with_computed.predicate(node)
             computed = predicate is not None
@@ -171,6 +171,12 @@ def _conjuncts(clause: Clause, translator: Translator) -> list[Conjunct]:
         pushed = pushable(node) and not planning.volatility.volatile(node)
         result.append(Conjunct(node, reads, foreign, predicate, pushed, computed))
     return result
+
+
+def _is_scanned(clause: Clause, reads: frozenset[str]) -> bool:
+    """Tell whether a condition is over one relation that tasks would read themselves."""
+    table = clause.members[next(iter(reads))].table if len(reads) == 1 else None
+    return table is not None and table.lookup is None and table.parquet is not None
 
 
 def _equality(clause: Clause, left: Attribute, right: Attribute) -> Equality | None:

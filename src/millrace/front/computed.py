@@ -1,6 +1,7 @@
 """Expressions over one relation as columns of it, so that a block can join and compare by them.
 
-Spark computes such a column where it reads the relation for a block. So it is computed for rows for which
+Tasks compute such a column where they read the files themselves and have Spark's result exactly; else Spark
+does where it reads the relation for a block. So it is computed for rows for which
 Spark, joining in an order of its own, may not have come to it. That must not fail: only what cannot raise is
 taken, and arithmetic as ``try_add`` and its kin, which give null where the sum has no value of its type. A
 null joins nothing.
@@ -19,9 +20,12 @@ from sqlglot import exp
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
 from millrace.front.lookups.binding import lookup_of
-from millrace.front.members import Member, renamings
+from millrace.front.members import ComputedColumn, Member, renamings
+from millrace.front.numbers import Typed
 from millrace.front.parse import unwrap
 from millrace.front.template import Edit, Span
+from millrace.front.values import Meaning, ValueTranslator
+from millrace.values import Constant, Read
 
 if TYPE_CHECKING:
     from millrace.front.clause import Clause
@@ -49,13 +53,15 @@ class Computed:
 
     Args:
         clause: The clause; its members get the columns.
-        direct: Whether relations that a block would scan itself may get some: Spark reads them then.
+        direct: Whether relations that a block would scan itself may get some that only Spark computes: Spark
+            reads them then.
     """
 
     def __init__(self, clause: Clause, *, direct: bool) -> None:
         self._clause = clause
         self._planning = clause.planning
         self._direct = direct
+        self._values: dict[str, ValueTranslator] = {}
 
     def column(self, node: exp.Expr) -> tuple[str, Field] | None:
         """Return an expression as a column: a relation's alias and a field; None where it cannot be one."""
@@ -66,26 +72,49 @@ class Computed:
             return None
         member = self._clause.members[next(iter(reads))]
         scan = member.table is not None and member.table.parquet is not None
-        if lookup_of(member) is not None or (scan and not self._direct):
-            return None
-        if self._kind(node, member) is None or self._planning.volatility.volatile(node):
+        if lookup_of(member) is not None or self._planning.volatility.volatile(node):
             return None
         edits = renamings(self._planning, member, node)
         if edits is None:
             return None
         tried = list(self._tried(node))
         text = self._planning.text.with_edits(statement.span(node), [*edits, *tried])
-        known = next((field for field, written in member.computed if written == text), None)
+        known = next((each.field for each in member.computed if each.text == text), None)
         if known is None:
-            known = self._described(member, text)
+            found = self._in_task(member, node) if scan else None
+            value = None if found is None else found.value
+            if found is not None:
+                known = field_of(t.StructField("", found.type))
+            elif self._kind(node, member) is not None and (self._direct or not scan):
+                known = self._described(member, text)
             if known is None:
                 return None
-            shown = f"({self._planning.shown(node)})"
-            while shown in {f.name for f in member.every}:
-                shown += "'"
-            known = replace(known, name=shown)
-            member.computed.append((known, text))
+            known = replace(known, name=self._unlike(member, f"({self._planning.shown(node)})"))
+            member.computed.append(ComputedColumn(known, text, value))
         return member.alias, known
+
+    @staticmethod
+    def _unlike(member: Member, shown: str) -> str:
+        """Return a name that no column has; letter case does not tell columns apart."""
+        taken = {f.name.lower() for f in member.every}
+        while shown.lower() in taken:
+            shown += "'"
+        return shown
+
+    def _in_task(self, member: Member, node: exp.Expr) -> Typed | None:
+        """Return an expression as the tasks compute it, None where only Spark does."""
+
+        def meaning(column: exp.Column) -> Meaning | None:
+            found = self._clause.lookup(column)
+            return None if found is None else (found[1].name, found[1])
+
+        if member.alias not in self._values:
+            table = None if member.table is None else member.table.parquet
+            ends = (lambda _: None) if table is None else table.ends
+            self._values[member.alias] = ValueTranslator(self._planning, meaning, ends)
+        found = self._values[member.alias].of(node)
+        # A constant, or a column alone, is nothing to compute.
+        return None if found is None or isinstance(found.value, Read | Constant) else found
 
     def _described(self, member: Member, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""

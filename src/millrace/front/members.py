@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from millrace.block import ParquetInput
 from millrace.errors import InputError
+from millrace.expressions import columns_of
 from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave, definitions
@@ -26,6 +27,22 @@ from millrace.front.tables import Table
 from millrace.front.template import Edit
 from millrace.sources.types import fixed_width
 from millrace.spec import RelationSpec
+from millrace.values import Value
+
+
+@dataclass(frozen=True)
+class ComputedColumn:
+    """An expression over one relation as a column of it.
+
+    Attributes:
+        field: The column.
+        text: The expression where Spark reads the relation.
+        value: The same where tasks read it themselves; None where only Spark computes it.
+    """
+
+    field: Field
+    text: str
+    value: Value | None = None
 
 
 @dataclass(eq=False)
@@ -38,7 +55,7 @@ class Member:
         step: Number of its step in the FROM clause.
         columns: Its columns in order, under names that are unique in the block.
         table: The base table that it is, if it is one.
-        computed: Further columns, each with its text where Spark reads the relation.
+        computed: Further columns, which are expressions over these.
     """
 
     alias: str
@@ -46,7 +63,7 @@ class Member:
     step: int
     columns: tuple[Field, ...]
     table: Table | None = None
-    computed: list[tuple[Field, str]] = field(default_factory=list)
+    computed: list[ComputedColumn] = field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,13 +73,13 @@ class Member:
     @property
     def every(self) -> tuple[Field, ...]:
         """Its columns, and those that are computed."""
-        return (*self.columns, *(column for column, _ in self.computed))
+        return (*self.columns, *(each.field for each in self.computed))
 
     def texts(self, columns: Iterable[Field]) -> list[str]:
         """Return what gives columns where Spark reads the relation."""
         known = {column.name: scanned(place) for place, column in enumerate(self.columns)}
         computed = enumerate(self.computed)
-        known |= {column.name: f"{text} AS __e{place}" for place, (column, text) in computed}
+        known |= {each.field.name: f"{each.text} AS __e{place}" for place, each in computed}
         return [known[column.name] for column in columns]
 
     def scan(self, whole: str, wanted: Iterable[str]) -> str:
@@ -175,11 +192,14 @@ def rows_of(
         Leave: A column has a type that a block cannot carry, or the relation cannot be read by itself.
     """
     table = member.table
-    by_spark = member.alias in found.spark_only or any(each in columns for each, _ in member.computed)
+    filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
+    wanted = {f.name for f in columns} | {ref.column for p in filters for ref in columns_of(p)}
+    computed = [each for each in member.computed if each.field.name in wanted]
+    by_spark = member.alias in found.spark_only or any(each.value is None for each in computed)
     if table is not None and not by_spark and table.parquet is not None:
         schema = schema_of(member.alias, columns)
-        filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
-        direct = ParquetInput(table.parquet, tuple(schema.names), filters)
+        values = tuple((each.field.name, each.value) for each in computed if each.value is not None)
+        direct = ParquetInput(table.parquet.with_computed(values), tuple(schema.names), filters)
         return RelationSpec(member.alias, schema, rows=table.parquet.rows), direct
     if not columns:
         # Spark needs a column to send; the narrowest that can be sent will do.

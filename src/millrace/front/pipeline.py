@@ -42,7 +42,7 @@ from millrace.front.planning import Planning, first_line
 from millrace.front.settings import Settings
 from millrace.front.sharing import Sharing
 from millrace.front.spark_errors import as_written
-from millrace.front.tables import Catalog, Tables
+from millrace.front.tables import Catalog
 from millrace.front.template import EditedText, Segment, join, quote
 
 if TYPE_CHECKING:
@@ -59,16 +59,19 @@ class Pipeline:
     Args:
         frames: Runs texts on the session, with the query's parameters.
         settings: Of the session and the run.
-        tables: The caller's tables.
+        catalog: The tables.
         predicates: The caller's predicates by lower-case name.
         functions: The same as functions of the session.
+
+    Attributes:
+        template: The query as written, with its tables and parameters bound, when it was prepared.
     """
 
     def __init__(
         self,
         frames: Frames,
         settings: Settings,
-        tables: Tables | None,
+        catalog: Catalog,
         predicates: Mapping[str, Predicate],
         functions: Functions,
     ) -> None:
@@ -76,7 +79,8 @@ class Pipeline:
         self._settings = settings
         self._predicates = predicates
         self._functions = functions
-        self._catalog = Catalog(frames, tables, settings.conf)
+        self._catalog = catalog
+        self.template: str | None = None
         self._aggregates = settings.options.partial_aggregates
 
     def query(self, statement: Statement) -> Prepared:
@@ -90,6 +94,7 @@ class Pipeline:
         if statement.root is None:
             return self._unread(statement, text)
         original = _Original(self._frames, self._catalog, text)
+        self.template = original.template
         why = self._settings.bars(statement)
         if why is not None:
             return self._as_written(statement, original, [why])

@@ -56,7 +56,7 @@ class Settings:
             options,
             ansi,
             ansi and conf.is_on("spark.sql.ansi.relationPrecedence"),
-            str(spark.conf.get("spark.sql.session.timeZone")),
+            conf.get("spark.sql.session.timeZone"),
             conf.is_on("spark.sql.orderByOrdinal", "true"),
             tuple(key for key in _BARS if conf.is_on(key)),
             conf.is_on(_DOUBLE_QUOTES),

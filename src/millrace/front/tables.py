@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from millrace.lookups.table import LookupTable
 from millrace.sources.parquet import ParquetTable
 from millrace.sources.partitions import Doubtful
 from millrace.spark.conf import SessionConf
+from millrace.spark.plans import is_cached
 from millrace.spark.scans import files_at, scan_of
 from millrace.spark.types import spark_schema
 
@@ -52,6 +53,7 @@ class Table:
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
         settings: The session's, where ``frame`` may be a scan of files; None where it is not to be one.
+        fixed: Whether ``frame`` would be the same one in another query of the same text.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Table:
     placeholder: str | None
     lookup: Lookup | None = None
     settings: SessionConf | None = None
+    fixed: bool = False
 
     @property
     def parquet(self) -> ParquetTable | None:
@@ -81,6 +84,17 @@ class Table:
             return None, str(doubt)
 
     @property
+    def state(self) -> Hashable | None:
+        """What differs as soon as its rows may: None where only Spark can tell whether they are the same."""
+        if self.files is not None:
+            return _states(self.files)
+        if not self.fixed or self.lookup is not None or self.is_streaming:
+            return None
+        if self.parquet is None:
+            return "a DataFrame" if self.placeholder else None
+        return None if self.parquet.may_grow else (*_states(self.parquet), is_cached(self.frame))
+
+    @property
     def asked(self) -> bool:
         """Whether it is a lookup table that Spark cannot read."""
         return self.lookup is not None and self.lookup.asked
@@ -96,7 +110,7 @@ class Table:
 
         It costs Spark much less than the table itself; None where a type cannot be written down.
         """
-        if self.files is None and self.lookup is None:
+        if self.placeholder is None:
             return None
         if not all(isinstance(f.type, t.AtomicType) for f in self.fields):
             return None
@@ -141,10 +155,15 @@ class Catalog:
 
     def __init__(self, frames: Frames, tables: Tables | None, settings: SessionConf) -> None:
         self.frames = frames
-        self._settings = settings
+        self.settings = settings
         self._given = {name.lower(): (name, where) for name, where in (tables or {}).items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
+
+    def again(self, table: Table) -> Table:
+        """Return a table of another query as it is now: files that were named by path are listed again."""
+        path = None if table.files is None else table.files.path
+        return table if path is None else self._from_path(table.name, path)
 
     def stand_ins(self, template: str) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none."""
@@ -209,14 +228,16 @@ class Catalog:
         if key not in self._known:
             text = ".".join(quote(part) for part in parts)
             frame = self.frames.sql(f"SELECT * FROM {text}")
-            self._known[key] = Table(".".join(parts), frame, None, None, settings=self._settings)
+            self._known[key] = Table(
+                ".".join(parts), frame, None, None, settings=self.settings, fixed=len(parts) == 1
+            )
         return self._known[key]
 
     def _make(self, name: str, where: Any) -> Table:
         if isinstance(where, str | Path):
             return self._from_path(name, os.path.expanduser(str(where)))  # noqa: PTH111  # globs are kept as they are
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
-            return self._framed(name, where)
+            return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where)
             table = Table(name, frame, None, self.frames.place(frame, "t"), lookup)
@@ -235,19 +256,20 @@ class Catalog:
                 f"table {name!r} is {path!r}, which is no Parquet file by its name: give it as a DataFrame, "
                 f"{{{name!r}: spark.read.{reader}({path!r})}}"
             )
-        table = files_at(self.frames.spark, path, self._settings)
+        table = files_at(self.frames.spark, path, self.settings)
         if table is None:
-            return self._framed(name, self.frames.spark.read.parquet(path))
+            return self._framed(name, self.frames.spark.read.parquet(path), fixed=False)
         frame = _file_frame(self.frames.spark, path, table)
         return Table(name, frame, table, self.frames.place(frame, "t"))
 
-    def _framed(self, name: str, frame: DataFrame) -> Table:
-        return Table(name, frame, None, self.frames.place(frame, "t"), settings=self._settings)
+    def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
+        place = self.frames.place(frame, "t")
+        return Table(name, frame, None, place, settings=self.settings, fixed=fixed)
 
 
 def _file_frame(spark: SparkSession, path: str, table: ParquetTable) -> DataFrame:
     """Return Spark's DataFrame over the files, without the job that infers a schema."""
-    state = (table.schema, tuple((p, *_state(p)) for p in table.paths))
+    state = (table.schema, _states(table))
     try:
         known = _frames.setdefault(spark, {})
     except TypeError:  # a session that cannot be referenced weakly
@@ -257,6 +279,6 @@ def _file_frame(spark: SparkSession, path: str, table: ParquetTable) -> DataFram
     return known[path][1]
 
 
-def _state(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_mtime_ns, found.st_size
+def _states(table: ParquetTable) -> tuple[Hashable, ...]:
+    found = ((path, os.stat(path)) for path in table.paths)
+    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in found)

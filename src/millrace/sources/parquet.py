@@ -188,8 +188,8 @@ def splits(
         columns: What will be read, for :attr:`Split.bytes`; None is every column.
     """
     wanted = table.schema.names if columns is None else columns
-    read = {table.resolve(name) for name in wanted}
-    read.update(table.resolve(ref.column) for predicate in filters for ref in columns_of(predicate))
+    computed = {name for name, _ in table.computed}
+    read = table.stored([*wanted, *(ref.column for predicate in filters for ref in columns_of(predicate))])
     stored = sorted(read.difference(table.partition_columns))
     kinds = {name: table.schema.field(name).type for name in (*table.partition_columns, *stored)}
     kept = []
@@ -210,6 +210,8 @@ def splits(
                 fixed: dict[str, Bounds] = fixed,
             ) -> Bounds:
                 name = table.resolve(column)
+                if name in computed:
+                    return None, None, None
                 if name not in fixed:
                     return footer.bounds(footer.spelled[name.lower()])[group]
                 low, high, nulls = fixed[name]

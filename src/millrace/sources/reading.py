@@ -17,13 +17,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace.errors import ExecutionError
-from millrace.expressions import ColumnRef, Predicate, columns_of, evaluate
+from millrace.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.sources.footers import Footer, footer_of
 from millrace.sources.tables import Split
 from millrace.sources.types import cast, counted
+from millrace.values import Value, columns_of, computed as computed_of, type_of
 
 _OPEN: OrderedDict[tuple[str, int, int, tuple[str, ...]], Any] = OrderedDict()
 _OPEN_LIMIT = 8
+_NOTHING: Mapping[str, Value] = {}
 
 # A dictionary-encoded string column takes at most about this many bytes a row in its file.
 _DICTIONARY_BYTES = 4
@@ -41,6 +43,7 @@ def read_splits(
     columns: tuple[str, ...],
     filters: tuple[Predicate, ...] = (),
     batch_size: int = 65_536,
+    computed: Mapping[str, Value] = _NOTHING,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits that pass the filters, in order.
 
@@ -49,6 +52,7 @@ def read_splits(
         columns: The columns to return, in that order, spelled as the caller wants them.
         filters: Predicates over the table's columns; rows for which all are true are kept.
         batch_size: At most this many rows in a batch; smaller leftovers are joined up to it.
+        computed: Columns, by lower-case name, that are computed of others.
 
     Raises:
         ExecutionError: A file has changed or vanished since the splits were made, or is damaged.
@@ -56,7 +60,7 @@ def read_splits(
     held: list[pa.RecordBatch] = []
     rows = 0
     for split in splits:
-        batch = _read(split, columns, filters)
+        batch = _read(split, columns, filters, computed)
         if batch.num_rows == 0:
             continue
         if not rows and batch.num_rows >= batch_size // 2:
@@ -87,10 +91,12 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches)
 
 
-def _read(split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...]) -> pa.RecordBatch:
+def _read(
+    split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...], computed: Mapping[str, Value]
+) -> pa.RecordBatch:
     try:
         footer = footer_of(split.path)
-        return _Group(split, footer).read(columns, filters)
+        return _Group(split, footer, computed).read(columns, filters)
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise ExecutionError(
             f"reading row group {split.group} of {split.path} failed: {error}. "
@@ -101,11 +107,12 @@ def _read(split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...]
 class _Group:
     """One row group being read."""
 
-    def __init__(self, split: Split, footer: Footer) -> None:
+    def __init__(self, split: Split, footer: Footer, computed: Mapping[str, Value]) -> None:
         self._split = split
         self._footer = footer
         self._constants = {name.lower(): (kind, value) for name, kind, value in split.constants}
         self._stored = footer.spelled
+        self._computed = computed
         if footer.rows[split.group] != split.rows:
             raise ValueError(f"it has {footer.rows[split.group]:,} rows, not {split.rows:,}")
 
@@ -114,7 +121,7 @@ class _Group:
         mask: pa.Array | None = None
         first: dict[str, pa.Array] = {}
         if filters:
-            refs = {ref for predicate in filters for ref in columns_of(predicate)}
+            refs = {ref for predicate in filters for ref in columns_read(predicate)}
             first = self._decode(sorted({ref.column.lower() for ref in refs}))
             values = {ref: first[ref.column.lower()] for ref in refs}
             mask = _conjunction(filters, values)
@@ -135,6 +142,8 @@ class _Group:
         )
 
     def _kind(self, name: str) -> pa.DataType:
+        if name.lower() in self._computed:
+            return type_of(self._computed[name.lower()])
         if name.lower() in self._constants:
             return self._constants[name.lower()][0]
         return self._footer.schema.field(self._stored[name.lower()]).type
@@ -152,6 +161,12 @@ class _Group:
     def _decode(self, lowered: Iterable[str]) -> dict[str, pa.Array]:
         """Return columns by lower-case name; strings that repeat are still dictionaries."""
         result: dict[str, pa.Array] = {}
+        made = [name for name in lowered if name in self._computed]
+        if made:
+            needed = {column.lower() for name in made for column in columns_of(self._computed[name])}
+            lowered = {name for name in lowered if name not in self._computed}
+            result = self._decode(sorted(needed | lowered))
+            return result | {name: self._compute(self._computed[name], result) for name in made}
         for name in lowered:
             if name in self._constants:
                 kind, value = self._constants[name]
@@ -171,6 +186,15 @@ class _Group:
                 array = cast(array, self._footer.schema.field(name).type)
             result[name.lower()] = array
         return result
+
+    def _compute(self, value: Value, columns: Mapping[str, pa.Array]) -> pa.Array:
+        """Return a computed column; of a dictionary once an entry."""
+        own = {name: columns[name.lower()] for name in columns_of(value)}
+        first = next(iter(own.values()))
+        if len(own) == 1 and pa.types.is_dictionary(first.type):
+            entries, places = _entries(first)
+            return computed_of(value, dict.fromkeys(own, entries), len(entries)).take(places)
+        return computed_of(value, {name: _plain(column) for name, column in own.items()}, self._split.rows)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -215,15 +239,22 @@ def _conjunction(filters: tuple[Predicate, ...], values: Mapping[ColumnRef, pa.A
 
 
 def _truth(predicate: Predicate, values: Mapping[ColumnRef, pa.Array]) -> pa.Array:
-    refs = set(columns_of(predicate))
+    refs = set(columns_read(predicate))
     ref = next(iter(refs))
     data = values[ref]
     if len(refs) == 1 and pa.types.is_dictionary(data.type):
-        # The entry after the dictionary's last is null's, so that IS NULL and the like come out right.
-        entries = pa.concat_arrays([data.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
-        truths = evaluate(predicate, {ref: entries})
-        return truths.take(data.indices.fill_null(len(entries) - 1))
+        entries, places = _entries(data)
+        return evaluate(predicate, {ref: entries}).take(places)
     return evaluate(predicate, {other: _plain(values[other]) for other in refs})
+
+
+def _entries(data: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the entries of a dictionary, and the place of each row's.
+
+    The entry after the last is null's, so that IS NULL and the like come out right.
+    """
+    entries = pa.concat_arrays([data.dictionary.cast(pa.string()), pa.nulls(1, pa.string())])
+    return entries, data.indices.fill_null(len(entries) - 1)
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,10 @@ import pyarrow as pa
 
 from millrace.errors import InputError, near
 from millrace.sources.footers import Footer, footers_of
+from millrace.sources.types import fixed_width
+from millrace.values import Value, columns_of, type_of
+
+_TEXT_BYTES = 16  # a guess
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class ParquetTable:
         partition_columns: Names of the columns that come from folder names.
         unsupported: Why Spark has to read the table itself; None when it can be scanned directly.
             The schema is empty then.
+        computed: Further columns, which are computed of others when rows are read.
+        may_grow: Whether the same name may mean more files later without anybody saying so.
     """
 
     path: str
@@ -61,6 +67,8 @@ class ParquetTable:
     schema: pa.Schema = field(compare=False)
     partition_columns: tuple[str, ...] = ()
     unsupported: str | None = None
+    may_grow: bool = False
+    computed: tuple[tuple[str, Value], ...] = field(default=(), compare=False)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -81,6 +89,37 @@ class ParquetTable:
     def _names(self) -> dict[str, str]:
         return {name.lower(): name for name in self.schema.names}
 
+    def with_computed(self, values: tuple[tuple[str, Value], ...]) -> ParquetTable:
+        """Return the same table with columns that are computed of its own."""
+        if not values:
+            return self
+        fields = [pa.field(name, type_of(value)) for name, value in values]
+        made = replace(self, schema=pa.schema([*self.schema, *fields]), computed=values)
+        made.__dict__["footers"] = self.footers  # what was planned with, and not asked for again
+        return made
+
+    def stored(self, columns: Iterable[str]) -> set[str]:
+        """Return the columns that have to be known to give some, without those that are computed."""
+        values = dict(self.computed)
+        found = set(map(self.resolve, columns))
+        needed = {name for column in found & values.keys() for name in columns_of(values[column])}
+        return (found - values.keys()) | set(map(self.resolve, needed))
+
+    def ends(self, column: str) -> tuple[int, int] | None:
+        """Return the least and greatest value of a column of whole numbers, None where nothing tells."""
+        if column in self.partition_columns:
+            return None
+        ends: list[int] = []
+        for footer in self.footers:
+            spelled = footer.spelled.get(column.lower())
+            bounds = [] if spelled is None else zip(footer.bounds(spelled), footer.rows, strict=True)
+            for (low, high, nulls), rows in bounds:
+                if low is not None and high is not None:
+                    ends += (low.as_py(), high.as_py())
+                elif nulls != rows:
+                    return None
+        return (min(ends), max(ends)) if ends else (0, 0)
+
     def resolve(self, column: str) -> str:
         """Return the column's name as the files spell it; letter case does not matter.
 
@@ -94,8 +133,11 @@ class ParquetTable:
 
     def decoded_bytes_of(self, columns: Iterable[str]) -> int:
         """Return an estimate of the columns' size in memory in bytes."""
-        names = [name.lower() for name in map(self.resolve, columns) if name not in self.partition_columns]
-        total = 0
+        wanted = set(map(self.resolve, columns))
+        values = dict(self.computed)
+        names = [name.lower() for name in wanted - values.keys() if name not in self.partition_columns]
+        widths = [fixed_width(type_of(values[name])) or _TEXT_BYTES for name in wanted & values.keys()]
+        total = self.rows * sum(widths)
         for footer in self.footers:
             own = (footer.spelled.get(name) for name in names)
             total += sum(sum(footer.decoded_bytes(name)) for name in own if name is not None)

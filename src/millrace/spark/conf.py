@@ -18,20 +18,28 @@ class SessionConf:
 
     Args:
         spark: The session.
+
+    Attributes:
+        asked: What was asked for so far: the values by key and default.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._known: dict[str, str] = {}
-        self._all = is_connect(spark)
-        if self._all:
-            self._known = dict(spark.conf.getAll)
+        self.asked: dict[tuple[str, str | None], str] = {}
+        self._set = dict(spark.conf.getAll) if is_connect(spark) else None
 
-    def get(self, key: str, default: str) -> str:
-        """Return a setting's value, ``default`` where it is not set."""
-        if key not in self._known and not self._all:
-            self._known[key] = str(self._spark.conf.get(key, default))
-        return self._known.get(key, default)
+    def get(self, key: str, default: str | None = None) -> str:
+        """Return a setting's value, where it is not set ``default``, or without one Spark's own."""
+        value = self.asked.get((key, default))
+        if value is None:
+            if default is not None and self._set is not None:
+                value = self._set.get(key, default)
+            else:
+                value = str(
+                    self._spark.conf.get(key) if default is None else self._spark.conf.get(key, default)
+                )
+            self.asked[key, default] = value
+        return value
 
     def is_on(self, key: str, default: str = "false") -> bool:
         """Tell whether a setting is true."""

@@ -183,7 +183,7 @@ class _Assembly:
         assert isinstance(given, ParquetInput)
         assert own is not None
         parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
-        return Scan.of(self._arriving[number].schema, given.filters, parts)
+        return Scan.of(self._arriving[number].schema, given.filters, parts, given.table.computed)
 
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
@@ -214,7 +214,7 @@ class _Assembly:
                 assert isinstance(given, ParquetInput)
                 assert own is not None
                 schema = self._arriving[n].schema
-                scans[n] = Scan.of(schema, given.filters, _deal(own, loads))
+                scans[n] = Scan.of(schema, given.filters, _deal(own, loads), given.table.computed)
             names = tuple(self._arriving[n].alias for n in scanned)
             scan = ScanTask(
                 names,

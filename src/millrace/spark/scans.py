@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -58,7 +58,7 @@ _HARMLESS = {"comment"}
 # Between values in a list of them.
 _BETWEEN = "\x01"
 _TREE = re.compile(r"== Physical Plan ==\n(.*?)\n\n", re.DOTALL)
-_NODE = re.compile(r"[\s*+:|-]*(?:(Scan parquet)(?: [\w.]*)?|(ColumnarToRow)|(Project)) \((\d+)\)")
+_NODE = re.compile(r"[\s*+:|-]*(?:(Scan parquet)(?: ([\w.]*))?|(ColumnarToRow)|(Project)) \((\d+)\)")
 _LOCATION = re.compile(r"(InMemoryFileIndex|CatalogFileIndex) \[(.*?)(?:, \.\.\. (\d+) entries)?\]")
 _SCAN_KEYS = {"Output", "Batched", "Bucketed", "Location", "ReadSchema"}
 _RELATION_SIZE = re.compile(r"Relation .*parquet, Statistics\(sizeInBytes=([\d.]+ [KMGTPE]?i?B)\)")
@@ -66,11 +66,20 @@ _RELATION_SIZE = re.compile(r"Relation .*parquet, Statistics\(sizeInBytes=([\d.]
 
 @dataclass(frozen=True)
 class _Scan:
-    """What a plan's text says of a scan: its first root, the number of roots, and its partition columns."""
+    """What a plan's text says of a scan.
+
+    Attributes:
+        root: Its first root.
+        roots: The number of roots.
+        listed_by_catalog: Whether the catalog knows the partitions.
+        named: Whether it is of a table of the catalog.
+        partition_columns: Their names.
+    """
 
     root: str
     roots: int
     listed_by_catalog: bool
+    named: bool
     partition_columns: tuple[str, ...]
 
 
@@ -113,7 +122,7 @@ def scan_of(frame: DataFrame, settings: SessionConf) -> ParquetTable:
         _check_no_root_twice(frame, table)
     if scan.listed_by_catalog:
         _check_partitions(frame, table)
-    return table
+    return replace(table, may_grow=scan.named)
 
 
 def files_at(spark: SparkSession, path: str, settings: SessionConf | None = None) -> ParquetTable | None:
@@ -163,12 +172,14 @@ def _parsed(plan: str, schema: StructType) -> _Scan:
     """Return the scan that a physical plan, formatted, is."""
     tree = _TREE.search(plan)
     nodes: dict[str, str] = {}
+    named = False
     for line in [] if tree is None else tree[1].splitlines():
         node = _NODE.fullmatch(line)
-        kind = None if node is None else node[1] or node[2] or node[3]
+        kind = None if node is None else node[1] or node[3] or node[4]
         if node is None or kind is None or kind in nodes:
             raise Doubtful("it is no plain scan of Parquet files")
-        nodes[kind] = node[4]
+        nodes[kind] = node[5]
+        named = named or bool(node[2])
     if "Scan parquet" not in nodes:
         raise Doubtful("it is no plain scan of Parquet files")
     said = _section(plan, nodes["Scan parquet"])
@@ -183,7 +194,7 @@ def _parsed(plan: str, schema: StructType) -> _Scan:
         raise Doubtful(f"its files are listed by {listed.split(' ')[0] or 'something else'}")
     partitions = _not_in(said.get("ReadSchema", ""), schema)
     by_catalog = location[1] == "CatalogFileIndex"
-    return _Scan(location[2], 1 + int(location[3] or 0), by_catalog, partitions)
+    return _Scan(location[2], 1 + int(location[3] or 0), by_catalog, named, partitions)
 
 
 def _section(plan: str, number: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
 from millrace.spec import JoinSpec
 from millrace.spill import run_of
+from millrace.values import Value
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
@@ -45,23 +46,33 @@ class Scan:
         parts: The splits of each task; a single part is read whole by every task. Spark sends one function
             to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
             itself, and a task unpacks its own only.
+        computed: Columns that are computed of those of the files.
     """
 
     schema: pa.Schema
     filters: tuple[Predicate, ...]
     parts: tuple[bytes, ...]
+    computed: tuple[tuple[str, Value], ...] = ()
 
     @classmethod
-    def of(cls, schema: pa.Schema, filters: tuple[Predicate, ...], parts: Iterable[Sequence[Split]]) -> Scan:
+    def of(
+        cls,
+        schema: pa.Schema,
+        filters: tuple[Predicate, ...],
+        parts: Iterable[Sequence[Split]],
+        computed: tuple[tuple[str, Value], ...] = (),
+    ) -> Scan:
         """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
-        return cls(schema, filters, tuple(zlib.compress(pickle.dumps(tuple(p), -1), 1) for p in parts))
+        packed = tuple(zlib.compress(pickle.dumps(tuple(part), -1), 1) for part in parts)
+        return cls(schema, filters, packed, computed)
 
     def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
         """Yield the tuples that are the task's to read."""
         packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
         own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
         names = tuple(self.schema.names)
-        for batch in read_splits(own, names, self.filters, batch_size):
+        computed = {name.lower(): value for name, value in self.computed}
+        for batch in read_splits(own, names, self.filters, batch_size, computed):
             yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.aggregates import AggregateSpec, How, Partial, Value, columns_of
+from millrace.aggregates import AggregateSpec, How, Partial
 from millrace.expressions import ColumnRef
-from millrace.front.aggregation.arguments import Arguments, Meaning
 from millrace.front.aggregation.calls import Aggregate, aggregates, is_windowed
 from millrace.front.aggregation.finals import Finals
 from millrace.front.aggregation.levels import Level, level_of
@@ -24,7 +23,9 @@ from millrace.front.clause import Clause
 from millrace.front.coercion import Field
 from millrace.front.ctes import Leave
 from millrace.front.template import Edit, quote
+from millrace.front.values import Meaning, ValueTranslator
 from millrace.spark.types import arrow_type
+from millrace.values import Value, columns_of
 
 
 class Aggregation:
@@ -55,7 +56,7 @@ class Aggregation:
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
-        finals = Finals(self._planning, Arguments(self._planning, self._meaning), self._partial)
+        finals = Finals(self._planning, ValueTranslator(self._planning, self._meaning), self._partial)
         for each in aggregates(level.scope.select):
             self._rewrite(each, finals)
         if level.through is not None:

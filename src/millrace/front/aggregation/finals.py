@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.aggregates import Constant, How, Value
-from millrace.front.aggregation.arguments import Argument, Arguments, holds, widened
+from millrace.aggregates import How
 from millrace.front.aggregation.calls import Aggregate
+from millrace.front.numbers import Typed, holds, widened
 from millrace.front.parse import unwrap
 from millrace.front.planning import Planning
 from millrace.front.template import Part
+from millrace.front.values import ValueTranslator
+from millrace.values import Constant, Value
 
 PartialOf = Callable[[How, Value | None, t.DataType], str]
 
@@ -57,7 +59,7 @@ class Finals:
         partial: Returns the name of a column of partial results.
     """
 
-    def __init__(self, planning: Planning, arguments: Arguments, partial: PartialOf) -> None:
+    def __init__(self, planning: Planning, arguments: ValueTranslator, partial: PartialOf) -> None:
         self._statement = planning.statement
         self._arguments = arguments
         self._partial = partial
@@ -190,7 +192,7 @@ class Finals:
         plain = isinstance(total, t.LongType | t.DoubleType)
         return parts if plain else ("CAST(", *parts, f" AS {shown})")
 
-    def _sum_of(self, found: Argument, total: t.DataType) -> str | None:
+    def _sum_of(self, found: Typed, total: t.DataType) -> str | None:
         """Return the partial sums of an argument."""
         if (
             isinstance(found.value, Constant)

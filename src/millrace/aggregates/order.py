@@ -1,51 +1,10 @@
-"""Values of aggregates' arguments, a batch of rows at a time."""
+"""Arrays in the types and orders in which partial results are merged."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
-
-from millrace.aggregates.spec import Arithmetic, Constant, Read, Value, Widened
-
-_KERNELS = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
-
-
-class Values:
-    """The values of one table of rows; each is computed once.
-
-    Args:
-        rows: With the columns that are read.
-    """
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-        self._known: dict[Value, pa.ChunkedArray | pa.Scalar] = {}
-
-    def column(self, value: Value) -> pa.ChunkedArray:
-        """Return a value for every row."""
-        found = self._of(value)
-        if isinstance(found, pa.Scalar):
-            found = pa.chunked_array([pa.repeat(found, self._rows.num_rows)], found.type)
-        return found
-
-    def _of(self, value: Value) -> pa.ChunkedArray | pa.Scalar:
-        if value not in self._known:
-            self._known[value] = self._evaluated(value)
-        return self._known[value]
-
-    def _evaluated(self, value: Value) -> pa.ChunkedArray | pa.Scalar:
-        match value:
-            case Read(column, _):
-                return self._rows.column(column)
-            case Constant(constant, kind):
-                return pa.scalar(constant, kind)
-            case Widened(inner, kind):
-                return pc.cast(self._of(inner), kind, safe=not t.is_floating(kind))
-            case Arithmetic(op, left, right, kind):
-                found = _KERNELS[op](self._of(left), self._of(right))
-                assert found.type == kind, f"{found.type} of {value}"
-                return found
 
 
 def with_digits(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

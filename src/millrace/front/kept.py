@@ -1,0 +1,146 @@
+"""Queries that need no planning, because they were planned before and nothing that they rest on has changed.
+
+What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
+tables and options, if Spark still understands the text as it did (functions, views and settings of its
+analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
+Where only Spark could tell whether rows have changed, nothing is kept. The copies of a query share its runs:
+figures are those of the latest of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from millrace.errors import MillraceError
+from millrace.front.build import Prepared
+from millrace.front.frames import Frames
+from millrace.front.tables import Catalog, Table, Tables
+from millrace.options import Options
+from millrace.spark.conf import SessionConf
+from millrace.spark.parallelism import default_parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_MOST = 64
+_PLAIN = (type(None), bool, int, float, str, bytes, Decimal, dt.date, dt.time, dt.timedelta)
+
+_lock = Lock()
+# The latest, by key and session: a query keeps its session, so no other one can get its identity.
+_kept: OrderedDict[tuple[Hashable, int], Kept] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A query that was prepared, and what it rests on.
+
+    Attributes:
+        prepared: How it runs.
+        template: The query as written, its tables replaced by queries without rows.
+        analysed: What Spark made of that.
+        settings: The session's settings that were asked for.
+        parallelism: How many tasks ran at once.
+        tables: The tables, and the state of each.
+    """
+
+    prepared: Prepared
+    template: str
+    analysed: DataFrame
+    settings: Mapping[tuple[str, str | None], str]
+    parallelism: int
+    tables: tuple[tuple[Table, Hashable], ...]
+
+    def is_valid(self, frames: Frames, catalog: Catalog) -> bool:
+        """Tell whether it would be prepared in the same way now."""
+        conf = SessionConf(frames.spark)
+        if any(conf.get(*asked) != value for asked, value in self.settings.items()):
+            return False
+        try:
+            if any(catalog.again(table).state != state for table, state in self.tables):
+                return False
+            same = frames.sql(self.template).sameSemantics(self.analysed)
+        except (PySparkException, MillraceError, OSError):
+            return False  # preparing it anew tells what is wrong
+        return same and default_parallelism(frames.spark) == self.parallelism
+
+
+def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options) -> Hashable | None:
+    """Return what two calls for one query have in common, None for what is not to be kept."""
+    given = []
+    for name, where in tables.items():
+        # A DataFrame is kept with its query, so no other one can get its identity.
+        given.append((name, str(where) if isinstance(where, str | Path) else id(where)))
+    values = [(name, type(value), value) for name, value in args.items()]
+    if not all(isinstance(value, _PLAIN) for _, _, value in values):
+        return None
+    key = (text, tuple(values), tuple(given), options)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def is_known(key: Hashable | None) -> bool:
+    """Tell whether a query has been kept in some session."""
+    with _lock:
+        return any(key == known for known, _ in _kept)
+
+
+def find(key: Hashable | None, frames: Frames, catalog: Catalog) -> Prepared | None:
+    """Return a query that was kept, None if there is none or something has changed."""
+    place = (key, id(frames.spark))
+    with _lock:
+        found = _kept.get(place)
+        if found is None:
+            return None
+        _kept.move_to_end(place)
+    if not found.is_valid(frames, catalog):
+        with _lock:
+            _kept.pop(place, None)
+        return None
+    # Spark makes a plan of its own for it, and keeps no result of an exchange.
+    return replace(found.prepared, df=found.prepared.df.select("*"))
+
+
+def keep(
+    key: Hashable | None, prepared: Prepared, frames: Frames, catalog: Catalog, template: str | None
+) -> None:
+    """Keep a query, if it can be told when something that it rests on changes.
+
+    Args:
+        key: From :func:`key_of`.
+        prepared: The query.
+        frames: What it was prepared with.
+        catalog: Its tables.
+        template: The query as written; None where that was not read.
+    """
+    if key is None or template is None or prepared.filters:
+        return
+    states = [(table, table.state) for table in catalog.used]
+    analysable = catalog.stand_ins(template)
+    if analysable is None or any(state is None for _, state in states):
+        return
+    catalog.settings.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
+    spark = frames.spark
+    kept = Kept(
+        prepared,
+        analysable,
+        frames.sql(analysable),
+        dict(catalog.settings.asked),
+        default_parallelism(spark),
+        tuple(states),
+    )
+    with _lock:
+        _kept[key, id(spark)] = kept
+        while len(_kept) > _MOST:
+            _kept.popitem(last=False)

@@ -1,0 +1,221 @@
+"""A query that was planned before is not planned again, unless something that it rests on has changed."""
+
+from __future__ import annotations
+
+import decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import millrace
+from millrace.api import session
+from millrace.front import kept
+from tests.front.compare import bag
+
+pytestmark = pytest.mark.spark
+
+TEXT = (
+    "SELECT l.id, l.v, r.v AS w, current_date() AS day FROM l JOIN r ON l.id = r.id WHERE upper(l.s) <> 'B'"
+)
+
+
+def _write(path, values, **more) -> str:
+    table = {"id": values, "v": [10 * value for value in values], "s": ["a" for _ in values]}
+    pq.write_table(pa.table(table | more), path)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Folders of two tables, ``l`` and ``r``."""
+    for name in "lr":
+        (tmp_path / name).mkdir()
+        _write(tmp_path / name / "0.parquet", [1, 2, 3])
+    return tmp_path
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """The texts that were planned, since the test began."""
+    monkeypatch.setattr(kept, "_kept", type(kept._kept)())
+    texts: list[str] = []
+
+    class Seen(session.Pipeline):
+        def query(self, statement):
+            texts.append(statement.text)
+            return super().query(statement)
+
+    monkeypatch.setattr(session, "Pipeline", Seen)
+    return texts
+
+
+def _tables(spark, folder, mode):
+    paths = {name: str(folder / name) for name in "lr"}
+    if mode == "paths":
+        return paths
+    frames = {name: spark.read.parquet(path) for name, path in paths.items()}
+    if mode == "frames":
+        return frames
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    return {}
+
+
+@pytest.fixture(params=["paths", "frames", "views"])
+def tables(request, spark, folder):
+    """The tables in one of three forms."""
+    yield _tables(spark, folder, request.param)
+    for name in "lr":
+        spark.catalog.dropTempView(name)
+
+
+def _rows(spark, tables, text=TEXT, **more):
+    found = millrace.query(text, spark, tables, **more)
+    return found, bag(found.df)
+
+
+def test_the_second_time_is_not_planned_and_answers_the_same(spark, tables, planned):
+    first, rows = _rows(spark, tables)
+    second, again = _rows(spark, tables)
+    assert planned == [TEXT]
+    assert len(first.blocks) == 1
+    assert again == rows
+    assert second.df.schema == first.df.schema
+    assert second.df is not first.df
+    assert second.explain().splitlines()[0] == first.explain().splitlines()[0]
+    assert second.report().to_dict()
+    assert sum(rows.values()) == 3
+    _rows(spark, tables, options={"cells": 2})
+    assert len(planned) == 2
+
+
+def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
+    text = "SELECT max(v) FROM l"
+    assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
+    assert planned == [text]
+
+
+CHANGES = {
+    "a file is written anew": lambda spark, folder: _write(folder / "l" / "0.parquet", [2, 3, 4, 4]),
+    "a setting": lambda spark, folder: spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_seen(spark, folder, tables, planned, change):
+    _, before = _rows(spark, tables)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    CHANGES[change](spark, folder)
+    try:
+        frames = {name: spark.read.parquet(str(folder / name)) for name in "lr"}
+        if not tables:
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(name)
+        expected = bag(spark.sql(TEXT.replace(" l ", " {l} AS l ").replace(" r ", " {r} AS r "), **frames))
+        assert _rows(spark, tables)[1] == expected
+        assert len(planned) == 2
+        if change != "a setting":
+            assert expected != before
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_another_function_of_a_name_is_seen(spark, tables, planned):
+    text = f"{TEXT} AND of_session(l.id) = 2"
+    define = "CREATE OR REPLACE TEMPORARY FUNCTION of_session(x BIGINT) RETURNS BIGINT RETURN x"
+    try:
+        for added, kept_rows in ((0, "20"), (0, "20"), (1, "10")):
+            spark.sql(f"{define} + {added}")
+            _, rows = _rows(spark, tables, text)
+            assert kept_rows in str(rows)
+            assert sum(rows.values()) == 1
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION of_session")
+
+
+def test_a_new_file_in_a_folder_is_seen(spark, folder, planned):
+    tables = _tables(spark, folder, "paths")
+    _, before = _rows(spark, tables)
+    _write(folder / "l" / "1.parquet", [1, 1])
+    assert sum(_rows(spark, tables)[1].values()) == sum(before.values()) + 2
+    assert len(planned) == 2
+
+
+def test_a_view_of_other_rows_is_seen(spark, folder, planned):
+    _tables(spark, folder, "views")
+    _rows(spark, {})
+    other = _write(folder / "other.parquet", [3])
+    spark.read.parquet(other).createOrReplaceTempView("l")
+    assert sum(_rows(spark, {})[1].values()) == 1
+    spark.catalog.dropTempView("l")
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
+        millrace.query(TEXT, spark, {})
+    spark.catalog.dropTempView("r")
+
+
+def test_a_table_of_the_catalog_is_planned_each_time(spark, folder, planned):
+    spark.read.parquet(str(folder / "l")).write.saveAsTable("kept_l", format="parquet")
+    try:
+        text = TEXT.replace(" l ", " kept_l AS l ")
+        tables = {"r": str(folder / "r")}
+        _, before = _rows(spark, tables, text)
+        spark.sql("INSERT INTO kept_l SELECT * FROM kept_l WHERE id = 1")
+        assert sum(_rows(spark, tables, text)[1].values()) == sum(before.values()) + 1
+        assert len(planned) == 2
+        spark.table("kept_l").createOrReplaceTempView("l")
+        _rows(spark, tables)
+        spark.sql("INSERT INTO kept_l SELECT * FROM kept_l WHERE id = 2")
+        spark.catalog.refreshTable("kept_l")
+        plain = spark.sql(TEXT.replace(" r ", " {r} AS r "), r=spark.read.parquet(tables["r"]))
+        assert _rows(spark, tables)[1] == bag(plain)
+    finally:
+        spark.sql("DROP TABLE kept_l")
+        spark.catalog.dropTempView("l")
+
+
+def test_values_of_parameters_are_told_apart(spark, folder, planned):
+    tables = _tables(spark, folder, "paths")
+    text = "SELECT l.id, :x AS x FROM l JOIN r ON l.id = r.id WHERE l.id >= :x"
+    for value in (1, 2, decimal.Decimal(1), 1.0, 1):
+        found, rows = _rows(spark, tables, text, args={"x": value})
+        assert found.df.schema["x"] == spark.sql("SELECT :x AS x", {"x": value}).schema["x"]
+        assert sum(rows.values()) == 4 - int(value)
+    assert len(planned) == 4
+    assert _rows(spark, tables, text.replace(":x", "?"), args=[1, 2])[1]
+    _rows(spark, tables, text.replace(":x", "?"), args=[1, 2])
+    assert len(planned) == 5
+
+
+def test_a_cached_frame_is_read_from_the_cache(spark, folder, planned):
+    tables = _tables(spark, folder, "frames")
+    _, before = _rows(spark, tables)
+    tables["l"].cache()
+    try:
+        tables["l"].count()
+        (folder / "l" / "0.parquet").unlink()
+        assert _rows(spark, tables)[1] == before
+        assert len(planned) == 2
+    finally:
+        tables["l"].unpersist()
+
+
+def test_predicates_are_planned_each_time(spark, folder, planned):
+    @millrace.predicate
+    def odd(x: int) -> bool:
+        return x % 2 == 1
+
+    tables = _tables(spark, folder, "paths")
+    for _ in range(2):
+        _, rows = _rows(spark, tables, f"{TEXT} AND odd(l.id)", predicates={"odd": odd})
+        assert sum(rows.values()) == 2
+    assert len(planned) == 2
+
+
+def test_only_the_latest_are_kept(spark, folder, planned, monkeypatch):
+    monkeypatch.setattr(kept, "_MOST", 2)
+    tables = _tables(spark, folder, "paths")
+    texts = [f"SELECT count(*) AS n{n} FROM l JOIN r ON l.id = r.id" for n in range(3)]
+    for text in (*texts, texts[2], texts[1], texts[0]):
+        _rows(spark, tables, text)
+    assert planned == [*texts, texts[0]]

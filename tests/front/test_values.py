@@ -1,0 +1,170 @@
+"""What tasks compute of a file's columns is what Spark computes, at the ends of every type too."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import millrace
+
+pytestmark = pytest.mark.spark
+
+INTS = [0, 1, -1, 7, -7, 100, (1 << 31) - 1, -(1 << 31)]
+LONGS = [*INTS, (1 << 63) - 1, -(1 << 63), 10**12]
+# Days since 1970: leap days, turns of years and weeks, and years that neither Python nor Arrow has.
+DAYS = [
+    0,
+    -1,
+    59,
+    365,
+    19_722,
+    19_723,
+    -719_162,
+    2_932_896,
+    12_000_000,
+    -12_000_000,
+    (1 << 31) - 1,
+    -(1 << 31),
+]
+TEXTS = ["", "a", "ab", "Zürich", "日本語テキスト", "a\u0301bc", "🎉x🎉", " x ", "it's", "%_\\"]
+DOUBLES = [0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), 1e300, 5e-324]
+PRICES = [Decimal("0.00"), Decimal("-1.25"), Decimal("99999999.99"), Decimal("12.34")]
+
+COMPUTED = (
+    *(f"{part}(d)" for part in ("year", "quarter", "month", "weekofyear", "day", "dayofmonth", "dayofyear")),
+    *("dayofweek(d)", "weekday(d)", "extract(YEAR FROM d)", "extract(week FROM d)", "extract(DOY FROM d)"),
+    *("date_add(d, 3)", "date_sub(d, 40)", "date_add(d, 2147483647)", "datediff(d, e)", "datediff(e, d)"),
+    *("substring(s, 1, 2)", "substr(s, 3)", "substring(s, 2, 0)", "left(s, 3)", "length(s)"),
+    *("length(substring(s, 2, 3))", "i % 7", "l % 10L", "i % 3L", "l % 2147483647", "b % 3", "y % 100"),
+    *("CAST(i AS STRING)", "CAST(l AS STRING)", "CAST(b AS STRING)", "CAST(small + 1 AS STRING)"),
+    *("small + 1", "1 - small", "small * small", "small + i % 5", "CAST(i AS BIGINT) + 1", "b + 1"),
+    *(
+        "n + 1",
+        "n * n",
+        "1 - n",
+        "n * small",
+        "x + 1",
+        "x * -1",
+        "x - x",
+        "x + small",
+        "CAST(small AS DOUBLE)",
+    ),
+    "CASE WHEN s LIKE 'a%' THEN 1 WHEN i > 0 THEN 2 ELSE 3 END",
+    "CASE WHEN d >= DATE'1970-01-01' THEN s END",
+    "CASE WHEN x > 1 THEN 'big' WHEN x IS NULL THEN NULL ELSE 'small' END",
+    "CASE WHEN i IN (1, 7) THEN l ELSE small END",
+    "CASE WHEN n < 1 THEN n ELSE 0 END",
+    "if(s = 'a', small, NULL)",
+    "if(i > 0, year(d), month(d))",
+    "coalesce(i, 0)",
+    "coalesce(s, 'none')",
+    "coalesce(i, small, -5)",
+    "nvl(d, DATE'2000-01-01')",
+)
+"""What tasks compute themselves."""
+
+OF_SPARK = (
+    *(
+        "i + 1 = 2",
+        "l * 2 = 4",
+        "i / 2 = 0.5",
+        "i % 0 = 1",
+        "small % b = 1",
+        "-i = 7",
+        "n / 3 > 1",
+        "abs(i) = 7",
+    ),
+    *(
+        "upper(s) = 'A'",
+        "year(s) = 1",
+        "substring(s, -1, 1) = 'a'",
+        "CASE i WHEN 1 THEN 2 END = 2",
+        "CAST(x AS STRING) = 'NaN'",
+    ),
+)
+"""Conditions that only Spark evaluates: they may fail, or be something else in a task."""
+
+
+def _table(rows: int) -> pa.Table:
+    rng = random.Random(17)
+
+    def some(values: list, kind: pa.DataType) -> pa.Array:
+        drawn = [None if rng.random() < 0.1 else rng.choice(values) for _ in range(rows)]
+        return pa.array(drawn, kind)
+
+    days = [*DAYS, *(rng.randrange(-200_000, 200_000) for _ in range(200))]
+    return pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "i": some(INTS, pa.int32()),
+            "l": some(LONGS, pa.int64()),
+            "b": some([0, 5, -5, 127, -128], pa.int8()),
+            "y": some([0, 5, -5, 32767, -32768], pa.int16()),
+            "small": some(list(range(-9, 10)), pa.int32()),
+            "d": some(days, pa.int32()).view(pa.date32()),
+            "e": some(days, pa.int32()).view(pa.date32()),
+            "s": some(TEXTS, pa.string()),
+            "x": some(DOUBLES, pa.float64()),
+            "n": some(PRICES, pa.decimal128(10, 2)),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def tables(spark, tmp_path_factory):
+    """The rows, and Spark's values of all expressions for each, both as files."""
+    folder = tmp_path_factory.mktemp("values")
+    own, theirs = str(folder / "own.parquet"), str(folder / "theirs")
+    pq.write_table(_table(600), own, row_group_size=150)
+    items = [f"{text} AS e{n}" for n, text in enumerate(COMPUTED)]
+    spark.read.parquet(own).selectExpr("id", *items).write.parquet(theirs)
+    return {"own": own, "theirs": theirs}
+
+
+def _found(spark, tables, numbers) -> millrace.Query:
+    tests = " AND ".join(f"{COMPUTED[n]} <=> t.e{n}" for n in numbers)
+    return millrace.query(
+        f"SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id AND {tests}", spark, tables
+    )
+
+
+def test_every_value_is_sparks(spark, tables):
+    """All at once; one by one only to tell which are not."""
+    found = _found(spark, tables, range(len(COMPUTED)))
+    if found.df.collect()[0][0] != 600:
+        wrong = [
+            COMPUTED[n] for n in range(len(COMPUTED)) if _found(spark, tables, [n]).df.collect()[0][0] != 600
+        ]
+        pytest.fail(f"not Spark's: {wrong}")
+    lines = found.explain().splitlines()
+    (line,) = [line for line in lines if line.startswith("  own: ")]
+    assert " row groups of " in line
+    assert not [line for line in lines if "Spark evaluates" in line]
+
+
+@pytest.mark.parametrize("condition", OF_SPARK)
+def test_what_is_not_certain_stays_with_spark(spark, tables, condition):
+    text = f"SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id WHERE {condition}"
+    assert "own: Spark filters it by" in millrace.query(text, spark, tables).explain()
+
+
+def test_a_filter_is_computed_where_files_are_read(spark, tables):
+    """Also a column that repeats few texts, which is evaluated once an entry."""
+    condition = "substring(s, 1, 1) IN ('a', 'Z') AND year(d) > 1900 AND own.id % 3 = 1"
+    text = f"SELECT own.id, length(s) AS n FROM own JOIN theirs AS t ON own.id = t.id WHERE {condition}"
+    found = millrace.query(text, spark, tables)
+    frames = {name: spark.read.parquet(path) for name, path in tables.items()}
+    expected = spark.sql(
+        text.replace("FROM own", "FROM {own} AS own").replace("theirs", "{theirs}"), **frames
+    )
+    assert sorted(found.df.collect()) == sorted(expected.collect())
+    (line,) = [line for line in found.explain().splitlines() if line.startswith("  own: ")]
+    assert (
+        "where own.(substring(s, 1, 1)) IN ('a', 'Z') AND own.(year(d)) > 1900 AND own.(own.id % 3) = 1"
+        in line
+    )
+    assert found.report().blocks
