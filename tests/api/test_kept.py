@@ -77,17 +77,31 @@ def _rows(spark, tables, text=TEXT, **more):
 
 def test_the_second_time_is_not_planned_and_answers_the_same(spark, tables, planned):
     first, rows = _rows(spark, tables)
+    schema, explained = first.df.schema, first.explain().splitlines()
+    assert len(first.blocks) == 1
+    del first
     second, again = _rows(spark, tables)
     assert planned == [TEXT]
-    assert len(first.blocks) == 1
     assert again == rows
-    assert second.df.schema == first.df.schema
-    assert second.df is not first.df
-    assert second.explain().splitlines()[0] == first.explain().splitlines()[0]
-    assert second.report().to_dict()
     assert sum(rows.values()) == 3
+    assert second.df.schema == schema
+    assert second.explain().splitlines()[0] == explained[0]
+    assert second.report().totals.output_tuples == 3
+    assert millrace.report(second.df.limit(2)).totals.output_tuples == 3
     _rows(spark, tables, options={"cells": 2})
     assert len(planned) == 2
+
+
+def test_each_holder_has_figures_of_its_own(spark, tables, planned):
+    """As in a notebook, where the old DataFrame is still there while the new one is made."""
+    df = None
+    for _ in range(5):
+        df = millrace.sql(TEXT, spark, tables)
+    assert len(planned) == 2
+    other = millrace.sql(TEXT, spark, tables)
+    df.collect()
+    with pytest.raises(millrace.MillraceError, match="no figures yet"):
+        millrace.report(other)
 
 
 def test_what_stays_with_spark_is_kept_too(spark, tables, planned):

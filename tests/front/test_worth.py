@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.front import worth
+from millrace.front import kept, worth
 
 
 @pytest.fixture
@@ -12,6 +12,7 @@ def started(monkeypatch):
     """Say how long starting Python takes, instead of measuring it."""
 
     def starting(seconds: float) -> None:
+        kept._kept.clear()  # it is measured once a session, and nothing is planned again for it
         monkeypatch.setattr(worth, "start_seconds", lambda spark: seconds)
 
     return starting

@@ -101,9 +101,7 @@ class Session:
         settings = self._options.updated(options)
         merged = _merged(self._tables, tables or {})
         named = self._predicates | by_name(predicates)
-        made = prepare(query, self._spark, merged, settings, named, args)
-        remember(made.df, made, made.runs)
-        return made
+        return prepare(query, self._spark, merged, settings, named, args)
 
     def where(
         self,
@@ -181,13 +179,18 @@ def prepare(
     try:
         settings = Settings.of(frames.spark, options)
         catalog = Catalog(frames, tables, settings.conf)
-        made = kept.find(key, frames, catalog)
-        if made is None:
+        own = kept.find(key, frames, catalog)
+        if own is not None:
+            prepared = own.prepared
+        else:
             statement = statement or _parsed(query, predicates, args)
             pipeline = Pipeline(frames, settings, catalog, predicates, functions)
-            made = pipeline.query(statement)
-            kept.keep(key, made, frames, catalog, pipeline.template)
-        return Query(**vars(made))
+            prepared = pipeline.query(statement)
+            own = kept.keep(key, prepared, frames, catalog, pipeline.template)
+        handle = Query(**vars(prepared))
+        made = handle if own is None else Query(**vars(own.lend()))
+        remember(made.df, handle, made.runs)
+        return made
     finally:
         frames.close()
         functions.close()

@@ -3,8 +3,9 @@
 What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
 tables and options, if Spark still understands the text as it did (functions, views and settings of its
 analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
-Where only Spark could tell whether rows have changed, nothing is kept. The copies of a query share its runs:
-figures are those of the latest of them.
+Where only Spark could tell whether rows have changed, nothing is kept. While somebody holds a query or its
+DataFrame, the same text is planned again, so that each has figures of its own; what is derived from one that
+nobody holds any more shares them with the next.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from pyspark.errors import PySparkException
 
@@ -25,21 +27,21 @@ from millrace.front.build import Prepared
 from millrace.front.frames import Frames
 from millrace.front.tables import Catalog, Table, Tables
 from millrace.options import Options
-from millrace.spark.conf import SessionConf
 from millrace.spark.parallelism import default_parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MOST = 64
+_COPIES = 3
 _PLAIN = (type(None), bool, int, float, str, bytes, Decimal, dt.date, dt.time, dt.timedelta)
 
 _lock = Lock()
 # The latest, by key and session: a query keeps its session, so no other one can get its identity.
-_kept: OrderedDict[tuple[Hashable, int], Kept] = OrderedDict()
+_kept: OrderedDict[tuple[Hashable, int], list[Kept]] = OrderedDict()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Kept:
     """A query that was prepared, and what it rests on.
 
@@ -50,6 +52,7 @@ class Kept:
         settings: The session's settings that were asked for.
         parallelism: How many tasks ran at once.
         tables: The tables, and the state of each.
+        holders: What it was lent to.
     """
 
     prepared: Prepared
@@ -58,11 +61,23 @@ class Kept:
     settings: Mapping[tuple[str, str | None], str]
     parallelism: int
     tables: tuple[tuple[Table, Hashable], ...]
+    holders: tuple[ref[Any], ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds it."""
+        return all(holder() is None for holder in self.holders)
+
+    def lend(self) -> Prepared:
+        """Return it for a caller, who then holds it."""
+        # Spark makes a plan of its own for it, and keeps no result of an exchange.
+        lent = replace(self.prepared, df=self.prepared.df.select("*"))
+        self.holders = (ref(lent.df),)
+        return lent
 
     def is_valid(self, frames: Frames, catalog: Catalog) -> bool:
         """Tell whether it would be prepared in the same way now."""
-        conf = SessionConf(frames.spark)
-        if any(conf.get(*asked) != value for asked, value in self.settings.items()):
+        if any(catalog.settings.get(*asked) != value for asked, value in self.settings.items()):
             return False
         try:
             if any(catalog.again(table).state != state for table, state in self.tables):
@@ -96,26 +111,26 @@ def is_known(key: Hashable | None) -> bool:
         return any(key == known for known, _ in _kept)
 
 
-def find(key: Hashable | None, frames: Frames, catalog: Catalog) -> Prepared | None:
-    """Return a query that was kept, None if there is none or something has changed."""
+def find(key: Hashable | None, frames: Frames, catalog: Catalog) -> Kept | None:
+    """Return a query that was kept and that nobody holds, None if there is none or something has changed."""
     place = (key, id(frames.spark))
     with _lock:
-        found = _kept.get(place)
+        found = next((each for each in _kept.get(place, ()) if each.is_free), None)
         if found is None:
             return None
+        found.holders = (ref(frames),)  # so that no other thread takes it
         _kept.move_to_end(place)
-    if not found.is_valid(frames, catalog):
-        with _lock:
-            _kept.pop(place, None)
-        return None
-    # Spark makes a plan of its own for it, and keeps no result of an exchange.
-    return replace(found.prepared, df=found.prepared.df.select("*"))
+    if found.is_valid(frames, catalog):
+        return found
+    with _lock:
+        _kept.pop(place, None)
+    return None
 
 
 def keep(
     key: Hashable | None, prepared: Prepared, frames: Frames, catalog: Catalog, template: str | None
-) -> None:
-    """Keep a query, if it can be told when something that it rests on changes.
+) -> Kept | None:
+    """Keep a query and return it, None if it cannot be told when something that it rests on changes.
 
     Args:
         key: From :func:`key_of`.
@@ -125,11 +140,11 @@ def keep(
         template: The query as written; None where that was not read.
     """
     if key is None or template is None or prepared.filters:
-        return
+        return None
     states = [(table, table.state) for table in catalog.used]
     analysable = catalog.stand_ins(template)
     if analysable is None or any(state is None for _, state in states):
-        return
+        return None
     catalog.settings.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
     spark = frames.spark
     kept = Kept(
@@ -141,6 +156,9 @@ def keep(
         tuple(states),
     )
     with _lock:
-        _kept[key, id(spark)] = kept
+        copies = _kept.setdefault((key, id(spark)), [])
+        copies.append(kept)
+        del copies[:-_COPIES]
         while len(_kept) > _MOST:
             _kept.popitem(last=False)
+    return kept
