@@ -76,7 +76,7 @@ class Pipeline:
         self._settings = settings
         self._predicates = predicates
         self._functions = functions
-        self._catalog = Catalog(frames, tables, settings.conf)
+        self._catalog = Catalog(frames, tables, settings.conf, settings.storage)
         self._aggregates = settings.options.partial_aggregates
 
     def query(self, statement: Statement) -> Prepared:
@@ -86,6 +86,10 @@ class Pipeline:
             InputError: A lookup table stands where nothing gives the values to ask it with.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
+        made = self._query(statement)
+        return replace(made, stored=tuple(self._catalog.notes))
+
+    def _query(self, statement: Statement) -> Prepared:
         text = self._bound(statement)
         if statement.root is None:
             return self._unread(statement, text)

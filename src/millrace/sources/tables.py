@@ -11,14 +11,20 @@ import pyarrow as pa
 
 from millrace.errors import InputError, near
 from millrace.sources.footers import Footer, footers_of
+from millrace.sources.listing import State
+from millrace.sources.stores import DISKS, Store
 
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """One file of a table: its path, and the value of each partition column for all of its rows."""
+    """One file of a table: its path, and the value of each partition column for all of its rows.
+
+    ``state`` is what a listing says of it, None where that is asked of the file.
+    """
 
     path: str
     partition: tuple[Any, ...] = ()
+    state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Split:
         bytes: The size in memory of the columns that the scan reads, in bytes (an estimate).
         constants: The columns that have one value in all rows: name, type and value of each. These are
             partition columns, and columns that the file lacks, which are null.
+        store: Where the file is.
+        state: What the file has to be like still, None where the number of rows tells.
     """
 
     path: str
@@ -39,6 +47,8 @@ class Split:
     rows: int
     bytes: int
     constants: tuple[tuple[str, pa.DataType, Any], ...] = ()
+    store: Store = DISKS
+    state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class ParquetTable:
         partition_columns: Names of the columns that come from folder names.
         unsupported: Why Spark has to read the table itself; None when it can be scanned directly.
             The schema is empty then.
+        store: Where all files are.
     """
 
     path: str
@@ -61,6 +72,7 @@ class ParquetTable:
     schema: pa.Schema = field(compare=False)
     partition_columns: tuple[str, ...] = ()
     unsupported: str | None = None
+    store: Store = DISKS
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -75,7 +87,7 @@ class ParquetTable:
     @cached_property
     def footers(self) -> tuple[Footer, ...]:
         """Every file's footer, in the order of ``files``: as they were when first asked for."""
-        return footers_of(self.paths)
+        return footers_of(self.paths, self.store, [file.state for file in self.files])
 
     @cached_property
     def _names(self) -> dict[str, str]:
