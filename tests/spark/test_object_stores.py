@@ -20,6 +20,7 @@ from millrace.sources.parquet import open_table, read_splits, splits
 from millrace.sources.partitions import Doubtful
 from millrace.sources.remote import Remote, StoreError
 from millrace.sources.stores import DISKS, located
+from millrace.spark import reach
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at
 from tests.front.compare import bag_of
@@ -101,6 +102,13 @@ def test_without_options_spark_is_asked_first(spark, server, local, remote, monk
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["access_key"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret_key"])
     monkeypatch.setenv("AWS_REGION", options["region"])
+    # Tasks inherit the environment of this process as it was when the first of them began.
+    refused = "tasks have no credentials"
+    monkeypatch.setattr(reach, "_why_tasks", lambda *_: refused)
+    with pytest.raises(InputError, match=rf"{refused}.*no file system for s3"):
+        query(JOIN, tables=remote, spark=spark)
+    monkeypatch.setattr(reach, "_why_tasks", lambda *_: None)
+    reach._KNOWN[spark].clear()
     made = query(JOIN, tables=remote, spark=spark)
     plan = made.explain()
     assert "customers, s3a://shop/data/customers.parquet: tasks read it where Spark needs its rows" in plan
@@ -247,22 +255,22 @@ def test_uris(monkeypatch, tmp_path):
     assert located("S3A://b/x y/")[1] == "s3a://b/x y"
 
 
-def test_files_that_spark_names_are_reached_or_not(server, remote):
+def test_files_that_spark_names_are_reached_or_not(spark, server, remote):
     """As for DataFrames whose files are in a store; their paths come without escapes."""
     options = StorageOptions(server.options)
     path = remote["customers"]
-    assert _store_of([path], options) == Remote("s3a://shop", options)
+    assert _store_of(spark, [path], options) == Remote("s3a://shop", options)
     with pytest.raises(Doubtful, match="several places"):
-        _store_of([path, "s3a://other/x"], options)
+        _store_of(spark, [path, "s3a://other/x"], options)
     with pytest.raises(Doubtful, match="no local disk"):
-        _store_of(["viewfs://x/y"], options)
-    deaf = {
-        "endpoint_override": "127.0.0.1:9",
-        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1),
-    }
+        _store_of(spark, ["viewfs://x/y"], options)
+    assert reach._why_tasks(spark, Remote("s3a://shop", options), path) is None
+    few = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+    deaf = StorageOptions(server.options | {"endpoint_override": "127.0.0.1:9", "retry_strategy": few})
+    assert "does not answer" in (reach._why_tasks(spark, Remote("s3a://shop", deaf), path) or "")
     for _ in range(2):
         with pytest.raises(Doubtful, match="does not reach s3a://shop"):
-            _store_of([path], StorageOptions({**server.options, **deaf}))
+            _store_of(spark, [path], deaf)
 
 
 def test_storage_options_are_checked_and_hidden():

@@ -202,6 +202,8 @@ class Remote:
                     **{"account_name": authority.partition("@")[2].partition(".")[0]} | given
                 )
             case _:
+                if not os.environ.get("CLASSPATH"):  # or the JVM that is started here would write of it
+                    raise OSError("CLASSPATH names no jars of Hadoop")
                 host, _, port = authority.partition(":")
                 return fs.HadoopFileSystem(host or "default", int(port or 0), **given)
 

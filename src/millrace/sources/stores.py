@@ -86,8 +86,8 @@ def located(text: str, options: StorageOptions | None = None) -> tuple[Store | N
         return DISKS, "/" + text[len("file:") :].lstrip("/")
     if name == "dbfs" and Path(_DBFS).is_dir():
         return DISKS, f"{_DBFS}/{text[len('dbfs:') :].lstrip('/')}"
-    if name not in SCHEMES:
-        return None, text
+    if name not in SCHEMES or (name == "hdfs" and not text[5:].startswith("//")):
+        return None, text  # an hdfs path without a host is where Spark's own settings say
     text = name + text[len(name) :]
     uri = _URI.fullmatch(text)
     if uri is None or not (uri[3] or name == "hdfs"):

@@ -20,17 +20,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from millrace.errors import InputError, MillraceError, UnsupportedType
+from millrace.errors import InputError, UnsupportedType
 from millrace.options import StorageOptions
 from millrace.sources.described import described_table
 from millrace.sources.parquet import open_table
 from millrace.sources.partitions import Doubtful
-from millrace.sources.remote import NoConnection, Remote
+from millrace.sources.remote import Remote
 from millrace.sources.stores import DISKS, Store, located
 from millrace.sources.tables import ParquetTable
 from millrace.spark.conf import SessionConf
 from millrace.spark.disks import paths_are_local, shares_disks
 from millrace.spark.plans import SIZE_UNITS, explained, is_cached
+from millrace.spark.reach import unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 _MOST_FILES = 20_000
 # So many values of a partition column may be told apart.
 _MOST_VALUES = 4096
-# Why this process does not reach a store, None where it does; asked once.
-_UNREACHED: dict[Remote, str | None] = {}
 # Settings under which Spark passes over files, or finds columns by something else than their names.
 _LENIENT = (
     "spark.sql.files.ignoreCorruptFiles",
@@ -109,7 +108,7 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
     if not uris:
         raise Doubtful("it has no files")
     paths = list(map(_path, uris))
-    store = _store_of(paths, storage)
+    store = _store_of(frame.sparkSession, paths, storage)
     if store == DISKS and not shares_disks(frame.sparkSession):
         raise Doubtful("the Spark Connect server has other disks")
     required = [field.name for field in schema.fields if not field.nullable]
@@ -119,20 +118,6 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
     if scan.listed_by_catalog:
         _check_partitions(frame, table)
     return table
-
-
-def files_at(
-    spark: SparkSession,
-    path: str,
-    settings: SessionConf | None = None,
-    storage: StorageOptions | None = None,
-) -> ParquetTable | None:
-    """Return the table at a path, None where only Spark knows what is there, or how to read it.
-
-    Raises as :func:`table_at` does.
-    """
-    table = table_at(spark, path, settings, storage)
-    return table if table.unsupported is None else None
 
 
 def table_at(
@@ -158,7 +143,12 @@ def table_at(
         return _left(path, f"{odd} is {settings.get(odd, '')}")
     if located(path, storage)[0] == DISKS and not paths_are_local(spark):
         return _left(path, "Spark looks for paths on another file system")
-    return open_table(path, storage)
+    table = open_table(path, storage)
+    if isinstance(table.store, Remote) and table.files:
+        why = unreached(spark, table.store, table.files[0].path)
+        if why is not None:
+            return _left(path, why)
+    return table
 
 
 def _left(path: str, why: str) -> ParquetTable:
@@ -166,8 +156,8 @@ def _left(path: str, why: str) -> ParquetTable:
     return ParquetTable(path, (), pa.schema([]), (), why)
 
 
-def _store_of(paths: Sequence[str], storage: StorageOptions | None) -> Store:
-    """Return the store that has all of some files, if this process reaches it."""
+def _store_of(spark: SparkSession, paths: Sequence[str], storage: StorageOptions | None) -> Store:
+    """Return the store that has all of some files, if it is reached."""
     try:
         store, first = located(paths[0], storage)
     except InputError as error:
@@ -177,15 +167,9 @@ def _store_of(paths: Sequence[str], storage: StorageOptions | None) -> Store:
     if not all(path.startswith(f"{store.root}/") for path in paths):
         raise Doubtful("its files are in several places")
     if isinstance(store, Remote):
-        if store not in _UNREACHED:
-            try:
-                _UNREACHED[store] = None
-                store.info(first)
-            except (MillraceError, NoConnection) as error:
-                _UNREACHED[store] = str(error)
-        why = _UNREACHED[store]
+        why = unreached(spark, store, first)
         if why is not None:
-            raise Doubtful(f"this process does not reach {store.root}: {why}")
+            raise Doubtful(why)
     return store
 
 
