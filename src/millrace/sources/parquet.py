@@ -11,6 +11,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ _GLOB = frozenset("*?[{")
 _OTHER_GLOB = re.compile(r"\{|\[[!^]|\\")
 # In a folder that has one of these, a log says which files count.
 _LOGS = ("_delta_log", ".hoodie")
-
+_THREADS = 8
 
 _Found = list[tuple[str, tuple[tuple[str, str], ...]]]
 """Data files, each with its partition texts."""
@@ -136,8 +137,12 @@ def log_of(files: Iterable[str], where: Folders = DISKS) -> str | None:
         while folder not in folders and folder.startswith(where.root):
             folders.add(folder)
             folder = os.path.dirname(folder)  # noqa: PTH120
-    logs = (os.path.join(folder, name) for folder in sorted(folders) for name in _LOGS)  # noqa: PTH118
-    return next((log for log in logs if where.is_folder(log)), None)
+    logs = [os.path.join(folder, name) for folder in sorted(folders) for name in _LOGS]  # noqa: PTH118
+    if where == DISKS:
+        return next((log for log in logs if where.is_folder(log)), None)
+    with ThreadPoolExecutor(_THREADS, "logs") as pool:  # asking a store is waiting
+        found = pool.map(where.is_folder, logs)
+        return next((log for log, there in zip(logs, found, strict=True) if there), None)
 
 
 def _missing(root: Path) -> str:
