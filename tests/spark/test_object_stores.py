@@ -16,11 +16,12 @@ from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.front.estimates import estimate
 from millrace.options import StorageOptions
 from millrace.sources import stores
+from millrace.sources.described import described_table
 from millrace.sources.parquet import open_table, read_splits, splits
 from millrace.sources.partitions import Doubtful
-from millrace.sources.remote import Remote, StoreError
+from millrace.sources.remote import NoConnection, Remote, StoreError
 from millrace.sources.stores import DISKS, located
-from millrace.spark import reach
+from millrace.spark import reach, stored
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at
 from tests.front.compare import bag_of
@@ -244,6 +245,55 @@ def test_logs_and_odd_folders_stay_with_spark(spark, server):
             spark=spark,
             options={"storage_options": options},
         )
+
+
+def test_spark_reads_what_only_it_can(spark, server, local, monkeypatch):
+    """Given a connector, which there is none of here."""
+    monkeypatch.setattr(stored, "_by_spark", lambda *_: (spark.read.parquet(local["customers"]), ""))
+    made = query(
+        "SELECT name, u.id FROM t JOIN t AS u USING (name)",
+        tables={"t": "s3a://shop/data/*.parquet"},
+        spark=spark,
+        options={"storage_options": server.options},
+    )
+    assert made.df.count() == 40
+    plan = made.explain()
+    assert "from a DataFrame (s3a://shop/data/*.parquet is a glob" in plan
+    assert "Spark reads it, because of this: s3a://shop/data/*.parquet is a glob" in plan
+
+
+def test_a_table_without_rows(spark, server):
+    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
+    server.files.create_dir("shop")
+    pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
+    found = stored_at(spark, "s3://shop/none.parquet", storage=StorageOptions(server.options))
+    assert found.frame.dtypes == [("a", "bigint"), ("b", "string")]
+    assert found.frame.count() == 0
+
+
+def test_tables_that_spark_describes(server, remote):
+    """Their files are listed once more, by the folder that has them all."""
+    options = StorageOptions(server.options)
+    table = open_table(remote["orders"], options)
+    paths = [path.replace("s3://", "s3a://") for path in table.paths]
+    store = Remote("s3a://shop", options)
+    described = described_table("orders", paths, table.schema, ("day",), ("id",), store)
+    assert [file.partition for file in described.files] == [file.partition for file in table.files]
+    assert all(file.state is not None for file in described.files)
+    names = tuple(table.schema.names)
+    assert list(read_splits(splits(described), names)) == list(read_splits(splits(table), names))
+    with pytest.raises(Doubtful, match="there is no"):
+        described_table("orders", [*paths, "s3a://shop/data/gone.parquet"], table.schema, (), (), store)
+
+
+def test_file_systems_of_other_stores(monkeypatch):
+    """They are opened without a request."""
+    monkeypatch.delenv("CLASSPATH", raising=False)
+    assert Remote("gs://b", StorageOptions({"anonymous": True})).system.type_name == "gcs"
+    key = StorageOptions({"account_key": "a2V5"})
+    assert Remote("abfss://c@acc.dfs.core.windows.net", key).system.type_name == "abfs"
+    with pytest.raises(NoConnection, match="CLASSPATH"):
+        _ = Remote("hdfs://host:8020").system
 
 
 def test_uris(monkeypatch, tmp_path):

@@ -109,21 +109,21 @@ def stored_at(
         pyspark.errors.PySparkException: Spark alone can read a path of this machine, and does not.
     """
     remote = isinstance(located(path, storage)[0], Remote)
+    refusal: InputError | None = None
     try:
         table = table_at(spark, path, settings, storage)
     except InputError as error:
-        # Spark may have credentials of its own.
-        if not remote or _by_spark(spark, path, None)[0] is None:
+        if not remote:
             raise
-        table = ParquetTable(path, (), pa.schema([]), (), str(error))
+        refusal, table = error, ParquetTable(path, (), pa.schema([]), (), str(error))
     if table.unsupported is None:
         known = _frame(spark, path, table)
         return Stored(known.frame, table, how=known.how)
     if not remote:
         return Stored(spark.read.parquet(path), None)
-    frame, why = _by_spark(spark, path, None)
+    frame, why = _by_spark(spark, path, None)  # which may have credentials of its own
     if frame is None:
-        raise InputError(
+        raise refusal or InputError(
             f"cannot read {path}: tasks do not, because of this: {table.unsupported}; and Spark does not, "
             f"because {why}. Expected Parquet files of one schema, or a connector in Spark's class path "
             "(hadoop-aws for s3a)"
