@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from millrace.errors import OptionError, near
@@ -29,6 +31,63 @@ ARCHITECTURES: tuple[str, ...] = ("static", "joins", "stems", "stairs")
 MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff", "staged")
 ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
+
+
+_SECRET = re.compile("key|secret|token|password|credential|signature|sas", re.IGNORECASE)
+
+
+class StorageOptions(Mapping[str, Any]):
+    """How to reach object stores: arguments for the constructors of pyarrow's file systems, by name.
+
+    Frozen. Its text has the names only, for among the values there are secrets.
+
+    Raises:
+        OptionError: A name is no text, or a value cannot be sent to the tasks.
+    """
+
+    def __init__(self, given: Mapping[str, Any] | None = None) -> None:
+        self._given = dict(given or {})
+        if not all(isinstance(name, str) for name in self._given):
+            raise OptionError(
+                "option storage_options has a name that is no text: expected names such as 'region'"
+            )
+        try:
+            self._packed = pickle.dumps(sorted(self._given.items(), key=lambda item: item[0]))
+        except (pickle.PicklingError, TypeError, AttributeError):
+            raise OptionError(
+                f"option storage_options is {self!r}, of which a value cannot be sent to the tasks: expected "
+                "texts, numbers, True and False, or what else can be pickled"
+            ) from None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> StorageOptions:
+        """Return a mapping as :class:`StorageOptions`."""
+        return given if isinstance(given, StorageOptions) else cls(given)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageOptions) and self._packed == other._packed
+
+    def __hash__(self) -> int:
+        return hash(self._packed)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: …" for name in sorted(self._given)) + "}"
+
+    def hidden_in(self, text: str) -> str:
+        """Return a text without the values that are secrets by their names."""
+        for name, value in self._given.items():
+            if _SECRET.search(name) and isinstance(value, str) and value:
+                text = text.replace(value, "…")
+        return text
 
 
 @dataclass(frozen=True)
@@ -97,6 +156,9 @@ class Options(Research):
             than it saves.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
+        storage_options: How to reach the object stores that tables are in: a mapping of arguments for the
+            constructor of pyarrow's file system, such as ``{"endpoint_override": …, "region": …}``, beside
+            what the environment says. Never shown.
 
     Raises:
         OptionError: A value is out of its range, or of another type.
@@ -110,6 +172,7 @@ class Options(Research):
     mask_values: bool = False
     take_all: bool = False
     limits_host: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=StorageOptions)
 
     def __post_init__(self) -> None:
         if self.policy is not None:
@@ -125,6 +188,12 @@ class Options(Research):
         for name in ("spill_folder", "limits_host"):
             if not isinstance(getattr(self, name), str | None):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected a text")
+        if not isinstance(self.storage_options, Mapping | None):
+            raise OptionError(
+                f"option storage_options is a {type(self.storage_options).__name__}: expected a mapping of "
+                "arguments for pyarrow's file system, such as {'region': 'eu-west-1'}"
+            )
+        object.__setattr__(self, "storage_options", StorageOptions.of(self.storage_options))
         if self.memory_budget is not None:
             self._within("memory_budget", 1, 1 << 60)
         self._within("batch_size", 1, 1_000_000)

@@ -55,6 +55,10 @@ def test_help_names_every_command(command):
         (["--option", "batch_size=0"], "option batch_size is 0: expected a whole number from 1 to"),
         (["--option", "batch_size=many"], "option batch_size is 'many': expected a whole number"),
         (["--option", "online=maybe"], "option online is 'maybe': expected true or false"),
+        (
+            ["--option", "storage_options=key"],
+            "option storage_options is no JSON: expected an object such as",
+        ),
         (["--policy", "gredy"], "option policy is 'gredy': did you mean 'a_greedy' or 'greedy'?"),
         (["--conf", "spark.driver.memory"], "--conf 'spark.driver.memory': expected NAME=VALUE"),
     ],
@@ -91,7 +95,15 @@ def test_debug_shows_where_an_error_came_from():
 def test_options_are_read_by_their_types():
     """Numbers, booleans, names and None arrive as what they are."""
     options = sql.options_of(
-        {"batch_size": "1_000", "online": "True", "order": "a, b", "cells": "none"}, "fixed", report=False
+        {
+            "batch_size": "1_000",
+            "online": "True",
+            "order": "a, b",
+            "cells": "none",
+            "storage_options": '{"anonymous": true}',
+        },
+        "fixed",
+        report=False,
     )
     assert options.batch_size == 1000
     assert options.online is True
@@ -99,6 +111,7 @@ def test_options_are_read_by_their_types():
     assert options.cells is None
     assert options.policy == "fixed"
     assert options.report is False
+    assert dict(options.storage_options) == {"anonymous": True}
 
 
 @pytest.mark.parametrize("queries", ["0", "23", "three", "3,,5"])

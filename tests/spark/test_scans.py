@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from millrace import query
 from millrace.sources.parquet import open_table, read_splits, splits
 from millrace.sources.partitions import Doubtful
-from millrace.spark.scans import files_at, scan_of
+from millrace.spark.scans import scan_of, table_at
 from millrace.spark.tasks import Scan
 from tests.front.compare import bag_of
 
@@ -103,9 +103,9 @@ def test_settings_that_change_reading(spark, folder):
         spark.conf.set(key, "true")
         assert key in left(frame)
         spark.conf.unset(key)
-    assert files_at(spark, folder) is not None
+    assert not table_at(spark, folder).unsupported
     spark.conf.set("spark.sql.parquet.binaryAsString", "true")
-    assert files_at(spark, folder) is None
+    assert table_at(spark, folder).unsupported
     spark.conf.unset("spark.sql.parquet.binaryAsString")
 
 
@@ -199,7 +199,7 @@ def test_formats_within_files(spark, tmp_path):
     annotated = b"\x25\x00\x4c\x1c\x00\x00"  # UTF8, STRING
     assert data.count(annotated) == 1
     path.write_bytes(data.replace(annotated, b"\x25\x08\x4c\x4c\x00\x00"))
-    assert files_at(spark, str(path)) is None
+    assert table_at(spark, str(path)).unsupported
     assert spark.read.parquet(str(path)).dtypes == [("e", "string")]
     assert "ENUM" in left(spark.read.parquet(str(path)))
 
@@ -215,7 +215,7 @@ def test_formats_within_files(spark, tmp_path):
             check(frame.select("k"))
 
     (tmp_path / "secret.parquet").write_bytes(b"PARE" + bytes(40) + b"PARE")
-    assert files_at(spark, str(tmp_path / "secret.parquet")) is None
+    assert table_at(spark, str(tmp_path / "secret.parquet")).unsupported
 
 
 def test_a_log_says_which_files_count(spark, tmp_path, folder):
@@ -226,12 +226,12 @@ def test_a_log_says_which_files_count(spark, tmp_path, folder):
     (tmp_path / "delta" / "_delta_log").mkdir()
     assert "_delta_log" in left(spark.read.parquet(path))
     for part in (path, f"{path}/*.parquet", next(Path(path).glob("*.parquet"))):
-        assert files_at(spark, str(part)) is None
+        assert table_at(spark, str(part)).unsupported
 
 
 def test_paths_that_are_not_local(spark):
-    for path in ("dbfs:/x", "hdfs:/x", "s3://bucket/x", "abfss://a@b/x"):
-        assert files_at(spark, path) is None
+    for path in ("dbfs:/x", "hdfs:/x", "viewfs://x/y", "wasbs://a@b/x"):
+        assert table_at(spark, path).unsupported
 
 
 def test_files_that_go_between(spark, tmp_path):

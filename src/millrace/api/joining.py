@@ -7,6 +7,7 @@ DataFrame, and one over several is Spark's to evaluate on the result.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,9 @@ from pyspark.sql import Column
 from millrace.errors import QueryError, near
 from millrace.front.template import plain_quote
 from millrace.lookups.table import LookupTable
+from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
-from millrace.spark.scans import files_at
+from millrace.spark.stored import Stored, stored_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,6 +105,7 @@ def joining(
     where: Side | Iterable[Side],
     how: str,
     select: str | Iterable[str] | None,
+    storage: StorageOptions | None = None,
 ) -> Joining:
     """Return a join as a query; see :func:`millrace.join`.
 
@@ -114,6 +117,7 @@ def joining(
         where: Further conditions.
         how: The kind of join.
         select: Result columns in SQL.
+        storage: How to reach object stores.
 
     Raises:
         QueryError: There is no relation, a condition cannot be understood, or nothing joins the relations.
@@ -122,7 +126,7 @@ def joining(
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
         raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
-    maker = _Maker(spark, shared, _relations(spark, shared, relations))
+    maker = _Maker(spark, _relations(spark, shared, relations, storage), storage)
     conditions = _several(on, "on")
     if kind == "inner" and len(maker.relations) > 1 and not conditions and not _several(where, "where"):
         raise QueryError(
@@ -149,7 +153,9 @@ def _several(given: Any, name: str) -> list[Any]:
     return list(given)
 
 
-def _relations(spark: SparkSession, shared: Mapping[str, Any], given: Sequence[object]) -> list[_Relation]:
+def _relations(
+    spark: SparkSession, shared: Mapping[str, Any], given: Sequence[object], storage: StorageOptions | None
+) -> list[_Relation]:
     first = given[0] if len(given) == 1 else None
     if isinstance(first, Mapping):
         named = [(str(name), each) for name, each in first.items()]
@@ -164,7 +170,7 @@ def _relations(spark: SparkSession, shared: Mapping[str, Any], given: Sequence[o
         alias = name
         while any(alias.lower() == other.alias.lower() for other in found):
             alias += "_"
-        found.append(_relation(spark, shared, alias, each))
+        found.append(_relation(spark, shared, alias, each, storage))
     return found
 
 
@@ -182,7 +188,17 @@ def _is_path(each: str | Path) -> bool:
     return isinstance(each, Path) or "/" in each or each.lower().endswith(".parquet")
 
 
-def _relation(spark: SparkSession, shared: Mapping[str, Any], alias: str, each: object) -> _Relation:
+def _at(spark: SparkSession, path: str | Path, storage: StorageOptions | None) -> Stored:
+    return stored_at(spark, os.path.expanduser(str(path)), storage=storage)  # noqa: PTH111  # paths may be URIs
+
+
+def _relation(
+    spark: SparkSession,
+    shared: Mapping[str, Any],
+    alias: str,
+    each: object,
+    storage: StorageOptions | None,
+) -> _Relation:
     if isinstance(each, str) and not _is_path(each):
         known = next((table for name, table in shared.items() if name.lower() == each.lower()), None)
         if known is None:
@@ -191,8 +207,8 @@ def _relation(spark: SparkSession, shared: Mapping[str, Any], alias: str, each: 
     if isinstance(each, LookupTable):
         return _Relation(alias, each, list(each.schema.names))
     if isinstance(each, str | Path):
-        table = files_at(spark, str(Path(each).expanduser()))
-        names = spark.read.parquet(str(each)).columns if table is None else table.schema.names
+        found = _at(spark, each, storage)
+        names = found.frame.columns if found.files is None else found.files.schema.names
         return _Relation(alias, each, list(names))
     if not hasattr(each, "mapInArrow"):
         raise QueryError(
@@ -203,8 +219,11 @@ def _relation(spark: SparkSession, shared: Mapping[str, Any], alias: str, each: 
 
 
 class _Maker:
-    def __init__(self, spark: SparkSession, shared: Mapping[str, Any], relations: list[_Relation]) -> None:
+    def __init__(
+        self, spark: SparkSession, relations: list[_Relation], storage: StorageOptions | None
+    ) -> None:
         self.relations = relations
+        self._storage = storage
         self._spark = spark
         self._using: list[str] = []
         self._on: dict[int, list[str]] = {}
@@ -278,7 +297,7 @@ class _Maker:
         if isinstance(relation.given, LookupTable):
             return None
         if isinstance(relation.given, str | Path):
-            relation.given = self._spark.read.parquet(str(Path(relation.given).expanduser()))
+            relation.given = _at(self._spark, relation.given, self._storage).frame
         frame: DataFrame = relation.given
         return frame
 

@@ -52,6 +52,7 @@ class Query(Prepared):
         if not self.taken:
             lines.append(f"no block: Spark runs the {'rest of the' if self.filters else 'whole'} query")
         lines += [f"computed once: {each}" for each in self.shared]
+        lines += ["tables in object stores", *(f"  {each}" for each in self.stored)] if self.stored else []
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]

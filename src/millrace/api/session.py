@@ -22,7 +22,7 @@ from millrace.front.pipeline import Pipeline
 from millrace.front.settings import Settings
 from millrace.front.tables import Catalog, Tables, check_tables
 from millrace.lookups.declared import lookup as declare
-from millrace.options import Options
+from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
 from millrace.spark.types import arrow_schema
@@ -128,7 +128,16 @@ class Session:
         spark = session_of(
             self._spark, {str(n): each for n, each in enumerate([*given, *self._tables.values()])}
         )
-        made = joining(spark, self._tables, relations, on, where, how, select)
+        made = joining(
+            spark,
+            self._tables,
+            relations,
+            on,
+            where,
+            how,
+            select,
+            StorageOptions.of(self._options.updated(options).storage_options),
+        )
         query = Session(spark, self._tables, None, self._options).query(
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
@@ -178,7 +187,7 @@ def prepare(
     functions = Functions(frames.spark, options, predicates)
     try:
         settings = Settings.of(frames.spark, options)
-        catalog = Catalog(frames, tables, settings.conf)
+        catalog = Catalog(frames, tables, settings.conf, settings.storage)
         own = kept.find(key, frames, catalog)
         if own is not None:
             prepared = own.prepared

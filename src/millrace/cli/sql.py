@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +104,13 @@ def _value(name: str, text: str, kind: Any) -> Any:
             return int(text.replace("_", ""))
         except ValueError:
             raise OptionError(f"option {name} is {text!r}: expected a whole number") from None
+    if name == "storage_options":
+        try:
+            return json.loads(text)
+        except ValueError:  # its message would show the text
+            raise OptionError(
+                'option storage_options is no JSON: expected an object such as {"region": "eu-west-1"}'
+            ) from None
     if typing.get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text

@@ -67,6 +67,7 @@ class Prepared:
         options: Settings of the run.
         direct: How the result is a block's, when Spark does nothing above it.
         shared: The common table expressions that are computed once though they are read several times.
+        stored: Who reads the tables in object stores where Spark needs their rows, one sentence each.
     """
 
     df: DataFrame
@@ -77,6 +78,7 @@ class Prepared:
     options: Options = field(default_factory=Options)
     direct: Direct | None = None
     shared: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
 
 
 def build(plan: Plan, frames: Frames, functions: Functions, options: Options) -> Prepared:

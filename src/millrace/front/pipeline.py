@@ -90,6 +90,10 @@ class Pipeline:
             InputError: A lookup table stands where nothing gives the values to ask it with.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
+        made = self._query(statement)
+        return replace(made, stored=tuple(self._catalog.notes))
+
+    def _query(self, statement: Statement) -> Prepared:
         text = self._bound(statement)
         if statement.root is None:
             return self._unread(statement, text)

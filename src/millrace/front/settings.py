@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millrace.front.parse import Statement
-from millrace.options import Options
+from millrace.options import Options, StorageOptions
 from millrace.spark.conf import SessionConf
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class Settings:
     quoted: bool
     cte_policy: str
     conf: SessionConf
+
+    @property
+    def storage(self) -> StorageOptions:
+        """How to reach object stores."""
+        return StorageOptions.of(self.options.storage_options)
 
     @classmethod
     def of(cls, spark: SparkSession, options: Options) -> Settings:

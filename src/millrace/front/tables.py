@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,20 +21,19 @@ from millrace.front.frames import Frames
 from millrace.front.lookups.tables import Lookup, lookup_of
 from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
+from millrace.options import StorageOptions
 from millrace.sources.parquet import ParquetTable
 from millrace.sources.partitions import Doubtful
 from millrace.spark.conf import SessionConf
 from millrace.spark.plans import is_cached
-from millrace.spark.scans import files_at, scan_of
-from millrace.spark.types import spark_schema
+from millrace.spark.scans import scan_of
+from millrace.spark.stored import stored_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 
-# A DataFrame over files lists them when it is made; it is used again only while none has changed.
-_frames: weakref.WeakKeyDictionary[Any, dict[str, tuple[Any, DataFrame]]] = weakref.WeakKeyDictionary()
 _READERS = {
     ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".orc": "orc",
     ".txt": "text", ".xml": "xml",
@@ -54,6 +52,8 @@ class Table:
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
         settings: The session's, where ``frame`` may be a scan of files; None where it is not to be one.
         fixed: Whether ``frame`` would be the same one in another query of the same text.
+        storage: How to reach object stores.
+        left: Why tasks do not read the files, where that is known.
     """
 
     name: str
@@ -63,6 +63,8 @@ class Table:
     lookup: Lookup | None = None
     settings: SessionConf | None = None
     fixed: bool = False
+    storage: StorageOptions | None = None
+    left: str = ""
 
     @property
     def parquet(self) -> ParquetTable | None:
@@ -77,9 +79,9 @@ class Table:
     @cached_property
     def _scan(self) -> tuple[ParquetTable | None, str]:
         if self.settings is None:
-            return None, ""
+            return None, self.left
         try:
-            return scan_of(self.frame, self.settings), ""
+            return scan_of(self.frame, self.settings, self.storage), ""
         except Doubtful as doubt:
             return None, str(doubt)
 
@@ -151,11 +153,24 @@ def check_tables(tables: object) -> None:
 
 
 class Catalog:
-    """Finds the tables: the caller's first, then the session's."""
+    """Finds the tables: the caller's first, then the session's.
 
-    def __init__(self, frames: Frames, tables: Tables | None, settings: SessionConf) -> None:
+    Attributes:
+        frames: Runs texts on the session.
+        notes: Who reads the tables in object stores, one sentence for each that was looked up.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        tables: Tables | None,
+        settings: SessionConf,
+        storage: StorageOptions | None = None,
+    ) -> None:
         self.frames = frames
+        self.notes: list[str] = []
         self.settings = settings
+        self._storage = storage
         self._given = {name.lower(): (name, where) for name, where in (tables or {}).items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
@@ -229,7 +244,13 @@ class Catalog:
             text = ".".join(quote(part) for part in parts)
             frame = self.frames.sql(f"SELECT * FROM {text}")
             self._known[key] = Table(
-                ".".join(parts), frame, None, None, settings=self.settings, fixed=len(parts) == 1
+                ".".join(parts),
+                frame,
+                None,
+                None,
+                settings=self.settings,
+                fixed=len(parts) == 1,
+                storage=self._storage,
             )
         return self._known[key]
 
@@ -239,7 +260,7 @@ class Catalog:
         if hasattr(where, "schema") and hasattr(where, "mapInArrow"):
             return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
-            lookup, frame = lookup_of(self.frames, where)
+            lookup, frame = lookup_of(self.frames, where, self._storage)
             table = Table(name, frame, None, self.frames.place(frame, "t"), lookup)
             if table.asked:
                 self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
@@ -256,29 +277,18 @@ class Catalog:
                 f"table {name!r} is {path!r}, which is no Parquet file by its name: give it as a DataFrame, "
                 f"{{{name!r}: spark.read.{reader}({path!r})}}"
             )
-        table = files_at(self.frames.spark, path, self.settings)
-        if table is None:
-            return self._framed(name, self.frames.spark.read.parquet(path), fixed=False)
-        frame = _file_frame(self.frames.spark, path, table)
-        return Table(name, frame, table, self.frames.place(frame, "t"))
+        found = stored_at(self.frames.spark, path, self.settings, self._storage)
+        if found.how:
+            self.notes.append(f"{name}, {path}: {found.how}")
+        if found.files is None and not found.why:
+            return self._framed(name, found.frame, fixed=False)
+        return Table(name, found.frame, found.files, self.frames.place(found.frame, "t"), left=found.why)
 
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
-        return Table(name, frame, None, place, settings=self.settings, fixed=fixed)
-
-
-def _file_frame(spark: SparkSession, path: str, table: ParquetTable) -> DataFrame:
-    """Return Spark's DataFrame over the files, without the job that infers a schema."""
-    state = (table.schema, _states(table))
-    try:
-        known = _frames.setdefault(spark, {})
-    except TypeError:  # a session that cannot be referenced weakly
-        known = {}
-    if path not in known or known[path][0] != state:
-        known[path] = (state, spark.read.schema(spark_schema(table.schema)).parquet(path))
-    return known[path][1]
+        return Table(name, frame, None, place, settings=self.settings, fixed=fixed, storage=self._storage)
 
 
 def _states(table: ParquetTable) -> tuple[Hashable, ...]:
-    found = ((path, os.stat(path)) for path in table.paths)
-    return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in found)
+    """Return the files with their times and sizes."""
+    return tuple((file.path, file.state or table.store.state(file.path)) for file in table.files)

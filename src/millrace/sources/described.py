@@ -16,8 +16,11 @@ from pyarrow import types as t
 
 from millrace.errors import InputError
 from millrace.sources.footers import Footer, Unreadable, footers_of
+from millrace.sources.listing import Tree
 from millrace.sources.parquet import log_of
 from millrace.sources.partitions import Doubtful, split_folder, value_of
+from millrace.sources.remote import NoConnection, Remote
+from millrace.sources.stores import DISKS, Store
 from millrace.sources.tables import ParquetFile, ParquetTable
 
 # Spark's calendar before version 3 was another one for earlier times.
@@ -30,6 +33,7 @@ def described_table(
     schema: pa.Schema,
     partition_columns: Sequence[str],
     required: Collection[str] = (),
+    store: Store = DISKS,
 ) -> ParquetTable:
     """Return a table as Spark describes it.
 
@@ -39,28 +43,31 @@ def described_table(
         schema: Its columns in Spark's types.
         partition_columns: Those whose values are in the names of folders.
         required: Those that Spark does not read where a file lacks them.
+        store: Where all files are.
 
     Raises:
         Doubtful: It is uncertain that a direct scan sees what Spark sees; the message says why.
     """
-    log = log_of(paths)
-    if log is not None:
-        raise Doubtful(f"{log} says which files count")
     stored = [column for column in schema if column.name not in partition_columns]
     kinds = [schema.field(name).type for name in partition_columns]
     try:
-        footers = footers_of(paths)
-    except (InputError, Unreadable, OSError) as error:
+        where = store.tree_over(paths) if isinstance(store, Remote) else store
+        log = log_of(paths, where)
+        if log is not None:
+            raise Doubtful(f"{log} says which files count")
+        states = [where.states.get(path) if isinstance(where, Tree) else None for path in paths]
+        footers = footers_of(paths, store, states)
+    except (InputError, NoConnection, Unreadable, OSError) as error:
         raise Doubtful(str(error)) from None
     files = []
     known: dict[str, tuple[Any, ...]] = {}
-    for path, footer in zip(paths, footers, strict=True):
+    for path, footer, state in zip(paths, footers, states, strict=True):
         _check(footer, stored, required)
         folder = os.path.dirname(path)  # noqa: PTH120  # thousands of files: Path objects take their time
         if folder not in known:
             known[folder] = _values(folder, partition_columns, kinds)
-        files.append(ParquetFile(path, known[folder]))
-    return ParquetTable(shown, tuple(files), schema, tuple(partition_columns))
+        files.append(ParquetFile(path, known[folder], state))
+    return ParquetTable(shown, tuple(files), schema, tuple(partition_columns), store=store)
 
 
 def _check(footer: Footer, stored: Sequence[pa.Field], required: Collection[str]) -> None:

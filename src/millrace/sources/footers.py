@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import InputError
+from millrace.sources.listing import State
+from millrace.sources.remote import StoreError
+from millrace.sources.stores import DISKS, Store
 from millrace.sources.types import UTC_MICROS, NotSparks, fixed_width, spark_type
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -132,6 +134,9 @@ class Footer:
             return (None, None, nulls)
 
 
+_Key = tuple[Store, str, State]
+
+
 class _Kept:
     """Footers by path and state of the file, the latest ones, up to a number of bytes.
 
@@ -142,17 +147,17 @@ class _Kept:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
-        self._footers: OrderedDict[tuple[str, int, int], Footer] = OrderedDict()
+        self._footers: OrderedDict[_Key, Footer] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, key: tuple[str, int, int]) -> Footer | None:
+    def get(self, key: _Key) -> Footer | None:
         with self._lock:
             found = self._footers.get(key)
             if found is not None:
                 self._footers.move_to_end(key)
             return found
 
-    def put(self, key: tuple[str, int, int], footer: Footer) -> None:
+    def put(self, key: _Key, footer: Footer) -> None:
         with self._lock:
             if key not in self._footers:
                 self._held += _memory(footer)
@@ -172,51 +177,64 @@ _THREADS = 8
 _AT_ONCE = 64
 
 
-def footers_of(paths: Sequence[str]) -> tuple[Footer, ...]:
+def footers_of(
+    paths: Sequence[str], store: Store = DISKS, states: Sequence[State | None] = ()
+) -> tuple[Footer, ...]:
     """Return the footers of files, in their order; several are read at once.
+
+    Args:
+        paths: The files.
+        store: Where they all are.
+        states: What a listing says of each, None or nothing at all to ask.
 
     Raises:
         InputError: A file is missing, unreadable, empty or no Parquet file.
     """
-    if len(paths) < _THREADS:
-        return tuple(map(footer_of, paths))
+    asked = list(zip(paths, states or [None] * len(paths), strict=True))
+    if len(paths) < (_THREADS if store == DISKS else 2):
+        return tuple(footer_of(path, store, state) for path, state in asked)
     size = min(_AT_ONCE, -(-len(paths) // _THREADS))
-    pieces = [paths[start : start + size] for start in range(0, len(paths), size)]
+    pieces = [asked[start : start + size] for start in range(0, len(paths), size)]
     with ThreadPoolExecutor(_THREADS, "footers") as pool:
-        found = pool.map(lambda piece: [footer_of(path) for path in piece], pieces)
+        found = pool.map(lambda piece: [footer_of(path, store, state) for path, state in piece], pieces)
         return tuple(footer for piece in found for footer in piece)
 
 
-def footer_of(path: str) -> Footer:
+def footer_of(path: str, store: Store = DISKS, state: State | None = None) -> Footer:
     """Return the footer of a file, from memory when the file is as it was.
+
+    Args:
+        path: The file.
+        store: Where it is.
+        state: Its time and size, None to ask.
 
     Raises:
         InputError: The file is missing, unreadable, empty or no Parquet file.
     """
-    try:
-        stat = os.stat(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    key = (path, stat.st_mtime_ns, stat.st_size)
+    state = state or store.state(path)
+    key = (store, path, state)
     footer = _KEPT.get(key)
     if footer is None:
-        if stat.st_size == 0:
+        if state.size == 0:
             raise InputError(
                 f"{path} is empty (0 bytes): expected a Parquet file; write it again or remove it"
             )
-        footer = _read(path, stat.st_size)
+        footer = _read(path, store, state.size)
         _KEPT.put(key, footer)
     return footer
 
 
-def _read(path: str, size: int) -> Footer:
+def _read(path: str, store: Store, size: int) -> Footer:
     try:
-        metadata = pq.read_metadata(path)
+        metadata = pq.read_metadata(store.source(path))
         file_schema = metadata.schema.to_arrow_schema()
-    except PermissionError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except (pa.ArrowException, OSError) as error:
-        if _is_encrypted(path):
+        told = store.told(path, error)
+        if told is not None:
+            raise StoreError(told) from None
+        if isinstance(error, PermissionError):
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        if store.tail(path, 4) == b"PARE":  # so files end whose footer is encrypted
             raise Unreadable(f"{Path(path).name} is encrypted") from None
         detail = str(error).splitlines()[0].rstrip(".")
         raise InputError(
@@ -230,14 +248,6 @@ def _read(path: str, size: int) -> Footer:
     schema, reason = _normalised(path, metadata, file_schema)
     places = {name: tuple(own) for name, own in leaves.items()}
     return Footer(path, metadata, schema, file_schema, reason, places, size)
-
-
-def _is_encrypted(path: str) -> bool:
-    """Tell whether a file ends as Parquet files do whose footer is encrypted."""
-    with open(path, "rb") as file:  # noqa: PTH123  # paths are kept as they are
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - 4))
-        return file.read() == b"PARE"
 
 
 def _top_name(path: str, schema: pa.Schema) -> str:

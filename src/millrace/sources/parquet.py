@@ -10,17 +10,23 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+from pyarrow.fs import FileType
 
 from millrace.errors import InputError
 from millrace.expressions import Predicate, columns_of
+from millrace.options import StorageOptions
 from millrace.sources.footers import Bounds, Footer, Unreadable, footers_of
+from millrace.sources.listing import Entry, Folders, State
 from millrace.sources.partitions import Doubtful, infer, split_folder
 from millrace.sources.pruning import may_match
 from millrace.sources.reading import read_split, read_splits
+from millrace.sources.remote import NoConnection, Remote
+from millrace.sources.stores import DISKS, Store, located
 from millrace.sources.tables import ParquetFile, ParquetTable, Split
 
 __all__ = ["ParquetFile", "ParquetTable", "Split", "open_table", "read_split", "read_splits", "splits"]
@@ -28,40 +34,43 @@ __all__ = ["ParquetFile", "ParquetTable", "Split", "open_table", "read_split", "
 _SUMMARIES = ("_metadata", "_common_metadata")
 _GLOB = frozenset("*?[{")
 _OTHER_GLOB = re.compile(r"\{|\[[!^]|\\")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # In a folder that has one of these, a log says which files count.
 _LOGS = ("_delta_log", ".hoodie")
+_THREADS = 8
+
+_Found = list[tuple[str, tuple[tuple[str, str], ...]]]
+"""Data files, each with its partition texts."""
 
 
-def open_table(path: str | Path) -> ParquetTable:
+def open_table(path: str | Path, options: StorageOptions | None = None) -> ParquetTable:
     """Return the Parquet table at a path: a file, a folder, a Hive-partitioned folder or a glob.
 
     Args:
-        path: A local path. Names that start with ``_`` or ``.`` are not data, as in Spark.
+        path: A local path, or the URI of an object store. Names that start with ``_`` or ``.`` are not data,
+            as in Spark.
+        options: How to reach object stores.
 
     Raises:
         InputError: Nothing is there, there is no Parquet file in it, or a file cannot be read.
     """
     text = str(path)
+    store, place = located(text, options)
+    if store is None:
+        return ParquetTable(text, (), pa.schema([]), (), "the path is not on a local file system")
     try:
-        found = _find(text)
+        found, states = _find_remote(store, place) if isinstance(store, Remote) else (_find(place), {})
         if not found:
             raise InputError(
                 f"folder {text} has no Parquet file: expected at least one data file "
                 "(names that start with '_' or '.' do not count)"
             )
-        return _describe(text, found)
-    except (Doubtful, Unreadable) as doubt:
+        return _describe(text, found, store, states)
+    except (Doubtful, Unreadable, NoConnection) as doubt:
         return ParquetTable(text, (), pa.schema([]), (), str(doubt))
 
 
-def _find(text: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Return every data file with its partition texts, in the order of paths."""
-    if text.startswith("file:"):
-        text = text.removeprefix("file:")
-        text = "/" + text.lstrip("/")
-    elif _SCHEME.match(text):
-        raise Doubtful("the path is not on a local file system")
+def _find(text: str) -> _Found:
+    """Return every data file of this machine, in the order of paths."""
     root = Path(os.path.abspath(text))  # noqa: PTH100  # resolve() would follow links, Spark does not
     if root.exists():
         roots = [root]
@@ -74,31 +83,66 @@ def _find(text: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
         roots = [hit for hit in roots if not _hidden(hit.name)]
     else:
         raise InputError(_missing(root))
-    files: list[tuple[str, tuple[tuple[str, str], ...]]] = []
+    files: _Found = []
     for each in roots:
         if each.is_file():
-            if _hidden(each.name):
-                raise Doubtful(f"Spark ignores files named like {each.name}")
-            files.append((str(each), ()))
+            files.append(_single(str(each)))
         else:
-            files.extend(_walk(each, (), top=True))
+            files.extend(_walk(str(each), (), _entries, top=True))
     found = sorted(files)
-    log = log_of(file for file, _ in found)
-    if log is not None:
-        raise Doubtful(f"{log} says which files count")
+    _refuse_logs([file for file, _ in found], DISKS)
     return found
 
 
-def log_of(files: Iterable[str]) -> str | None:
-    """Return the log of a table format (Delta, Hudi) above one of the files, None without any."""
+def _find_remote(store: Remote, path: str) -> tuple[_Found, Mapping[str, State]]:
+    """Return every data file of a store in the order of paths, and what the listing says of each."""
+    kind = store.info(path).type
+    if kind == FileType.File:
+        _refuse_logs([path], store)
+        return [_single(path)], {path: store.state(path)}
+    if kind == FileType.NotFound and _GLOB & set(path):
+        raise InputError(
+            f"{path} is a glob, which is not looked for in object stores: expected a file or a folder; what "
+            "works is the folder that has the files"
+        )
+    tree = store.tree(path)
+    found = sorted(_walk(path, (), tree.entries, top=True))
+    _refuse_logs([file for file, _ in found] or [f"{path}/"], tree)
+    return found, tree.states
+
+
+def _single(path: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    name = os.path.basename(path)  # noqa: PTH119
+    if _hidden(name):
+        raise Doubtful(f"Spark ignores files named like {name}")
+    return path, ()
+
+
+def _refuse_logs(files: Iterable[str], where: Folders) -> None:
+    log = log_of(files, where)
+    if log is not None:
+        raise Doubtful(f"{log} says which files count")
+
+
+def log_of(files: Iterable[str], where: Folders = DISKS) -> str | None:
+    """Return the log of a table format (Delta, Hudi) above one of the files, None without any.
+
+    Args:
+        files: Their paths.
+        where: Knows which folders there are.
+    """
     folders: set[str] = set()
     for file in files:
         folder = os.path.dirname(file)  # noqa: PTH120  # thousands of files: Path objects take their time
-        while folder not in folders:
+        while folder not in folders and folder.startswith(where.root):
             folders.add(folder)
             folder = os.path.dirname(folder)  # noqa: PTH120
-    logs = (os.path.join(folder, name) for folder in sorted(folders) for name in _LOGS)  # noqa: PTH118
-    return next((log for log in logs if os.path.isdir(log)), None)  # noqa: PTH112
+    logs = [os.path.join(folder, name) for folder in sorted(folders) for name in _LOGS]  # noqa: PTH118
+    if where == DISKS:
+        return next((log for log in logs if where.is_folder(log)), None)
+    with ThreadPoolExecutor(_THREADS, "logs") as pool:  # asking a store is waiting
+        found = pool.map(where.is_folder, logs)
+        return next((log for log, there in zip(logs, found, strict=True) if there), None)
 
 
 def _missing(root: Path) -> str:
@@ -112,15 +156,23 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _walk(
-    folder: Path, partition: tuple[tuple[str, str], ...], *, top: bool = False
-) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-    """Yield the data files of a folder and of the partition folders below it."""
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return what a folder of this machine has, by name."""
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        return sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise InputError(f"cannot read folder {folder}: {error.strerror or error}") from None
-    for entry in entries:
+
+
+def _walk(
+    folder: str,
+    partition: tuple[tuple[str, str], ...],
+    entries: Callable[[str], Sequence[os.DirEntry[str] | Entry]],
+    *,
+    top: bool = False,
+) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Yield the data files of a folder and of the partition folders below it."""
+    for entry in entries(folder):
         if entry.name in _SUMMARIES:
             raise Doubtful(f"{folder} has a summary file {entry.name}")
         if _hidden(entry.name):
@@ -133,13 +185,13 @@ def _walk(
         pair = split_folder(entry.name)
         if pair is None:
             raise Doubtful(f"{entry.path} is a folder within the table's folder")
-        yield from _walk(Path(entry.path), (*partition, pair))
+        yield from _walk(entry.path, (*partition, pair), entries)
 
 
-def _describe(path: str, found: list[tuple[str, tuple[tuple[str, str], ...]]]) -> ParquetTable:
-    if len(found) > 1 and any(os.stat(file).st_size == 0 for file, _ in found):
+def _describe(path: str, found: _Found, store: Store, states: Mapping[str, State]) -> ParquetTable:
+    if len(found) > 1 and any((states.get(file) or store.state(file)).size == 0 for file, _ in found):
         raise Doubtful("an empty file among others")
-    footers = footers_of([file for file, _ in found])
+    footers = footers_of([file for file, _ in found], store, [states.get(file) for file, _ in found])
     for footer in footers:
         if footer.unsupported:
             raise Doubtful(footer.unsupported)
@@ -159,11 +211,11 @@ def _describe(path: str, found: list[tuple[str, tuple[tuple[str, str], ...]]]) -
         kinds.append(pa.field(column, kind))
         values.append([mapping[partition[place][1]] for _, partition in found])
     files = tuple(
-        ParquetFile(file, tuple(column[number] for column in values))
+        ParquetFile(file, tuple(column[number] for column in values), states.get(file))
         for number, (file, _) in enumerate(found)
     )
     schema = pa.schema([*footers[0].schema, *kinds])
-    return ParquetTable(path, files, schema, columns)
+    return ParquetTable(path, files, schema, columns, store=store)
 
 
 def _difference(first: Footer, other: Footer) -> str:
@@ -218,7 +270,8 @@ def splits(
                 return low, high, rows if nulls else 0
 
             if rows and all(may_match(predicate, rows, bounds) for predicate in filters):
-                kept.append(Split(file.path, group, rows, sum(size[group] for size in sizes), constants))
+                size = sum(each[group] for each in sizes)
+                kept.append(Split(file.path, group, rows, size, constants, table.store, file.state))
     return tuple(kept)
 
 

@@ -7,7 +7,6 @@ evaluated once a dictionary entry instead of once a row.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,11 +18,13 @@ import pyarrow.parquet as pq
 from millrace.errors import ExecutionError
 from millrace.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.sources.footers import Footer, footer_of
+from millrace.sources.listing import State
+from millrace.sources.stores import Store
 from millrace.sources.tables import Split
 from millrace.sources.types import cast, counted
 from millrace.values import Value, columns_of, computed as computed_of, type_of
 
-_OPEN: OrderedDict[tuple[str, int, int, tuple[str, ...]], Any] = OrderedDict()
+_OPEN: OrderedDict[tuple[Store, str, State, tuple[str, ...]], Any] = OrderedDict()
 _OPEN_LIMIT = 8
 _NOTHING: Mapping[str, Value] = {}
 
@@ -95,24 +96,31 @@ def _read(
     split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...], computed: Mapping[str, Value]
 ) -> pa.RecordBatch:
     try:
-        footer = footer_of(split.path)
-        return _Group(split, footer, computed).read(columns, filters)
+        state = split.store.state(split.path)
+        return _Group(split, footer_of(split.path, split.store, state), state, computed).read(
+            columns, filters
+        )
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-        raise ExecutionError(
-            f"reading row group {split.group} of {split.path} failed: {error}. "
-            "The file is damaged, or it changed while the query ran; write it again or run the query again"
-        ) from error
+        told = split.store.told(split.path, error)
+        if told is None:
+            told = (
+                f"{error}. The file is damaged, or it changed while the query ran; "
+                "write it again or run the query again"
+            )
+        raise ExecutionError(f"reading row group {split.group} of {split.path} failed: {told}") from error
 
 
 class _Group:
     """One row group being read."""
 
-    def __init__(self, split: Split, footer: Footer, computed: Mapping[str, Value]) -> None:
+    def __init__(self, split: Split, footer: Footer, state: State, computed: Mapping[str, Value]) -> None:
         self._split = split
         self._footer = footer
         self._constants = {name.lower(): (kind, value) for name, kind, value in split.constants}
         self._stored = footer.spelled
         self._computed = computed
+        if split.state not in (None, state):
+            raise ValueError("it is not the file that was there when the query was planned")
         if footer.rows[split.group] != split.rows:
             raise ValueError(f"it has {footer.rows[split.group]:,} rows, not {split.rows:,}")
 
@@ -178,7 +186,7 @@ class _Group:
         if not stored:
             return result
         dictionaries = tuple(name for name in stored if self._repeats(name.lower()))
-        reader = _reader(self._footer, dictionaries)
+        reader = _reader(self._split, self._footer, dictionaries)
         table = reader.read_row_group(self._split.group, columns=stored, use_threads=False)
         for name in stored:
             array = _whole(table.column(name))
@@ -206,19 +214,19 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
-def _reader(footer: Footer, dictionaries: tuple[str, ...]) -> Any:
+def _reader(split: Split, footer: Footer, dictionaries: tuple[str, ...]) -> Any:
     """Return an open file; a few stay open, because a task reads many row groups of one file."""
-    stat = os.stat(footer.path)
-    key = (footer.path, stat.st_mtime_ns, stat.st_size, dictionaries)
+    store = split.store
+    state = split.state or store.state(split.path)
+    key = (store, split.path, state, dictionaries)
     reader = _OPEN.get(key)
     if reader is None:
         reader = pq.ParquetFile(
-            footer.path,
+            store.source(split.path),
             metadata=footer.metadata,
-            memory_map=True,
-            pre_buffer=False,
             read_dictionary=list(dictionaries),
             coerce_int96_timestamp_unit="us",
+            **store.reading,
         )
         _OPEN[key] = reader
         if len(_OPEN) > _OPEN_LIMIT:

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from millrace.errors import InputError, near
 from millrace.sources.footers import Footer, footers_of
+from millrace.sources.listing import State
+from millrace.sources.stores import DISKS, Store
 from millrace.sources.types import fixed_width
 from millrace.values import Value, columns_of, type_of
 
@@ -19,10 +21,14 @@ _TEXT_BYTES = 16  # a guess
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """One file of a table: its path, and the value of each partition column for all of its rows."""
+    """One file of a table: its path, and the value of each partition column for all of its rows.
+
+    ``state`` is what a listing says of it, None where that is asked of the file.
+    """
 
     path: str
     partition: tuple[Any, ...] = ()
+    state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Split:
         bytes: The size in memory of the columns that the scan reads, in bytes (an estimate).
         constants: The columns that have one value in all rows: name, type and value of each. These are
             partition columns, and columns that the file lacks, which are null.
+        store: Where the file is.
+        state: What the file has to be like still, None where the number of rows tells.
     """
 
     path: str
@@ -43,6 +51,8 @@ class Split:
     rows: int
     bytes: int
     constants: tuple[tuple[str, pa.DataType, Any], ...] = ()
+    store: Store = DISKS
+    state: State | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class ParquetTable:
             The schema is empty then.
         computed: Further columns, which are computed of others when rows are read.
         may_grow: Whether the same name may mean more files later without anybody saying so.
+        store: Where all files are.
     """
 
     path: str
@@ -69,6 +80,7 @@ class ParquetTable:
     unsupported: str | None = None
     may_grow: bool = False
     computed: tuple[tuple[str, Value], ...] = field(default=(), compare=False)
+    store: Store = DISKS
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -83,7 +95,7 @@ class ParquetTable:
     @cached_property
     def footers(self) -> tuple[Footer, ...]:
         """Every file's footer, in the order of ``files``: as they were when first asked for."""
-        return footers_of(self.paths)
+        return footers_of(self.paths, self.store, [file.state for file in self.files])
 
     @cached_property
     def _names(self) -> dict[str, str]:

@@ -20,14 +20,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from millrace.errors import UnsupportedType
+from millrace.errors import InputError, UnsupportedType
+from millrace.options import StorageOptions
 from millrace.sources.described import described_table
 from millrace.sources.parquet import open_table
 from millrace.sources.partitions import Doubtful
+from millrace.sources.remote import Remote
+from millrace.sources.stores import DISKS, Store, located
 from millrace.sources.tables import ParquetTable
 from millrace.spark.conf import SessionConf
 from millrace.spark.disks import paths_are_local, shares_disks
 from millrace.spark.plans import SIZE_UNITS, explained, is_cached
+from millrace.spark.reach import unreached
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -83,12 +87,13 @@ class _Scan:
     partition_columns: tuple[str, ...]
 
 
-def scan_of(frame: DataFrame, settings: SessionConf) -> ParquetTable:
+def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | None = None) -> ParquetTable:
     """Return the files that a DataFrame is a scan of.
 
     Args:
         frame: Any DataFrame.
         settings: Those of the session.
+        storage: How to reach object stores.
 
     Raises:
         Doubtful: It is something else, or may be; the message says why.
@@ -111,13 +116,12 @@ def scan_of(frame: DataFrame, settings: SessionConf) -> ParquetTable:
         raise Doubtful(f"it has {len(uris):,} files")
     if not uris:
         raise Doubtful("it has no files")
-    if not all(uri.startswith("file:///") for uri in uris):
-        raise Doubtful(f"{uris[0].split('://')[0]}: is no local disk")
-    if not shares_disks(frame.sparkSession):
-        raise Doubtful("the Spark Connect server has other disks")
     paths = list(map(_path, uris))
+    store = _store_of(frame.sparkSession, paths, storage)
+    if store == DISKS and not shares_disks(frame.sparkSession):
+        raise Doubtful("the Spark Connect server has other disks")
     required = [field.name for field in schema.fields if not field.nullable]
-    table = described_table(scan.root, paths, types, scan.partition_columns, required)
+    table = described_table(scan.root, paths, types, scan.partition_columns, required, store)
     if scan.roots > 1:
         _check_no_root_twice(frame, table)
     if scan.listed_by_catalog:
@@ -125,25 +129,61 @@ def scan_of(frame: DataFrame, settings: SessionConf) -> ParquetTable:
     return replace(table, may_grow=scan.named)
 
 
-def files_at(spark: SparkSession, path: str, settings: SessionConf | None = None) -> ParquetTable | None:
-    """Return the table at a path, None where only Spark knows what is there, or how to read it.
+def table_at(
+    spark: SparkSession,
+    path: str,
+    settings: SessionConf | None = None,
+    storage: StorageOptions | None = None,
+) -> ParquetTable:
+    """Return the table at a path; it is unsupported where Spark has to read it.
 
     Args:
         spark: The session.
-        path: A file, a folder or a glob.
+        path: A file, a folder or a glob; or the URI of a file or a folder in an object store.
         settings: The session's, where they are known.
+        storage: How to reach object stores.
 
     Raises:
-        InputError: The path is of this machine, and there is no table.
+        InputError: The path is of this machine or of a store that answers, and there is no table.
     """
     settings = settings or SessionConf(spark)
-    if any(_is_odd(settings, key) for key in _READER) or not paths_are_local(spark):
-        return None
-    table = open_table(path)
-    return table if table.unsupported is None else None
+    odd = next((key for key in _READER if _is_odd(settings, key)), None)
+    if odd is not None:
+        return _left(path, f"{odd} is {settings.get(odd, '')}")
+    if located(path, storage)[0] == DISKS and not paths_are_local(spark):
+        return _left(path, "Spark looks for paths on another file system")
+    table = open_table(path, storage)
+    if isinstance(table.store, Remote) and table.files:
+        why = unreached(spark, table.store, table.files[0].path)
+        if why is not None:
+            return _left(path, why)
+    return table
+
+
+def _left(path: str, why: str) -> ParquetTable:
+    """Return a table that Spark has to read."""
+    return ParquetTable(path, (), pa.schema([]), (), why)
+
+
+def _store_of(spark: SparkSession, paths: Sequence[str], storage: StorageOptions | None) -> Store:
+    """Return the store that has all of some files, if it is reached."""
+    try:
+        store, first = located(paths[0], storage)
+    except InputError as error:
+        raise Doubtful(str(error)) from None
+    if store is None:
+        raise Doubtful(f"{first.split(':')[0]}: is no local disk")
+    if not all(path.startswith(f"{store.root}/") for path in paths):
+        raise Doubtful("its files are in several places")
+    if isinstance(store, Remote):
+        why = unreached(spark, store, first)
+        if why is not None:
+            raise Doubtful(why)
+    return store
 
 
 def _path(uri: str) -> str:
+    """Return the path that Spark means by a URI: nothing in it is escaped any more."""
     return unquote(uri.removeprefix("file://"))
 
 

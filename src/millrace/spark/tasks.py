@@ -129,7 +129,7 @@ class EddyTask:
             # The partition's number will not do: inside a UNION Spark counts on from the other branch.
             cell = reader.cell
         else:
-            cell = _number(batches) if self.frame is None else _partition()
+            cell = number_of(batches) if self.frame is None else _partition()
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
         sources = self._sources(batches, reader, cell)
@@ -208,7 +208,7 @@ class ScanTask:
     @shortened
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
-        task = _number(batches)
+        task = number_of(batches)
         if task is None:
             return
         books = _Books(f"scan {task}", self.sink)
@@ -242,7 +242,7 @@ def _normalised(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterato
         yield normalise(batch, schema)
 
 
-def _number(batches: Iterator[pa.RecordBatch]) -> int | None:
+def number_of(batches: Iterator[pa.RecordBatch]) -> int | None:
     """Return the task's number, the only row of its input; None when Spark left it without one.
 
     Takes in all of the input: Spark ends a Python worker that leaves some, and the next task then

@@ -12,8 +12,9 @@ from millrace.errors import InputError, near
 from millrace.front.frames import Frames
 from millrace.front.template import plain_quote
 from millrace.lookups.stand_in import Unreadable
+from millrace.options import StorageOptions
 from millrace.sources.parquet import ParquetTable
-from millrace.spark.scans import files_at
+from millrace.spark.stored import stored_at
 from millrace.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class Lookup:
         return self.scan is None
 
 
-def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
+def lookup_of(
+    frames: Frames, table: LookupTable, storage: StorageOptions | None = None
+) -> tuple[Lookup, DataFrame]:
     """Return a lookup table, and the DataFrame that stands for it in the query's text.
 
     That is its scan, equal rows once, where Spark can read one; else one that fails when it is read.
@@ -56,8 +59,8 @@ def lookup_of(frames: Frames, table: LookupTable) -> tuple[Lookup, DataFrame]:
         return Lookup(table), one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
     parquet = None
     if isinstance(table.frame, str):
-        parquet = files_at(frames.spark, table.frame)
-        given = frames.spark.read.parquet(table.frame)
+        found = stored_at(frames.spark, table.frame, storage=storage)
+        given, parquet = found.frame, found.files
         if parquet is not None and not parquet.schema.equals(table.schema):
             parquet = None
     else:

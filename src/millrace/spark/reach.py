@@ -1,0 +1,71 @@
+"""Whether a store is reached from here and from the tasks, which may have other credentials, or none."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millrace.errors import MillraceError
+from millrace.sources.remote import NoConnection, Remote
+from millrace.spark.failures import is_sparks
+from millrace.spark.tasks import number_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KNOWN: weakref.WeakKeyDictionary[Any, dict[Remote, str | None]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Asks for a file; runs in a task."""
+
+    store: Remote
+    path: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row: why the store is not reached, null where it is."""
+        number_of(batches)
+        yield pa.RecordBatch.from_arrays([pa.array([_why(self.store, self.path)], pa.string())], ["why"])
+
+
+def unreached(spark: SparkSession, store: Remote, path: str) -> str | None:
+    """Return why a store cannot be read directly, None where it can; each store is tried once a session.
+
+    A task tries it too, unless storage options give the tasks all that this process has.
+
+    Args:
+        spark: The session.
+        store: The store.
+        path: Anything in it.
+    """
+    known = _KNOWN.setdefault(spark, {})
+    if store not in known:
+        why = _why(store, path)
+        known[store] = f"this process does not reach {store.root}: {why}" if why else None
+        if why is None and not store.options:
+            why = _why_tasks(spark, store, path)
+            known[store] = f"tasks do not reach {store.root}: {why}" if why else None
+    return known[store]
+
+
+def _why(store: Remote, path: str) -> str | None:
+    try:
+        store.info(path)
+    except (MillraceError, NoConnection) as error:
+        return str(error)
+    return None
+
+
+def _why_tasks(spark: SparkSession, store: Remote, path: str) -> str | None:
+    one = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(store, path), "why string")
+    try:
+        return one.collect()[0][0]  # type: ignore[no-any-return]
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        return str(error).strip().splitlines()[0]

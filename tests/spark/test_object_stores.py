@@ -1,0 +1,349 @@
+"""Tables in an object store give the rows that the same files give on disk, or say clearly why not."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+from pyspark.sql import functions as sf
+
+import millrace
+from millrace import Options, query
+from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.front.estimates import estimate
+from millrace.options import StorageOptions
+from millrace.sources import stores
+from millrace.sources.described import described_table
+from millrace.sources.parquet import open_table, read_splits, splits
+from millrace.sources.partitions import Doubtful
+from millrace.sources.remote import NoConnection, Remote, StoreError
+from millrace.sources.stores import DISKS, located
+from millrace.spark import reach, stored
+from millrace.spark.scans import _store_of
+from millrace.spark.stored import stored_at
+from tests.front.compare import bag_of
+from tests.stores import Proxy, s3
+
+JOIN = """
+    SELECT o.id, o.day, o.tags, c.name FROM orders o JOIN customers c ON o.customer = c.id WHERE o.amount > 20
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> dict[str, str]:
+    """Orders in folders by day, with a column that only Spark computes with, and customers in one file."""
+    chance = random.Random(7)
+    folder = tmp_path_factory.mktemp("stores")
+    for day in ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
+        ids = list(range(200))
+        rows = {
+            "id": pa.array(ids, pa.int64()),
+            "customer": pa.array([chance.randrange(40) for _ in ids], pa.int64()),
+            "amount": pa.array([chance.random() * 100 for _ in ids]),
+            "tags": pa.array([[str(i), None] if i % 3 else None for i in ids], pa.list_(pa.string())),
+        }
+        part = folder / "orders" / f"day={day}"
+        part.mkdir(parents=True)
+        pq.write_table(pa.table(rows), part / "part 0.parquet", row_group_size=50)
+    names = pa.table({"id": pa.array(range(40), pa.int64()), "name": [f"c{n}" for n in range(40)]})
+    pq.write_table(names, folder / "customers.parquet")
+    return {"orders": str(folder / "orders"), "customers": str(folder / "customers.parquet")}
+
+
+@pytest.fixture(scope="module")
+def remote(server, local) -> dict[str, str]:
+    """The same files in a bucket."""
+    server.files.create_dir("shop")
+    fs.copy_files(local["orders"], "shop/data/orders", destination_filesystem=server.files)
+    fs.copy_files(local["customers"], "shop/data/customers.parquet", destination_filesystem=server.files)
+    return {"orders": "s3://shop/data/orders/", "customers": "s3a://shop/data/customers.parquet"}
+
+
+def expected(spark, text, local):
+    """What Spark alone answers over the files on disk."""
+    for name, path in local.items():
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    frame = spark.sql(text)
+    frame.schema  # noqa: B018  # analysed before the views go
+    for name in local:
+        spark.catalog.dropTempView(name)
+    return frame
+
+
+def rows_of(frame):
+    return bag_of([tuple(row) for row in frame.collect()])
+
+
+def test_joins_are_direct_scans(spark, server, local, remote):
+    made = query(JOIN, tables=remote, spark=spark, options={"storage_options": server.options})
+    assert len(made.blocks) == 1
+    assert rows_of(made.df) == rows_of(expected(spark, JOIN, local))
+    plan = made.explain()
+    assert "12 row groups of s3://shop/data/orders/" in plan
+    assert "tasks read it where Spark needs its rows, because storage_options are given" in plan
+    assert "the-secret" not in plan + repr(made.options) + str(made.options) + repr(made.blocks)
+    assert "the-key-id" not in plan + repr(made.options)
+
+
+def test_whatever_spark_runs_reads_through_tasks(spark, server, local, remote):
+    for text in (
+        "SELECT day, count(*), sum(amount), max(tags[0]) FROM orders GROUP BY day",
+        "SELECT * FROM orders",
+        "SELECT count(*) FROM orders o LEFT JOIN customers c ON o.id = c.id",
+        "SELECT * FROM orders o JOIN customers c ON o.customer + 1 = c.id AND o.day < '2024-01-02'",
+        "SELECT name FROM customers WHERE id IN (SELECT customer FROM orders WHERE amount < 1)",
+    ):
+        here = expected(spark, text, local)
+        there = query(text, tables=remote, spark=spark, options={"storage_options": server.options})
+        assert there.df.schema == here.schema
+        assert rows_of(there.df) == rows_of(here), text
+
+
+def test_without_options_spark_is_asked_first(spark, server, local, remote, monkeypatch):
+    options = server.options
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{options['endpoint_override']}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["access_key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["secret_key"])
+    monkeypatch.setenv("AWS_REGION", options["region"])
+    # Tasks inherit the environment of this process as it was when the first of them began.
+    refused = "tasks have no credentials"
+    monkeypatch.setattr(reach, "_why_tasks", lambda *_: refused)
+    with pytest.raises(InputError, match=rf"{refused}.*no file system for s3"):
+        query(JOIN, tables=remote, spark=spark)
+    monkeypatch.setattr(reach, "_why_tasks", lambda *_: None)
+    reach._KNOWN[spark].clear()
+    made = query(JOIN, tables=remote, spark=spark)
+    plan = made.explain()
+    assert "customers, s3a://shop/data/customers.parquet: tasks read it where Spark needs its rows" in plan
+    assert "Spark has no file system for s3" in plan
+
+
+def test_spark_expects_what_there_is(spark, server, remote):
+    found = stored_at(spark, remote["orders"], storage=StorageOptions(server.options))
+    assert found.files is not None
+    _, size = estimate(found.frame)
+    assert size == pytest.approx(found.files.decoded_bytes_of(found.files.schema.names), rel=0.2)
+
+
+def test_the_join_of_python_takes_such_paths(spark, server, local, remote):
+    def joined(tables, **options):
+        return millrace.join(
+            {"o": tables["orders"], "c": tables["customers"]},
+            on=[("o.customer", "c.id")],
+            where=[sf.col("amount") > 50],
+            select="name, amount",
+            **options,
+        )
+
+    assert rows_of(joined(remote, options={"storage_options": server.options})) == rows_of(joined(local))
+
+
+def test_cut_connections_are_tried_again(server, remote):
+    with Proxy(server.port, kills=2) as way:
+        options = StorageOptions({**server.options, "endpoint_override": f"127.0.0.1:{way.port}"})
+        table = open_table(remote["orders"], options)
+        assert way.cut == 2
+        way.kills = 4
+        names = tuple(table.schema.names)
+        assert sum(batch.num_rows for batch in read_splits(splits(table), names)) == 600
+
+
+def test_slow_answers_are_waited_for(server, remote):
+    with Proxy(server.port, delay=0.02) as way:
+        options = StorageOptions({**server.options, "endpoint_override": f"127.0.0.1:{way.port}"})
+        table = open_table(remote["customers"], options)
+        assert sum(batch.num_rows for batch in read_splits(splits(table), ("name",))) == 40
+
+
+def test_a_store_that_stops_answering(spark, server, remote):
+    few = {"retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=1), "request_timeout": 1}
+    with Proxy(server.port) as way:
+        options = {**server.options, **few, "endpoint_override": f"127.0.0.1:{way.port}"}
+        made = query(JOIN, tables=remote, spark=spark, options={"storage_options": options})
+        way.kills = 1_000
+        with pytest.raises(ExecutionError, match=r"(?s)cannot read s3a?://shop/data/.*check the network"):
+            made.df.collect()
+    with pytest.raises(InputError, match=r"cannot read s3://shop/data/orders.*check the network"):
+        query(JOIN, tables=remote, spark=spark, options={"storage_options": options | {"region": "eu"}})
+
+
+def test_what_is_missing(spark, server, remote):
+    def told(path: str) -> str:
+        with pytest.raises(InputError) as found:
+            query(
+                "SELECT * FROM t JOIN t AS u USING (id)",
+                tables={"t": path},
+                spark=spark,
+                options={"storage_options": server.options},
+            )
+        return str(found.value)
+
+    assert "there is no bucket 'nobody'" in told("s3://nobody/data")
+    assert "there is no s3://shop/nothing" in told("s3://shop/nothing")
+    assert "is a glob" in told("s3://shop/data/*.parquet")
+    assert "names no bucket" in told("s3:/shop/data")
+    assert "s3cret" not in told("s3://me:s3cret@shop/data")
+    server.files.create_dir("shop/empty")
+    assert "no Parquet file" in told("s3://shop/empty")
+    with server.files.open_output_stream("shop/text.parquet") as out:
+        out.write(b"no Parquet at all")
+    assert "not a readable Parquet file" in told("s3://shop/text.parquet")
+
+
+def test_a_refusal_names_credentials_and_no_secrets():
+    store = Remote("s3://shop", StorageOptions({"secret_key": "hush", "region": "us-east-1"}))
+    told = store.told("s3://shop/x", OSError("AWS Error ACCESS_DENIED during GetObject: hush is wrong"))
+    assert told is not None
+    assert "refuses" in told
+    assert "AWS_ACCESS_KEY_ID" in told
+    assert "hush" not in told
+    assert store.told("s3://shop/x", OSError("Couldn't deserialize thrift")) is None
+
+
+def test_a_changed_file_is_an_error(server):
+    files, options = server.files, StorageOptions(server.options)
+    files.create_dir("shop")
+    for size in (3, 3):
+        pq.write_table(pa.table({"a": list(range(size))}), "shop/changing.parquet", filesystem=files)
+        planned = splits(open_table("s3://shop/changing.parquet", options))
+        assert [b.num_rows for b in read_splits(planned, ("a",))] == [size]
+    pq.write_table(pa.table({"a": list(range(4))}), "shop/changing.parquet", filesystem=files)
+    with pytest.raises(ExecutionError, match=r"s3://shop/changing\.parquet.*not the file that was there"):
+        list(read_splits(planned, ("a",)))
+    files.delete_file("shop/changing.parquet")
+    with pytest.raises(ExecutionError, match=r"there is no s3://shop/changing\.parquet"):
+        list(read_splits(planned, ("a",)))
+
+
+def test_logs_and_odd_folders_stay_with_spark(spark, server):
+    files, options = server.files, StorageOptions(server.options)
+    for path in ("shop/delta/part-0.parquet", "shop/odd/within/x.parquet", "shop/mixed/a.parquet"):
+        pq.write_table(pa.table({"a": [1]}), path, filesystem=files)
+    pq.write_table(pa.table({"a": ["x"]}), "shop/mixed/b.parquet", filesystem=files)
+    with files.open_output_stream("shop/delta/_delta_log/0.json") as out:
+        out.write(b"{}")
+    for path, why in (
+        ("s3://shop/delta", "_delta_log says which files count"),
+        ("s3://shop/delta/part-0.parquet", "_delta_log says which files count"),
+        ("s3://shop/odd", "folder within"),
+        ("s3://shop/mixed", "different schemas"),
+    ):
+        assert why in (open_table(path, options).unsupported or "")
+    with pytest.raises(InputError, match=r"_delta_log.*no file system for s3"):
+        query(
+            "SELECT * FROM t",
+            tables={"t": "s3://shop/delta"},
+            spark=spark,
+            options={"storage_options": options},
+        )
+
+
+def test_spark_reads_what_only_it_can(spark, server, local, monkeypatch):
+    """Given a connector, which there is none of here."""
+    monkeypatch.setattr(stored, "_by_spark", lambda *_: (spark.read.parquet(local["customers"]), ""))
+    made = query(
+        "SELECT name, u.id FROM t JOIN t AS u USING (name)",
+        tables={"t": "s3a://shop/data/*.parquet"},
+        spark=spark,
+        options={"storage_options": server.options},
+    )
+    assert made.df.count() == 40
+    plan = made.explain()
+    assert "from a DataFrame (s3a://shop/data/*.parquet is a glob" in plan
+    assert "Spark reads it, because of this: s3a://shop/data/*.parquet is a glob" in plan
+
+
+def test_a_table_without_rows(spark, server):
+    empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
+    server.files.create_dir("shop")
+    pq.write_table(empty, "shop/none.parquet", filesystem=server.files)
+    found = stored_at(spark, "s3://shop/none.parquet", storage=StorageOptions(server.options))
+    assert found.frame.dtypes == [("a", "bigint"), ("b", "string")]
+    assert found.frame.count() == 0
+
+
+def test_tables_that_spark_describes(server, remote):
+    """Their files are listed once more, by the folder that has them all."""
+    options = StorageOptions(server.options)
+    table = open_table(remote["orders"], options)
+    paths = [path.replace("s3://", "s3a://") for path in table.paths]
+    store = Remote("s3a://shop", options)
+    described = described_table("orders", paths, table.schema, ("day",), ("id",), store)
+    assert [file.partition for file in described.files] == [file.partition for file in table.files]
+    assert all(file.state is not None for file in described.files)
+    names = tuple(table.schema.names)
+    assert list(read_splits(splits(described), names)) == list(read_splits(splits(table), names))
+    with pytest.raises(Doubtful, match="there is no"):
+        described_table("orders", [*paths, "s3a://shop/data/gone.parquet"], table.schema, (), (), store)
+
+
+def test_file_systems_of_other_stores(monkeypatch):
+    """They are opened without a request."""
+    monkeypatch.delenv("CLASSPATH", raising=False)
+    assert Remote("gs://b", StorageOptions({"anonymous": True})).system.type_name == "gcs"
+    key = StorageOptions({"account_key": "a2V5"})
+    assert Remote("abfss://c@acc.dfs.core.windows.net", key).system.type_name == "abfs"
+    with pytest.raises(NoConnection, match="CLASSPATH"):
+        _ = Remote("hdfs://host:8020").system
+
+
+def test_uris(monkeypatch, tmp_path):
+    assert located("data/x") == (DISKS, "data/x")
+    assert located("file:/x/y") == located("file:///x/y") == (DISKS, "/x/y")
+    assert located("dbfs:/x")[0] is None
+    monkeypatch.setattr(stores, "_DBFS", str(tmp_path))
+    assert located("dbfs:/x") == (DISKS, f"{tmp_path}/x")
+    assert located("viewfs://x/y")[0] is None
+    for uri, root, bucket in (
+        ("S3A://b/x y/", "s3a://b", "b"),
+        ("gs://b/x", "gs://b", "b"),
+        ("abfss://c@acc.dfs.core.windows.net/x", "abfss://c@acc.dfs.core.windows.net", "c"),
+        ("hdfs://host:8020/x", "hdfs://host:8020", ""),
+        ("hdfs:///x", "hdfs://", ""),
+    ):
+        store, _ = located(uri)
+        assert isinstance(store, Remote)
+        assert (store.root, store.bucket) == (root, bucket)
+    assert located("S3A://b/x y/")[1] == "s3a://b/x y"
+
+
+def test_files_that_spark_names_are_reached_or_not(spark, server, remote):
+    """As for DataFrames whose files are in a store; their paths come without escapes."""
+    options = StorageOptions(server.options)
+    path = remote["customers"]
+    assert _store_of(spark, [path], options) == Remote("s3a://shop", options)
+    with pytest.raises(Doubtful, match="several places"):
+        _store_of(spark, [path, "s3a://other/x"], options)
+    with pytest.raises(Doubtful, match="no local disk"):
+        _store_of(spark, ["viewfs://x/y"], options)
+    assert reach._why_tasks(spark, Remote("s3a://shop", options), path) is None
+    few = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+    deaf = StorageOptions(server.options | {"endpoint_override": "127.0.0.1:9", "retry_strategy": few})
+    assert "does not answer" in (reach._why_tasks(spark, Remote("s3a://shop", deaf), path) or "")
+    for _ in range(2):
+        with pytest.raises(Doubtful, match="does not reach s3a://shop"):
+            _store_of(spark, [path], deaf)
+
+
+def test_storage_options_are_checked_and_hidden():
+    assert repr(Options(storage_options={"secret_key": "hush"})).count("hush") == 0
+    assert Options(storage_options={"region": "x"}) == Options(storage_options={"region": "x"})
+    assert hash(Options(storage_options={"region": "x"})) == hash(Options(storage_options={"region": "x"}))
+    for odd in ("s3", 5, [1], {1: 2}, {"retry_strategy": lambda: None}):
+        with pytest.raises(OptionError, match="storage_options"):
+            Options(storage_options=odd)
+    with pytest.raises(OptionError, match=r"storage_options is \{'region': …, 'sekret': …\}.*S3FileSystem"):
+        open_table("s3://shop/x", StorageOptions({"sekret": "hush", "region": "x"}))
+    few = fs.AwsStandardS3RetryStrategy(max_attempts=1)
+    deaf = StorageOptions({"endpoint_override": "127.0.0.1:9", "retry_strategy": few, "anonymous": True})
+    with pytest.raises(StoreError, match=r"endpoint and region in storage_options"):
+        open_table("s3://shop/x", deaf)
