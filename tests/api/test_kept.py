@@ -233,3 +233,34 @@ def test_only_the_latest_are_kept(spark, folder, planned, monkeypatch):
     for text in (*texts, texts[2], texts[1], texts[0]):
         _rows(spark, tables, text)
     assert planned == [*texts, texts[0]]
+
+
+WITH = """WITH w AS (SELECT l.id, sum(l.v) AS v FROM l JOIN r ON l.id = r.id GROUP BY l.id)
+SELECT a.id, b.v{more} FROM w AS a JOIN w AS b ON a.id = b.id"""
+
+
+def test_common_table_expressions_are_compared_by_their_names(spark, folder, tables, planned):
+    """Spark numbers them, and so takes no two analyses of such a text for the same."""
+    before = _rows(spark, tables, WITH.format(more=""))[1]
+    _rows(spark, tables, WITH.format(more=""))
+    assert len(planned) == 1
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        assert _rows(spark, tables, WITH.format(more=""))[1] == before
+        assert len(planned) == 2
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    if not tables:
+        spark.read.parquet(_write(folder / "other.parquet", [3])).createOrReplaceTempView("l")
+        assert sum(_rows(spark, tables, WITH.format(more=""))[1].values()) == 1
+
+
+def test_a_variable_of_the_session_is_seen(spark, folder, planned):
+    tables, text = _tables(spark, folder, "paths"), WITH.format(more=", kept_variable AS x")
+    try:
+        for value in (1, 1, 2):
+            spark.sql(f"DECLARE OR REPLACE VARIABLE kept_variable = {value}")
+            assert {row.x for row in millrace.sql(text, spark, tables).collect()} == {value}
+    finally:
+        spark.sql("DROP TEMPORARY VARIABLE kept_variable")

@@ -79,3 +79,13 @@ def test_explain_tells_what_is_computed_once(same):
     )
     assert found.shared == ("w, read 2 times",)
     assert "computed once: w, read 2 times" in found.explain()
+
+
+@pytest.mark.spark
+def test_structs_are_not_dealt(same):
+    """Spark would take a field out below the exchange and look for it above in vain."""
+    found = same("""
+        with w as (select named_struct('id', a.id, 's', a.s) st, b.v from a join b on a.id = b.id)
+        select x.* from w x join w y on x.st.id = y.st.id
+        where not exists (select 1 from c where x.st.id = c.st.f) and y.st.s = 'x'""")
+    assert found.shared == ()

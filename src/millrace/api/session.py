@@ -180,9 +180,7 @@ def prepare(
     key = None if predicates else kept.key_of(query, parameters, tables, options)
     statement = None
     if not kept.is_known(key):
-        statement = _parsed(
-            query, predicates, args
-        )  # what is wrong in itself is told before a session is made
+        statement = _parsed(query, predicates, args)  # before a session is made
     frames = Frames(_alive(session_of(spark, tables)), parameters)
     functions = Functions(frames.spark, options, predicates)
     try:
@@ -195,7 +193,7 @@ def prepare(
             statement = statement or _parsed(query, predicates, args)
             pipeline = Pipeline(frames, settings, catalog, predicates, functions)
             prepared = pipeline.query(statement)
-            own = kept.keep(key, prepared, frames, catalog, pipeline.template)
+            own = kept.keep(key, prepared, frames, catalog, pipeline.understood)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
         remember(made.df, handle, made.runs)

@@ -3,6 +3,8 @@
 What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
 tables and options, if Spark still understands the text as it did (functions, views and settings of its
 analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
+Spark cannot compare texts with common table expressions, which it numbers: of those all names have to mean
+columns, all functions have to be Spark's, all settings and the session's views the same.
 Where only Spark could tell whether rows have changed, nothing is kept. While somebody holds a query or its
 DataFrame, the same text is planned again, so that each has figures of its own; what is derived from one that
 nobody holds any more shares them with the next.
@@ -25,12 +27,16 @@ from pyspark.errors import PySparkException
 from millrace.errors import MillraceError
 from millrace.front.build import Prepared
 from millrace.front.frames import Frames
+from millrace.front.original import Understood
 from millrace.front.tables import Catalog, Table, Tables
+from millrace.front.template import quote
 from millrace.options import Options
 from millrace.spark.parallelism import default_parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# ruff: noqa: S608  # SQL is what this module writes
 
 _MOST = 64
 _COPIES = 3
@@ -41,14 +47,49 @@ _lock = Lock()
 _kept: OrderedDict[tuple[Hashable, int], list[Kept]] = OrderedDict()
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """What Spark made of a text.
+
+    Attributes:
+        template: The query as written, its tables replaced by queries without rows.
+        analysed: Its DataFrame.
+    """
+
+    template: str
+    analysed: DataFrame
+
+    def is_valid(self, frames: Frames) -> bool:
+        """Tell whether Spark makes the same of it now."""
+        return frames.sql(self.template).sameSemantics(self.analysed)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a text means in which every name is a column's and every function is Spark's.
+
+    Attributes:
+        settings: All settings of the session.
+        views: The views that it reads.
+    """
+
+    settings: Mapping[str, str]
+    views: tuple[Table, ...]
+
+    def is_valid(self, frames: Frames) -> bool:
+        """Tell whether Spark makes the same of it now."""
+        if dict(frames.spark.conf.getAll) != self.settings:
+            return False
+        return all(frames.sql(f"SELECT * FROM {quote(v.name)}").sameSemantics(v.frame) for v in self.views)
+
+
 @dataclass(eq=False)
 class Kept:
     """A query that was prepared, and what it rests on.
 
     Attributes:
         prepared: How it runs.
-        template: The query as written, its tables replaced by queries without rows.
-        analysed: What Spark made of that.
+        analysis: What the text meant.
         settings: The session's settings that were asked for.
         parallelism: How many tasks ran at once.
         tables: The tables, and the state of each.
@@ -56,8 +97,7 @@ class Kept:
     """
 
     prepared: Prepared
-    template: str
-    analysed: DataFrame
+    analysis: Analysis | Names
     settings: Mapping[tuple[str, str | None], str]
     parallelism: int
     tables: tuple[tuple[Table, Hashable], ...]
@@ -82,7 +122,7 @@ class Kept:
         try:
             if any(catalog.again(table).state != state for table, state in self.tables):
                 return False
-            same = frames.sql(self.template).sameSemantics(self.analysed)
+            same = self.analysis.is_valid(frames)
         except (PySparkException, MillraceError, OSError):
             return False  # preparing it anew tells what is wrong
         return same and default_parallelism(frames.spark) == self.parallelism
@@ -128,7 +168,7 @@ def find(key: Hashable | None, frames: Frames, catalog: Catalog) -> Kept | None:
 
 
 def keep(
-    key: Hashable | None, prepared: Prepared, frames: Frames, catalog: Catalog, template: str | None
+    key: Hashable | None, prepared: Prepared, frames: Frames, catalog: Catalog, understood: Understood | None
 ) -> Kept | None:
     """Keep a query and return it, None if it cannot be told when something that it rests on changes.
 
@@ -137,20 +177,24 @@ def keep(
         prepared: The query.
         frames: What it was prepared with.
         catalog: Its tables.
-        template: The query as written; None where that was not read.
+        understood: What Spark made of the text; None where it was not read.
     """
-    if key is None or template is None or prepared.filters:
+    if key is None or understood is None or prepared.filters:
         return None
     states = [(table, table.state) for table in catalog.used]
-    analysable = catalog.stand_ins(template)
-    if analysable is None or any(state is None for _, state in states):
+    if any(state is None for _, state in states):
         return None
+    analysis: Analysis | Names = Analysis(understood.template, understood.frame)
+    if understood.numbered:
+        if not understood.certain:
+            return None
+        views = tuple(table for table in catalog.used if table.placeholder is None)
+        analysis = Names(dict(frames.spark.conf.getAll), views)
     catalog.settings.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
     spark = frames.spark
     kept = Kept(
         prepared,
-        analysable,
-        frames.sql(analysable),
+        analysis,
         dict(catalog.settings.asked),
         default_parallelism(spark),
         tuple(states),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -36,14 +36,14 @@ from millrace.front.functions import Functions, restored
 from millrace.front.labels import keep_names
 from millrace.front.lookups.refusals import refusal
 from millrace.front.lookups.restriction import Restriction
+from millrace.front.original import Original, Understood, analysed
 from millrace.front.parse import PARAMETER, Statement, parse
 from millrace.front.plan import Plan
 from millrace.front.planning import Planning, first_line
 from millrace.front.settings import Settings
 from millrace.front.sharing import Sharing
-from millrace.front.spark_errors import as_written
 from millrace.front.tables import Catalog
-from millrace.front.template import EditedText, Segment, join, quote
+from millrace.front.template import EditedText, Segment, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,8 +63,6 @@ class Pipeline:
         predicates: The caller's predicates by lower-case name.
         functions: The same as functions of the session.
 
-    Attributes:
-        template: The query as written, with its tables and parameters bound, when it was prepared.
     """
 
     def __init__(
@@ -80,7 +78,8 @@ class Pipeline:
         self._predicates = predicates
         self._functions = functions
         self._catalog = catalog
-        self.template: str | None = None
+        self._certain = False
+        self._original: Original | None = None
         self._aggregates = settings.options.partial_aggregates
 
     def query(self, statement: Statement) -> Prepared:
@@ -97,8 +96,8 @@ class Pipeline:
         text = self._bound(statement)
         if statement.root is None:
             return self._unread(statement, text)
-        original = _Original(self._frames, self._catalog, text)
-        self.template = original.template
+        original = Original(self._frames, self._catalog, statement, text)
+        self._original = original
         why = self._settings.bars(statement)
         if why is not None:
             return self._as_written(statement, original, [why])
@@ -121,6 +120,11 @@ class Pipeline:
             if not asked or all(id(node) in forced for node in asked):
                 return self._as_written(statement, original, reasons)
             forced.update({id(node): reasons for node in asked})
+
+    @property
+    def understood(self) -> Understood | None:
+        """What Spark made of the query as written; None before it is prepared, and where it was not read."""
+        return None if self._original is None else self._original.understood(certain=self._certain)
 
     # Planning
 
@@ -185,6 +189,7 @@ class Pipeline:
             tuple(planning.parts),
             tuple(planning.shared),
         )
+        self._certain = depth == 0 and planning.is_certain
         barred = self._frames.barred(plan.template)
         if barred:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
@@ -193,7 +198,7 @@ class Pipeline:
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        original = _Original(self._frames, self._catalog, self._bound(statement))
+        original = Original(self._frames, self._catalog, statement, self._bound(statement))
         return self._plan(statement, original.schema, {}, first, depth)[0]
 
     def _bound(self, statement: Statement) -> EditedText:
@@ -245,7 +250,7 @@ class Pipeline:
         called = {name for _, name in statement.functions}
         return tuple(Filter(name, (), mask) for name, mask in self._functions.masks.items() if name in called)
 
-    def _as_written(self, statement: Statement, original: _Original, reasons: list[str]) -> Prepared:
+    def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> Prepared:
         """Leave the whole query to Spark."""
         barred = self._frames.barred(original.template)
         if barred:
@@ -285,7 +290,7 @@ class Pipeline:
                 *_without_end(segments),
                 Segment("\n)", len(statement.text), copied=False),
             ]
-        frame = _analysed(self._frames, segments, statement.text)
+        frame = analysed(self._frames, segments, statement.text)
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
             warnings.warn(
@@ -297,42 +302,6 @@ class Pipeline:
 def _aggregates(plan: Plan) -> bool:
     """Tell whether tasks aggregate the rows of some block."""
     return any(b.aggregate for b in plan.blocks) or any(_aggregates(part) for _, part in plan.parts)
-
-
-class _Original:
-    """The query as written. Only what is needed of it is made."""
-
-    def __init__(self, frames: Frames, catalog: Catalog, text: EditedText) -> None:
-        self._frames = frames
-        self._catalog = catalog
-        self._text = text
-        self._segments = text.original()
-        self.template = join(self._segments)
-
-    @cached_property
-    def frame(self) -> DataFrame:
-        """Its DataFrame; Spark's errors come out in the words of the query as written."""
-        return _analysed(self._frames, self._segments, self._text.text)
-
-    @cached_property
-    def schema(self) -> t.StructType:
-        """The schema of its result; raises as :attr:`frame` does."""
-        template = self._catalog.stand_ins(self.template)
-        if template is not None and template != self.template:
-            try:
-                return self._frames.schema(template)
-            except PySparkException:
-                pass  # the tables themselves may have more (``_metadata``), and give the right message
-        return self.frame.schema
-
-
-def _analysed(frames: Frames, segments: Sequence[Segment], text: str) -> DataFrame:
-    try:
-        frame = frames.sql(join(segments))
-        frame.schema  # noqa: B018  # Spark Connect analyses only now
-    except PySparkException as error:
-        raise as_written(error, frames.sent(segments), text) from None
-    return frame
 
 
 def _without_end(segments: Sequence[Segment]) -> list[Segment]:

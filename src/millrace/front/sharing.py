@@ -101,9 +101,8 @@ def _is_plain(cte: exp.CTE) -> bool:
 
 
 def _is_hashed(kind: t.DataType) -> bool:
-    """Tell whether Spark deals rows by values of a type."""
-    if isinstance(kind, t.ArrayType):
-        return _is_hashed(kind.elementType)
-    if isinstance(kind, t.StructType):
-        return all(_is_hashed(field.dataType) for field in kind.fields)
-    return isinstance(kind, _HASHED)
+    """Tell whether Spark deals rows by values of a type.
+
+    It does by structs too, but takes their fields out below an exchange, and then does not find them above it.
+    """
+    return _is_hashed(kind.elementType) if isinstance(kind, t.ArrayType) else isinstance(kind, _HASHED)
