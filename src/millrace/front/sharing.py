@@ -103,6 +103,6 @@ def _is_plain(cte: exp.CTE) -> bool:
 def _is_hashed(kind: t.DataType) -> bool:
     """Tell whether Spark deals rows by values of a type.
 
-    It does by structs too, but takes their fields out below an exchange, and then does not find them above it.
+    It does by structs too, but takes a field out below an exchange, and then does not find it above.
     """
     return _is_hashed(kind.elementType) if isinstance(kind, t.ArrayType) else isinstance(kind, _HASHED)
