@@ -10,7 +10,7 @@ import psutil
 from millrace.eddy.trace import Trace
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.modules import Destination, Selection
-from millrace.statistics import Statistics
+from millrace.statistics import Account, Statistics
 from millrace.tuples import Signature, TupleBatch
 
 
@@ -26,6 +26,7 @@ class Books:
 
     Attributes:
         statistics: Accounts by signature and destination, for selections also by destination alone.
+        anywhere: What was measured at each join, whatever the tuples' signature.
         busy: Seconds that modules have worked.
         begun: Tuples that have been routed for the first time.
         intermediate: Tuples made by probes that were not yet results.
@@ -42,6 +43,8 @@ class Books:
         traced: bool,
     ) -> None:
         self.statistics = Statistics(window)
+        self._window = window
+        self.anywhere: dict[Destination, Account] = {}
         self.busy = 0.0
         self.begun = 0
         self.intermediate = 0
@@ -65,6 +68,11 @@ class Books:
         """Book one call of a module."""
         self.busy += seconds
         self.statistics.update((signature, destination), tuples_in, tuples_out, seconds)
+        if destination.action in ("probe", "join"):
+            account = self.anywhere.get(destination)
+            if account is None:
+                account = self.anywhere[destination] = Account(self._window)
+            account.update(tuples_in, tuples_out, seconds)
 
     def end(self, batch: TupleBatch) -> None:
         """Book the path of tuples that leave the eddy, as results or because nothing is left of them."""

@@ -63,7 +63,14 @@ class Candidates:
         account = statistics.get((signature, destination))
         if destination.action in ("probe", "join"):
             known = self._state.outlook(signature, destination, alone=alone)
-            return Candidate(destination, known.name, account, known.guess, cumulative=known.cumulative)
+            return Candidate(
+                destination,
+                known.name,
+                account,
+                known.guess,
+                cumulative=known.cumulative,
+                anywhere=self._books.anywhere.get(destination),
+            )
         name = self._books.label(destination)
         if destination.action == "build":
             return Candidate(destination, name, account, 1.0)

@@ -47,6 +47,7 @@ class Candidate:
             of the destination ``("select", i)``.
         cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
             through that join, estimated from samples of keys; None for what is no join.
+        anywhere: For a join, what was measured there for tuples of any signature; None before the first.
         tickets: Where modules have input queues: tuples that the module was given, whatever their signature
             and those that still wait included, less those that it returned. None where modules work at once.
     """
@@ -59,6 +60,7 @@ class Candidate:
     profile: Profile | None = None
     cumulative: float | None = None
     tickets: int | None = None
+    anywhere: Account | None = None
 
     @property
     def measured(self) -> Account:
@@ -67,10 +69,18 @@ class Candidate:
 
     @property
     def selectivity(self) -> float:
-        """Expected tuples out per tuple in: the guess gives way to the measurement."""
-        seen = self.account.recent_in
-        weight = min(1.0, seen / _KNOWN)
-        return weight * self.account.selectivity + (1 - weight) * self.guess
+        """Expected tuples out per tuple in.
+
+        The guess gives way to what was measured of the join for other tuples, and both to what was measured
+        for these.
+        """
+        guess = self.guess if self.anywhere is None else _believed(self.anywhere, self.guess)
+        return _believed(self.account, guess)
+
+
+def _believed(account: Account, guess: float) -> float:
+    weight = min(1.0, account.recent_in / _KNOWN)
+    return weight * account.selectivity + (1 - weight) * guess
 
 
 Shares = tuple[tuple[Destination, float], ...]
@@ -132,7 +142,13 @@ class LearningPolicy(Policy):
         """Return what to minimise."""
 
     def is_known(self, candidate: Candidate) -> bool:
-        """Whether enough tuples were sent there to believe what was measured."""
+        """Whether enough tuples were sent there to believe what was measured.
+
+        A join need not be tried again for each signature: of many joins there are too many.
+        """
+        anywhere = candidate.anywhere
+        if anywhere is not None and anywhere.tuples_in >= _KNOWN:
+            return True
         return candidate.account.tuples_in >= _KNOWN
 
     def price(self, candidate: Candidate) -> float:
