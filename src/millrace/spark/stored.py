@@ -24,6 +24,7 @@ from millrace.spark.conf import SessionConf
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import table_at
+from millrace.spark.sockets import prompt
 from millrace.spark.tasks import Scan, number_of
 from millrace.spark.types import spark_schema
 
@@ -83,6 +84,7 @@ class ReadTask:
     step: int
 
     @shortened
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are the task's to read."""
         number = number_of(batches)

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace.options import Options
 from millrace.spark.failures import shortened
 from millrace.spark.limits import host_of
+from millrace.spark.sockets import prompt
 from millrace.spark.types import normalise
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class _Send:
     schema: pa.Schema
 
     @shortened
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.target.send(normalise(batch, self.schema) for batch in batches)
         yield from ()

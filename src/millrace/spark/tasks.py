@@ -26,6 +26,7 @@ from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reports import Sink, task_name
+from millrace.spark.sockets import prompt
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
 from millrace.spec import JoinSpec
@@ -119,6 +120,7 @@ class EddyTask:
         return task_name(self.sink.run)
 
     @shortened
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the cell's part of the result."""
         began = time.perf_counter()
@@ -206,6 +208,7 @@ class ScanTask:
     sink: Sink
 
     @shortened
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = number_of(batches)
@@ -227,6 +230,7 @@ class CutTask:
     sink: Sink
 
     @shortened
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = _partition()

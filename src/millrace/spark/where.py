@@ -26,6 +26,7 @@ from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.reports import Reports, Sink, task_name
+from millrace.spark.sockets import prompt
 from millrace.spark.values import SparkValues, spark_values
 from millrace.spec import JoinSpec, RelationSpec
 
@@ -91,6 +92,7 @@ def mask(
     )
 
     @shortened
+    @prompt
     def keep(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         yield from task(batches)
 

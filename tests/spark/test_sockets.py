@@ -1,0 +1,53 @@
+"""Input comes at once: the kernel acknowledges what processes of this machine send."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from millrace.spark.sockets import acknowledge, prompt
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other kernels have no such setting")
+
+
+@pytest.fixture
+def connected():
+    """Both ends of a connection within this machine, and the socket that listens."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+        server.accept()[0] as far,
+    ):
+        yield near, far
+
+
+@linux
+def test_connections_of_this_machine_are_asked(connected):
+    near, far = connected
+    for end in (near, far):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+    before = acknowledge()
+    assert before >= 2
+    assert [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for end in (near, far)] == [1, 1]
+    near.close()
+    assert acknowledge() < before
+
+
+@linux
+def test_a_task_asks_before_it_reads(connected):
+    near, _ = connected
+    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+
+    @prompt
+    def task(rows):
+        yield near.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+        yield from rows
+
+    assert list(task([7])) == [1, 7]
+
+
+def test_without_the_setting_nothing_is_asked(connected, monkeypatch):
+    monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
+    assert acknowledge() == 0
