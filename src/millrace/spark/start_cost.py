@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from millrace.spark.sockets import prompt
+from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,9 @@ from millrace.spark.conf import SessionConf
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import table_at
-from millrace.spark.sockets import prompt
 from millrace.spark.tasks import Scan, number_of
 from millrace.spark.types import spark_schema
+from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

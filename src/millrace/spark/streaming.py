@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace.options import Options
 from millrace.spark.failures import shortened
 from millrace.spark.limits import host_of
-from millrace.spark.sockets import prompt
 from millrace.spark.types import normalise
+from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
     from millrace.limits import Address

@@ -26,9 +26,9 @@ from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reports import Sink, task_name
-from millrace.spark.sockets import prompt
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
+from millrace.spark.worker import prompt
 from millrace.spec import JoinSpec
 from millrace.spill import run_of
 from millrace.values import Value

@@ -26,8 +26,8 @@ from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.reports import Reports, Sink, task_name
-from millrace.spark.sockets import prompt
 from millrace.spark.values import SparkValues, spark_values
+from millrace.spark.worker import prompt
 from millrace.spec import JoinSpec, RelationSpec
 
 _ROWS = "rows"

@@ -1,13 +1,15 @@
-"""Input comes at once: the kernel acknowledges what processes of this machine send."""
+"""A task does not wait for its input, nor the next one for a look at all modules."""
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
+import types
 
 import pytest
 
-from millrace.spark.sockets import acknowledge, prompt
+from millrace.spark.worker import acknowledge, keep_modules, prompt
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other kernels have no such setting")
 
@@ -51,3 +53,22 @@ def test_a_task_asks_before_it_reads(connected):
 def test_without_the_setting_nothing_is_asked(connected, monkeypatch):
     monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
     assert acknowledge() == 0
+
+
+def test_modules_are_not_looked_at_for_garbage(monkeypatch):
+    """What is made later is; and whatever a new module brought is kept once more."""
+    try:
+        monkeypatch.setitem(sys.modules, "one_more_than_before", types.ModuleType("one_more_than_before"))
+        assert keep_modules()
+        frozen = gc.get_freeze_count()
+        assert frozen > 10_000
+        assert not keep_modules()
+        loop: list[object] = []
+        loop.append(loop)
+        del loop
+        assert gc.collect() > 0
+        monkeypatch.setitem(sys.modules, "yet_another", types.ModuleType("yet_another"))
+        assert keep_modules()
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
