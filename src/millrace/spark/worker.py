@@ -1,13 +1,13 @@
 """The Python worker that a task runs in, and what small tasks would wait for there.
 
-**Input.** Spark's JVM writes the beginning of a task's input in small pieces. Nagle's algorithm sends each when
-the one before has been acknowledged, and Linux takes 40 ms to acknowledge what it has no answer to. So a task
-lets the kernel acknowledge at once. (Unix domain sockets, which Spark uses where
+**Input.** Spark's JVM writes the beginning of a task's input in small pieces. Nagle's algorithm sends each
+when the one before has been acknowledged, and Linux takes 40 ms to acknowledge what it has no answer to. So a
+task lets the kernel acknowledge at once. (Unix domain sockets, which Spark uses where
 ``spark.python.unix.domain.socket.enabled`` is on, have no such delay.)
 
 **Garbage.** Behind every task a worker that is used again looks through all of its objects for cycles. Those
-of the modules that a task needs are hundreds of thousands, which takes 80 ms. They stay as long as the worker,
-so it need not look at them.
+of the modules that a task needs are hundreds of thousands, which takes 80 ms. They stay as long as the
+worker, so it need not look at them.
 """
 
 from __future__ import annotations
