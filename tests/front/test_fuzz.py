@@ -11,7 +11,7 @@ from tests.front.fuzz.compare import Comparison
 from tests.front.fuzz.grammar import query
 
 CHUNK = 50
-QUERIES = 250
+QUERIES = 500
 
 
 @pytest.fixture(scope="module")
