@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+import signal
 
-from millrace.cli.errors import message_of, spark_message
+import pytest
+import typer
+from rich.console import Console
+
+from millrace.cli.errors import message_of, note_interrupts, one_message, spark_message
 from millrace.errors import QueryError
 
 PLAN = (
@@ -66,3 +71,27 @@ def test_system_errors_name_the_file():
 def test_other_errors_point_to_debug():
     """What nobody foresaw names its type and the way to learn more."""
     assert message_of(KeyError("k")) == "KeyError: 'k' (run again with --debug to see where)"
+
+
+def test_an_interrupt_is_told_though_spark_ended_first():
+    """Ctrl-C reaches the JVM too, and a cut connection may be what Python hears of it."""
+    stderr = Console(file=io.StringIO())
+
+    def fails(*, interrupted: bool) -> int:
+        with one_message(stderr, debug=False):
+            note_interrupts()
+            if interrupted:
+                signal.raise_signal(signal.SIGINT)
+            raise ConnectionResetError("the JVM has gone")
+
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with pytest.raises(typer.Exit) as left:
+            fails(interrupted=True)
+        assert left.value.exit_code == 130
+        assert stderr.file.getvalue().strip() == "interrupted"
+        with pytest.raises(typer.Exit) as left:
+            fails(interrupted=False)
+        assert left.value.exit_code == 1
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 from rich.console import Console
@@ -20,24 +23,51 @@ _PLAN = re.compile(r";\n(?=['\w+:!(]).*", re.DOTALL)
 _STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
 
 
+_heard = threading.Event()
+
+
+def note_interrupts() -> None:
+    """Remember Ctrl-C from now on, before whoever handles it does.
+
+    A terminal sends it to the JVM as well. If that ends first, what comes out is the error of a connection
+    that was cut.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        _heard.set()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, heard)
+
+
 @contextmanager
 def one_message(stderr: Console, debug: bool) -> Iterator[None]:
     """Turn what the body raises into one message on ``stderr`` and an exit code.
 
     Exit codes: 1 for an error, 130 for Ctrl-C. With ``debug`` errors pass unchanged.
     """
+    _heard.clear()
     try:
         yield
     except KeyboardInterrupt:
-        stderr.print("interrupted", style="yellow")
-        raise typer.Exit(INTERRUPTED) from None
+        raise _interrupted(stderr) from None
     except (typer.Exit, typer.Abort, typer.BadParameter):
         raise
     except Exception as error:
         if debug:
             raise
+        if _heard.is_set():
+            raise _interrupted(stderr) from None
         stderr.print(Text.assemble(("error: ", "bold red"), message_of(error)), soft_wrap=True)
         raise typer.Exit(1) from None
+
+
+def _interrupted(stderr: Console) -> typer.Exit:
+    stderr.print("interrupted", style="yellow")
+    return typer.Exit(INTERRUPTED)
 
 
 def message_of(error: BaseException) -> str:

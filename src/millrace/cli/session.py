@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
+from millrace.cli.errors import note_interrupts
 from millrace.cli.java import check_java
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def session(
             log.seek(0)
             sys.stderr.write(log.read())
             raise
+    note_interrupts()  # behind Spark, whose session has a handler of its own
     try:
         yield spark
     finally:

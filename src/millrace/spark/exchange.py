@@ -32,6 +32,9 @@ BLOCK_SCHEMA = pa.schema(
 FIGURES = -1
 """Relation number of a block that holds a task's figures as JSON."""
 
+NOTHING = -2
+"""Relation number of a block that holds nothing, and is there so that there is one."""
+
 # Batches wait in a map task for their block to fill; together they take at most this many blocks.
 _WAITING_BLOCKS = 16
 
@@ -251,7 +254,7 @@ class BlockReader:
             block = data.slice(offsets[number], size)
             if relation == FIGURES:
                 self.figures.append(block.to_pybytes().decode())
-            else:
+            elif relation != NOTHING:
                 self._waiting[relation].append(block)
                 self.blocks += 1
                 self.bytes += size

@@ -19,7 +19,7 @@ from millrace.limits import FailedKey, LookupProgress
 from millrace.options import Options
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
-from millrace.spark.exchange import BLOCK_SCHEMA, Cut
+from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
@@ -230,6 +230,11 @@ class _Assembly:
                 relation = self._arriving[n]
                 cut = CutTask(relation.alias, relation.schema, cuts[n], sink)
                 sides.append(given.frame.mapInArrow(cut, rows))
+        if Mode.OWN in self._placement.modes:
+            # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
+            nothing = (sf.col("id"), sf.lit(NOTHING), sf.lit(""))
+            columns = [c.cast(f.dataType).alias(f.name) for c, f in zip(nothing, rows, strict=True)]
+            sides.append(self._spark.range(0, cells, 1, 1).select(*columns))
         blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
         if last is not None:
             blocks = blocks.sortWithinPartitions((sf.col("relation") == last).cast("int"))

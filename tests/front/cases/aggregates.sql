@@ -120,3 +120,9 @@ select c.id, q.* from c, lateral (select count(*) from a join b on a.id = b.id w
 
 -- a b
 select sum(c.id) from a join b on a.id = b.id join c on c.arr = array(a.id)
+
+-- a b
+select count(distinct 4 % 2) from a join b on a.id = b.id
+
+-- a b
+select distinct 4 from a join b on a.id = b.id

@@ -96,3 +96,9 @@ select a.id, b.id from a, b where a.id = b.id and exists (select 1 from b q wher
 
 -- a b -q
 select a.id, b.id from a, b where a.k = b.k and not exists (select 1 from b q where q.s = a.s and (q.id = a.id or q.v > a.x))
+
+-- c d|a b -subquery
+select a.id, b.id from a join b on a.id = b.id where a.k not in (select c.k from c, b d where c.k between 0 and null)
+
+-- a b -c
+select a.id, b.id from a join b on a.id = b.id where a.k not in (select c.k from c where c.k between 0 and null)

@@ -97,8 +97,10 @@ class Aggregation:
         """Refuse columns by which tasks do not group.
 
         Raises:
-            Leave: There is one.
+            Leave: There is one, or nothing is left of a row at all.
         """
+        if not keys and not self.fields:
+            raise Leave("nothing is read of its rows but that there are some")
         for ref, each in keys.items():
             if each.arrow is None or pa.types.is_nested(each.arrow):
                 raise Leave(f"tasks do not group by {ref}, of type {each.type.simpleString()}")
