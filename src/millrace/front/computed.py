@@ -1,10 +1,9 @@
 """Expressions over one relation as columns of it, so that a block can join and compare by them.
 
 Tasks compute such a column where they read the files themselves and have Spark's result exactly; else Spark
-does where it reads the relation for a block. So it is computed for rows for which
-Spark, joining in an order of its own, may not have come to it. That must not fail: only what cannot raise is
-taken, and arithmetic as ``try_add`` and its kin, which give null where the sum has no value of its type. A
-null joins nothing.
+does where it reads the relation for a block. So it is computed for rows for which Spark, joining in an order
+of its own, may not have come to it. That must not fail: only what cannot raise is taken, and arithmetic as
+``try_add`` and its kin, which give null where the sum has no value of its type. A null joins nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from millrace.front.numbers import Typed
 from millrace.front.parse import unwrap
 from millrace.front.template import Edit, Span
 from millrace.front.values import Meaning, ValueTranslator
+from millrace.sources.tables import ParquetTable
 from millrace.values import Constant, Read
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ class Computed:
         self._clause = clause
         self._planning = clause.planning
         self._direct = direct
-        self._values: dict[str, ValueTranslator] = {}
 
     def column(self, node: exp.Expr) -> tuple[str, Field] | None:
         """Return an expression as a column: a relation's alias and a field; None where it cannot be one."""
@@ -71,7 +70,7 @@ class Computed:
         if len(reads) != 1 or foreign or not statement.has_span(node):
             return None
         member = self._clause.members[next(iter(reads))]
-        scan = member.table is not None and member.table.parquet is not None
+        scan = None if member.table is None else member.table.parquet
         if lookup_of(member) is not None or self._planning.volatility.volatile(node):
             return None
         edits = renamings(self._planning, member, node)
@@ -81,11 +80,11 @@ class Computed:
         text = self._planning.text.with_edits(statement.span(node), [*edits, *tried])
         known = next((each.field for each in member.computed if each.text == text), None)
         if known is None:
-            found = self._in_task(member, node) if scan else None
+            found = None if scan is None else self._in_task(scan, node)
             value = None if found is None else found.value
             if found is not None:
                 known = field_of(t.StructField("", found.type))
-            elif self._kind(node, member) is not None and (self._direct or not scan):
+            elif self._kind(node, member) is not None and (self._direct or scan is None):
                 known = self._described(member, text)
             if known is None:
                 return None
@@ -101,18 +100,14 @@ class Computed:
             shown += "'"
         return shown
 
-    def _in_task(self, member: Member, node: exp.Expr) -> Typed | None:
+    def _in_task(self, table: ParquetTable, node: exp.Expr) -> Typed | None:
         """Return an expression as the tasks compute it, None where only Spark does."""
 
         def meaning(column: exp.Column) -> Meaning | None:
             found = self._clause.lookup(column)
             return None if found is None else (found[1].name, found[1])
 
-        if member.alias not in self._values:
-            table = None if member.table is None else member.table.parquet
-            ends = (lambda _: None) if table is None else table.ends
-            self._values[member.alias] = ValueTranslator(self._planning, meaning, ends)
-        found = self._values[member.alias].of(node)
+        found = ValueTranslator(self._planning, meaning, table.ends).of(node)
         # A constant, or a column alone, is nothing to compute.
         return None if found is None or isinstance(found.value, Read | Constant) else found
 

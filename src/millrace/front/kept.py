@@ -120,7 +120,7 @@ class Kept:
         if any(catalog.settings.get(*asked) != value for asked, value in self.settings.items()):
             return False
         try:
-            if any(catalog.again(table).state != state for table, state in self.tables):
+            if any(catalog.state_of(table) != state for table, state in self.tables):
                 return False
             same = self.analysis.is_valid(frames)
         except (PySparkException, MillraceError, OSError):
@@ -177,7 +177,7 @@ def keep(
         prepared: The query.
         frames: What it was prepared with.
         catalog: Its tables.
-        understood: What Spark made of the text; None where it was not read.
+        understood: What Spark made of the text; None where it cannot be compared later.
     """
     if key is None or understood is None or prepared.filters:
         return None
@@ -186,8 +186,6 @@ def keep(
         return None
     analysis: Analysis | Names = Analysis(understood.template, understood.frame)
     if understood.numbered:
-        if not understood.certain:
-            return None
         views = tuple(table for table in catalog.used if table.placeholder is None)
         analysis = Names(dict(frames.spark.conf.getAll), views)
     catalog.settings.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it

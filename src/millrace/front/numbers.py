@@ -49,7 +49,7 @@ def arithmetic(op: str, left: Typed, right: Typed) -> Typed | None:
         return _of_decimals(op, left, right)
     if type(left.type) not in BITS or type(right.type) not in BITS:
         return None
-    kind = left.type if BITS[type(left.type)] >= BITS[type(right.type)] else right.type
+    kind = max(left.type, right.type, key=lambda each: BITS[type(each)])
     made = _made(op, widened(left, kind), widened(right, kind), kind)
     (a, b), (c, d) = left.ends, right.ends
     ends = {"+": (a + c, b + d), "-": (a - d, b - c)}.get(op)
@@ -69,7 +69,7 @@ def remainder(left: Typed | None, right: Typed | None) -> Typed | None:
     by = right.value.value
     if type(left.type) not in BITS or type(right.type) not in BITS or by < 1:
         return None
-    kind = left.type if BITS[type(left.type)] >= BITS[type(right.type)] else right.type
+    kind = max(left.type, right.type, key=lambda each: BITS[type(each)])
     made = widened(left, kind)
     return (
         None if made is None else Typed(Remainder(made.value, by, arrow_type(kind)), kind, (1 - by, by - 1))

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from millrace.front.frames import Frames
 from millrace.front.parse import Statement
+from millrace.front.planning import Planning
 from millrace.front.spark_errors import as_written
 from millrace.front.tables import Catalog
 from millrace.front.template import EditedText, Segment, join
@@ -28,14 +29,13 @@ class Understood:
     Attributes:
         template: The query, the caller's tables replaced by queries without rows.
         frame: Its DataFrame.
-        numbered: Whether there are common table expressions in it, which Spark numbers.
-        certain: Whether every name in it is known to be a column's, and every function Spark's.
+        numbered: Whether there are common table expressions in it, which Spark numbers; then every name in it
+            is known to be a column's, and every function to be Spark's.
     """
 
     template: str
     frame: DataFrame
     numbered: bool
-    certain: bool
 
 
 class Original:
@@ -71,12 +71,19 @@ class Original:
                 pass  # the tables themselves may have more (``_metadata``), and give the right message
         return self.frame
 
-    def understood(self, *, certain: bool) -> Understood | None:
-        """Return what Spark made of it, None where a table has no stand-in."""
+    def understood(self, planning: Planning | None) -> Understood | None:
+        """Return what Spark made of it, None where that cannot be compared with what it makes of it later.
+
+        Args:
+            planning: How it was planned, if it was.
+        """
         root = self._statement.root
         if root is None or self.stand_in is None:
             return None
-        return Understood(self.stand_in, self.analysed, root.find(exp.CTE) is not None, certain)
+        numbered = root.find(exp.CTE) is not None
+        if numbered and (planning is None or not planning.is_certain):
+            return None
+        return Understood(self.stand_in, self.analysed, numbered)
 
     @property
     def schema(self) -> t.StructType:

@@ -78,7 +78,7 @@ class Pipeline:
         self._predicates = predicates
         self._functions = functions
         self._catalog = catalog
-        self._certain = False
+        self._planning: Planning | None = None
         self._original: Original | None = None
         self._aggregates = settings.options.partial_aggregates
 
@@ -123,8 +123,8 @@ class Pipeline:
 
     @property
     def understood(self) -> Understood | None:
-        """What Spark made of the query as written; None before it is prepared, and where it was not read."""
-        return None if self._original is None else self._original.understood(certain=self._certain)
+        """What Spark made of the query as written; None where that cannot be compared later."""
+        return None if self._original is None else self._original.understood(self._planning)
 
     # Planning
 
@@ -189,7 +189,7 @@ class Pipeline:
             tuple(planning.parts),
             tuple(planning.shared),
         )
-        self._certain = depth == 0 and planning.is_certain
+        self._planning = planning if depth == 0 else None
         barred = self._frames.barred(plan.template)
         if barred:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")

@@ -26,7 +26,7 @@ from millrace.sources.parquet import ParquetTable
 from millrace.sources.partitions import Doubtful
 from millrace.spark.conf import SessionConf
 from millrace.spark.plans import is_cached
-from millrace.spark.scans import scan_of
+from millrace.spark.scans import scan_of, table_at
 from millrace.spark.stored import stored_at
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ class Table:
     def state(self) -> Hashable | None:
         """What differs as soon as its rows may: None where only Spark can tell whether they are the same."""
         if self.files is not None:
-            return _states(self.files)
+            return self.files.states
         if not self.fixed or self.lookup is not None or self.is_streaming:
             return None
         if self.parquet is None:
             return "a DataFrame" if self.placeholder else None
-        return None if self.parquet.may_grow else (*_states(self.parquet), is_cached(self.frame))
+        return None if self.parquet.may_grow else (self.parquet.states, is_cached(self.frame))
 
     @property
     def asked(self) -> bool:
@@ -175,10 +175,12 @@ class Catalog:
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
 
-    def again(self, table: Table) -> Table:
-        """Return a table of another query as it is now: files that were named by path are listed again."""
-        path = None if table.files is None else table.files.path
-        return table if path is None else self._from_path(table.name, path)
+    def state_of(self, table: Table) -> Hashable | None:
+        """Return the state of a table of another query as it is now: files named by path are listed again."""
+        if table.files is None:
+            return table.state
+        found = table_at(self.frames.spark, table.files.path, self.settings, self._storage)
+        return None if found.unsupported else found.states
 
     def stand_ins(self, template: str) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none."""
@@ -287,8 +289,3 @@ class Catalog:
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
         return Table(name, frame, None, place, settings=self.settings, fixed=fixed, storage=self._storage)
-
-
-def _states(table: ParquetTable) -> tuple[Hashable, ...]:
-    """Return the files with their times and sizes."""
-    return tuple((file.path, file.state or table.store.state(file.path)) for file in table.files)

@@ -139,6 +139,21 @@ class ValueTranslator:
         to = self._target(node)
         return None if inner is None or to is None else widened(inner, to)
 
+    def _target(self, node: exp.Cast) -> t.DataType | None:
+        """Return the type that a cast is to, as far as tasks cast to it."""
+        kind = node.to
+        plain: dict[exp.DType, t.DataType] = {
+            exp.DType.DOUBLE: t.DoubleType(),
+            exp.DType.BIGINT: t.LongType(),
+            exp.DType.INT: t.IntegerType(),
+        }
+        if kind.this == exp.DType.DECIMAL:
+            digits = [part.this.name for part in kind.expressions if isinstance(part, exp.DataTypeParam)]
+            if not digits or not all(each.isdigit() for each in digits):
+                return None
+            return t.DecimalType(int(digits[0]), int(digits[1]) if len(digits) > 1 else 0)
+        return None if kind.expressions else plain.get(kind.this)
+
     # Dates and texts
 
     def _of_date(self, node: exp.Expr) -> Typed | None:
@@ -151,11 +166,8 @@ class ValueTranslator:
             return self._part(part, node.expression if isinstance(node, exp.Extract) else node.this)
         if isinstance(node, exp.DateDiff) and node.args.get("unit") is None:
             end, start = self._date(node.this), self._date(node.expression)
-            return (
-                Typed(DaysBetween(end, start), t.IntegerType(), ends_of(t.IntegerType()))
-                if end and start
-                else None
-            )
+            made = DaysBetween(end, start) if end and start else None
+            return None if made is None else Typed(made, t.IntegerType(), ends_of(t.IntegerType()))
         if isinstance(node, exp.TsOrDsAdd) and node.text("unit").upper() == "DAY":
             date, days = self._date(node.this), self._days(node.expression)
             return Typed(Moved(date, days), t.DateType()) if date and days is not None else None
@@ -254,21 +266,6 @@ class ValueTranslator:
         return "", replace(field, name=name)
 
     # What Spark says
-
-    def _target(self, node: exp.Cast) -> t.DataType | None:
-        """Return the type that a cast is to, as far as tasks cast to it."""
-        kind = node.to
-        plain: dict[exp.DType, t.DataType] = {
-            exp.DType.DOUBLE: t.DoubleType(),
-            exp.DType.BIGINT: t.LongType(),
-            exp.DType.INT: t.IntegerType(),
-        }
-        if kind.this == exp.DType.DECIMAL:
-            digits = [part.this.name for part in kind.expressions if isinstance(part, exp.DataTypeParam)]
-            if not digits or not all(each.isdigit() for each in digits):
-                return None
-            return t.DecimalType(int(digits[0]), int(digits[1]) if len(digits) > 1 else 0)
-        return None if kind.expressions else plain.get(kind.this)
 
     def _type_of(self, nodes: list[exp.Expr], shape: str) -> t.DataType | None:
         """Return the type that Spark gives to expressions put together; nothing runs."""

@@ -88,6 +88,11 @@ class ParquetTable:
         return tuple(file.path for file in self.files)
 
     @property
+    def states(self) -> tuple[tuple[str, State], ...]:
+        """Every file with its time and size, as they are now where no listing said them."""
+        return tuple((file.path, file.state or self.store.state(file.path)) for file in self.files)
+
+    @property
     def rows(self) -> int:
         """Number of rows in all files."""
         return sum(sum(footer.rows) for footer in self.footers)

@@ -16,7 +16,6 @@ from pyspark.sql import functions as sf
 
 from millrace.errors import InputError
 from millrace.options import StorageOptions
-from millrace.sources.listing import State
 from millrace.sources.parquet import ParquetTable, Split, splits
 from millrace.sources.remote import Remote
 from millrace.sources.stores import DISKS, located
@@ -135,10 +134,7 @@ def stored_at(
 
 def _frame(spark: SparkSession, path: str, table: ParquetTable) -> _Known:
     """Return the DataFrame over files, without the job that infers a schema."""
-    states: list[tuple[str, State]] = [
-        (file.path, file.state or table.store.state(file.path)) for file in table.files
-    ]
-    state = (table.schema, table.store, states)
+    state = (table.schema, table.store, table.states)
     try:
         known = _KNOWN.setdefault(spark, {})
     except TypeError:  # a session that cannot be referenced weakly

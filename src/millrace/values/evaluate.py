@@ -116,11 +116,15 @@ class Values:
 
 def computed(value: Value, columns: Mapping[str, Column], count: int) -> pa.Array:
     """Return a value for every row as one array."""
-    found = Values(columns, count).column(value)
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+    found = _whole(Values(columns, count).column(value))
     assert found.type == type_of(value), f"{found.type} of {value}"
     return found
+
+
+def _whole(column: Column) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _date_part(part: Part, dates: Column) -> Column:
@@ -143,8 +147,7 @@ def _by_numpy(
     column: Column, kind: pa.DataType, function: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> pa.Array:
     """Return what a function makes of a column of numbers or dates, with the same nulls."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    column = _whole(column)
     plain = column.cast(pa.int32()) if t.is_date32(column.type) else column
     numbers = function(pc.fill_null(plain, 0).to_numpy(zero_copy_only=False))
     nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
