@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock, WallClock
-from millrace.eddy.runs import Run, run_of
+from millrace.eddy.run import Run
+from millrace.eddy.runs import run_of
 from millrace.errors import ExecutionError, InputError
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.graph import QueryGraph

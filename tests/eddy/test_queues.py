@@ -11,12 +11,12 @@ from hypothesis import given, settings, strategies as st
 
 import tests.eddy.access_cases as access_cases
 import tests.eddy.test_index_join as index_cases
+from millrace import operator
 from millrace.clock import VirtualClock
 from millrace.eddy import Eddy, runs
 from millrace.eddy.queues import Backpressure, QueuedBuffer
 from millrace.errors import OptionError
 from millrace.expressions import Call, Column, ColumnRef
-from millrace.modules import Destination
 from millrace.modules.access import Index
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import Candidate, Policy, Shares
@@ -26,6 +26,7 @@ from millrace.tuples import Signature
 from tests.eddy.blocks import batches, chain, star
 from tests.eddy.oracle import Case, cases, multiset
 from tests.eddy.test_laws import schedules
+from tests.operators import Probe
 
 LIMITS = st.builds(Backpressure, st.sampled_from([None, 1, 2, 7]), st.sampled_from([1, 3, 20]))
 
@@ -152,10 +153,10 @@ class Uneven(Policy):
 
     def choose(self, signature: Signature, candidates: object) -> Shares:
         shares = {0: 0.75, 1: 0.25}
-        chosen: list[Candidate] = [c for c in candidates if c.destination.action == "select"]  # type: ignore[attr-defined]
+        chosen: list[Candidate] = [c for c in candidates if isinstance(c.operator, operator.Select)]  # type: ignore[attr-defined]
         if len(chosen) == 1:
-            return ((chosen[0].destination, 1.0),)
-        return tuple((c.destination, shares[c.destination.target]) for c in chosen)
+            return ((chosen[0].operator, 1.0),)
+        return tuple((c.operator, shares[c.operator.target]) for c in chosen)
 
 
 @pytest.mark.parametrize(("policy", "ratio"), [("naive", 1.0), (Uneven(), 3.0)])
@@ -212,7 +213,7 @@ def test_tickets_count_tuples_that_wait() -> None:
     class Watching(Uneven):
         def choose(self, signature: Signature, candidates: object) -> Shares:
             for c in candidates:  # type: ignore[attr-defined]
-                if c.destination == Destination("select", 0):
+                if c.operator.place == ("select", 0):
                     seen.append((c.tickets, c.measured.tuples_in))
             return super().choose(signature, candidates)
 
@@ -234,4 +235,4 @@ def test_without_limits_nothing_waits() -> None:
     """The plain buffer never makes a batch wait: modules work as soon as tuples are sent."""
     case: Case = chain(1)
     eddy = Eddy(case.spec, batches(case, 2), Options(batch_size=2), clock=VirtualClock())
-    assert not eddy._buffer.line_up(Destination("probe", 0), None)  # type: ignore[arg-type]
+    assert not eddy._buffer.line_up(Probe(0), None)  # type: ignore[arg-type]

@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy.pace import Pace
+from millrace.eddy.decision_lifetime import DecisionLifetime
 from millrace.eddy.routing import RoutingTable
 from millrace.errors import RoutingError
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Policy, Shares
 from millrace.statistics import Account
 from millrace.tuples import Signature, TupleBatch
 from tests.eddy.blocks import run, star
+from tests.operators import Probe
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 ARMS = {"x": [0, 1, 2], "y": [0, 1, 2], "z": [0, 1, 2]}
-PROBES = [Destination("probe", i) for i in range(6)]
+PROBES = [Probe(i) for i in range(6)]
 
 
 class Answering(Policy):
@@ -46,7 +47,7 @@ def singletons(size: int, done: int = 0) -> TupleBatch:
     return TupleBatch(Signature(1, done), {0: np.arange(size, dtype=np.int32)}, {})
 
 
-def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Destination, TupleBatch]]:
+def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Operator, TupleBatch]]:
     """Route a batch, and what the table leaves for later, until nothing is left."""
     pieces = []
     while batch is not None:
@@ -56,15 +57,17 @@ def route_all(routing: RoutingTable, batch: TupleBatch | None) -> list[tuple[Des
 
 
 def table(policy: Policy, every: int = 1 << 60, legal: int = len(PROBES)) -> RoutingTable:
-    found = [Candidate(destination, "r", Account(10), 1.0) for destination in PROBES[:legal]]
-    return RoutingTable(policy, lambda _: found, Pace(every, None).lasting, every)
+    found = [Candidate(operator, "r", Account(10), 1.0) for operator in PROBES[:legal]]
+    return RoutingTable(policy, lambda _: found, DecisionLifetime(every, None).lasting, every)
 
 
-def test_an_illegal_destination_is_refused() -> None:
+def test_an_illegal_operator_is_refused() -> None:
     """A policy cannot send tuples to a relation that they span, and is told what it could have done."""
-    policy = Answering(lambda _: ((Destination("probe", 0), 1.0),))
+    policy = Answering(lambda _: ((Probe(0), 1.0),))
     case = star(ARMS, alike([0, 1]))
-    with pytest.raises(RoutingError, match=r"Answering sent tuples .*; legal destinations are .*target=3"):
+    with pytest.raises(
+        RoutingError, match=r"Answering sent tuples .*; legal operators are .*probe SteM\(z\)"
+    ):
         run(case, policy=policy, stream="u")
 
 
@@ -73,7 +76,7 @@ def test_an_illegal_destination_is_refused() -> None:
 )
 def test_shares_that_do_not_make_a_whole_are_refused(shares: tuple[float, ...]) -> None:
     """They sum to 1 and none is negative or not a number."""
-    policy = Answering(lambda c: tuple((c[i].destination, share) for i, share in enumerate(shares)))
+    policy = Answering(lambda c: tuple((c[i].operator, share) for i, share in enumerate(shares)))
     with pytest.raises(RoutingError, match="do not sum to 1"):
         run(star(ARMS, alike([0, 1])), policy=policy, stream="u")
 
@@ -84,26 +87,26 @@ def test_shares_that_do_not_make_a_whole_are_refused(shares: tuple[float, ...]) 
     st.lists(st.integers(1, 9), min_size=1, max_size=150),
 )
 def test_shares_are_exact_over_time(weights: list[int], sizes: list[int]) -> None:
-    """However batches are cut: each destination is within a few tuples of its share, always."""
+    """However batches are cut: each operator is within a few tuples of its share, always."""
     shares = [w / sum(weights) for w in weights]
     routing = table(Answering(lambda _: tuple(zip(PROBES, shares, strict=False))))
-    given_: Counter[Destination] = Counter()
+    given_: Counter[Operator] = Counter()
     routed = 0
     for size in sizes:
         pieces = route_all(routing, singletons(size))
         assert np.concatenate([p.rows[0] for _, p in pieces]).tolist() == list(range(size))
-        given_.update({destination: piece.size for destination, piece in pieces})
+        given_.update({operator: piece.size for operator, piece in pieces})
         routed += size
-        for destination, share in zip(PROBES, shares, strict=False):
-            assert abs(given_[destination] - share * routed) <= len(shares)
+        for operator, share in zip(PROBES, shares, strict=False):
+            assert abs(given_[operator] - share * routed) <= len(shares)
 
 
 def test_single_tuples_split_exactly() -> None:
     """With batches of one tuple, a share of an eighth gets every eighth tuple."""
     routing = table(Answering(lambda _: ((PROBES[0], 0.875), (PROBES[1], 0.125))))
-    went = [destination for _ in range(800) for destination, _ in route_all(routing, singletons(1))]
+    went = [operator for _ in range(800) for operator, _ in route_all(routing, singletons(1))]
     assert Counter(went) == {PROBES[0]: 700, PROBES[1]: 100}
-    places = [i for i, destination in enumerate(went) if destination == PROBES[1]]
+    places = [i for i, operator in enumerate(went) if operator == PROBES[1]]
     assert set(np.diff(places)) == {8}
 
 
@@ -116,7 +119,7 @@ def test_the_smallest_shares_wait_longest() -> None:
 
 def test_decisions_are_lazy_and_kept_for_a_while() -> None:
     """A policy is asked at a signature's first tuple and again after so many tuples of it."""
-    policy = Answering(lambda c: ((c[0].destination, 1.0),))
+    policy = Answering(lambda c: ((c[0].operator, 1.0),))
     routing = table(policy, every=10)
     asked = []
     for _ in range(6):
@@ -129,7 +132,7 @@ def test_decisions_are_lazy_and_kept_for_a_while() -> None:
 
 def test_first_decisions_are_short() -> None:
     """Knowledge grows fastest at first: a choice is renewed after 1024 tuples, then 4 times as many."""
-    policy = Answering(lambda c: ((c[0].destination, 0.5), (c[1].destination, 0.5)))
+    policy = Answering(lambda c: ((c[0].operator, 0.5), (c[1].operator, 0.5)))
     routing = table(policy, every=10_000)
     lengths = []
     batch: TupleBatch | None = singletons(30_000)
@@ -147,8 +150,8 @@ def test_rounding_outlives_a_decision() -> None:
     assert went == {PROBES[0]: 990, PROBES[1]: 10}
 
 
-def test_a_single_destination_needs_no_policy() -> None:
-    """Nothing is asked where there is nothing to choose; tuples without a destination leave."""
+def test_a_single_operator_needs_no_policy() -> None:
+    """Nothing is asked where there is nothing to choose; tuples without a operator leave."""
     policy = Answering(lambda _: ())
     assert [(d, p.size) for d, p in route_all(table(policy, legal=1), singletons(3))] == [(PROBES[0], 3)]
     assert table(policy, legal=0).route(singletons(3)) == ([], None)
@@ -180,7 +183,7 @@ def test_batches_of_one_route_tuple_by_tuple(policy: str) -> None:
 def test_batch_size_one_decides_for_each_tuple_alone() -> None:
     """A policy that alternates sends neighbouring tuples different ways."""
     turns = iter(range(10**6))
-    policy = Answering(lambda c: ((c[next(turns) % len(c)].destination, 1.0),))
+    policy = Answering(lambda c: ((c[next(turns) % len(c)].operator, 1.0),))
     options = Options(batch_size=1, reoptimize_every=1)
     _, eddy = run(star(ARMS, alike([0, 1] * 30)), options, stream="u", policy=policy)
     orders = [entry for entry in eddy.figures().orders if entry[0].startswith("u")]

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 import millrace.eddy.eddy as router
 from millrace.eddy import Eddy, Schedule
+from millrace.eddy.waiting import Waiting
 from millrace.errors import InputError
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.modules import SteM
@@ -150,7 +151,7 @@ def test_no_batch_outgrows_its_size(policy: str, limit: int, monkeypatch: pytest
         rows, eddy = run(case, options, schedule=schedule, chunk=100)
         assert rows == {(1, 1, 1): 126}
         assert max(seen) == limit
-        assert not eddy._buffer._waiting
+        assert not eddy._state._waiting._waiting
 
 
 @pytest.mark.parametrize("schedule", [None, Schedule(None, True, (1, 0, 2)), Schedule(1, True, (1, 0, 2))])
@@ -174,22 +175,22 @@ def test_a_set_without_columns_has_one_tuple() -> None:
 
 
 def test_prior_probers_wait_and_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tuple that arrives before its partners waits in the buffer, meets each once, and leaves."""
+    """A tuple that arrives before its partners waits, meets each once, and leaves."""
     held: list[int] = []
-    hold = router.Buffer.hold
+    hold = Waiting.hold
 
-    def watch(self: router.Buffer, batch: TupleBatch, relation: int, seen: int) -> None:
+    def watch(self: Waiting, batch: TupleBatch, relation: int, seen: int) -> None:
         held.append(seen)
         hold(self, batch, relation, seen)
 
-    monkeypatch.setattr(router.Buffer, "hold", watch)
+    monkeypatch.setattr(Waiting, "hold", watch)
     tables = {"u": pa.table({"k": [1, 2]}), "s": pa.table({"k": [1, 1, 2, 3, 1]})}
     case = block(tables, ["u.k = s.k"])
     rows, eddy = run(case, Options(batch_size=1), schedule=Schedule(0, True, (0, 1)))
     assert rows == {(1, 1): 3, (2, 2): 1}
     assert held[0] == 1
     assert max(held) == 5
-    assert not eddy._buffer._waiting
+    assert not eddy._state._waiting._waiting
     assert eddy._buffer.pop() is None
 
 

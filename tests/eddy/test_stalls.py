@@ -103,7 +103,7 @@ def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[Eddy,
         yield from rs["t"][:before]
         for _ in range(pauses):
             yield STALLED
-        at["made"] = eddy._books.intermediate
+        at["made"] = eddy._statistics.intermediate
         state = eddy._state
         assert isinstance(state, StairState)
         edge = next(e.number for e in edges_of(eddy._graph) if e.ends == (1, 2))
@@ -153,7 +153,7 @@ def test_work_done_while_stalled_is_spared_later(monkeypatch: pytest.MonkeyPatch
 
     def later() -> int:
         eddy, at = stalled_chain(12, LAST_S_R)
-        return eddy._books.intermediate - at["made"]
+        return eddy._statistics.intermediate - at["made"]
 
     spared = later()
     monkeypatch.setattr(Stairs, "precompute", lambda *_: True)

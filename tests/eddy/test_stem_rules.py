@@ -19,11 +19,11 @@ import pyarrow as pa
 import pytest
 
 import millrace.eddy.access as access
-import millrace.eddy.ready as ready
 from millrace.eddy import Schedule
 from millrace.eddy.access import AccessModules
-from millrace.eddy.buffer import Buffer
 from millrace.eddy.paths import Paths
+from millrace.eddy.stems import SteMs
+from millrace.eddy.waiting import Waiting
 from millrace.errors import MillraceError
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.modules import SteM
@@ -41,18 +41,17 @@ Patch = pytest.MonkeyPatch
 
 def forget_prior(patch: Patch) -> None:
     """ProbeCompletion, first half: a tuple that a SteM bounced may go to other SteMs too."""
-    completions = ready._completions
+    completions = SteMs._completions
 
-    def careless(signature: Any, graph: Any, unbuilt: Any, paths: Any) -> Any:
-        others = ready.probes(replace(signature, prior=None), graph, unbuilt, paths)
-        return (*completions(signature, graph, unbuilt, paths), *others)
+    def careless(self: SteMs, signature: Any, prior: int) -> Any:
+        return (*completions(self, signature, prior), *self.joins(replace(signature, prior=None)))
 
-    patch.setattr(ready, "_completions", careless)
+    patch.setattr(SteMs, "_completions", careless)
 
 
 def leave_early(patch: Patch) -> None:
     """ProbeCompletion, second half: a prior prober may leave before it was sent to an AM."""
-    patch.setattr(ready, "_completions", lambda *_: ())
+    patch.setattr(SteMs, "_completions", lambda *_: ())
 
 
 def never_bounce(patch: Patch) -> None:
@@ -83,7 +82,7 @@ def forget_last_match(patch: Patch) -> None:
 
 def never_release(patch: Patch) -> None:
     """A prior prober that is not in SteMs never probes again."""
-    patch.setattr(Buffer, "release", lambda *_: None)
+    patch.setattr(Waiting, "release", lambda *_: [])
 
 
 def believe_broken_scans(patch: Patch) -> None:

@@ -13,7 +13,8 @@ from hypothesis import given, note, settings, strategies as st
 from millrace.clock import VirtualClock
 from millrace.eddy import Eddy, Schedule
 from millrace.eddy.buffer import Buffer
-from millrace.eddy.runs import Run, run_of
+from millrace.eddy.run import Run
+from millrace.eddy.runs import run_of
 from millrace.eddy.stairs import StairState
 from millrace.errors import InputError
 from millrace.modules.stairs import Stairs

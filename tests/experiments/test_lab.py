@@ -17,7 +17,6 @@ from millrace.experiments.lab.names import key
 from millrace.experiments.lab.run import finish, share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
 from millrace.expressions import ColumnRef
-from millrace.modules import Destination
 from millrace.options import Options
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
@@ -55,16 +54,16 @@ def test_a_cost_may_change() -> None:
     """A function is asked whenever there is work; what is not declared is free."""
     now = 1.0
     costs = Costs()
-    costs.declare(Destination("join", 0), lambda: now)
-    assert costs(Destination("join", 0), 3, 0) == 3.0
+    costs.declare(("join", 0), lambda: now)
+    assert costs(("join", 0), 3, 0) == 3.0
     now = 5.0
-    assert costs(Destination("join", 0), 3, 0) == 15.0
-    assert costs(Destination("join", 1), 3, 9) == 0.0
+    assert costs(("join", 0), 3, 0) == 15.0
+    assert costs(("join", 1), 3, 9) == 0.0
 
 
 def test_real_work_takes_no_time_besides_its_own() -> None:
     """The wall clock has nothing to add to what has happened."""
-    WallClock().spend(Destination("join", 0), 10, 10)
+    WallClock().spend(("join", 0), 10, 10)
 
 
 def test_policies_see_declared_costs() -> None:
@@ -73,7 +72,7 @@ def test_policies_see_declared_costs() -> None:
     costs = Costs()
     clock = VirtualClock(costs=costs)
     spec = two(r, s)
-    costs.declare(Destination("probe", 0), 3.0)
+    costs.declare(("probe", 0), 3.0)
     eddy = Eddy(spec, {"r": batches(r, 4), "s": batches(s, 4)}, clock=clock, stream="s")
     finish(eddy, clock)
     (probe,) = (m for m in eddy.figures().modules if m.action == "probe")

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.eddy.books import Books
+from millrace.eddy.run_statistics import RunStatistics
 from millrace.errors import ExecutionError
 from millrace.experiments.overheads import fig5, fig6, fig7, measure, star, sweep
 from millrace.experiments.overheads.wisconsin import TUPLE_BYTES, wisconsin
@@ -45,8 +45,8 @@ def counted(monkeypatch):
             found[name] = done["work"]
         return found
 
-    monkeypatch.setattr(Books, "visit", counting(Books.visit, 1.0))
-    monkeypatch.setattr(Books, "decided", counting(Books.decided, 0.1))
+    monkeypatch.setattr(RunStatistics, "visit", counting(RunStatistics.visit, 1.0))
+    monkeypatch.setattr(RunStatistics, "decided", counting(RunStatistics.decided, 0.1))
     monkeypatch.setattr(fig5, "DELAYS", dict.fromkeys(fig5.DELAYS, 0))
     monkeypatch.setattr(fig6, "WAYS", (3,))
     monkeypatch.setattr(fig7, "WAYS", (3,))

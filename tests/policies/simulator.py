@@ -10,13 +10,14 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
-from millrace.eddy.pace import Pace
+from millrace.eddy.decision_lifetime import DecisionLifetime
 from millrace.eddy.routing import RoutingTable
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Policy
 from millrace.statistics import Statistics
 from millrace.tuples import Signature, TupleBatch
+from tests.operators import Profiling, Select
 
 PIECE = 30e-6
 """Seconds that a piece costs the eddy whatever its size; a third of it shows in the module's account."""
@@ -42,11 +43,11 @@ class Simulation:
         self.pieces = 0
         self.profiled = 0
         self.kept: list[int] = []
-        self.decisions: list[tuple[Signature, list[tuple[Destination, float]]]] = []
+        self.decisions: list[tuple[Signature, list[tuple[Operator, float]]]] = []
         self._bits = (outcomes * (1 << np.arange(len(costs)))).sum(axis=1).astype(np.uint64)
         self._statistics = Statistics(2 * LONGEST)
         self._busy = 0.0
-        pace = Pace(LONGEST, lambda: self._busy)
+        pace = DecisionLifetime(LONGEST, lambda: self._busy)
         self._table = RoutingTable(
             policy,
             self._candidates,
@@ -78,11 +79,11 @@ class Simulation:
                 pieces, rest = self._table.route(batch)
                 if rest is not None:
                     waiting.append(rest)
-                waiting += [self._send(destination, piece) for destination, piece in pieces]
+                waiting += [self._send(operator, piece) for operator, piece in pieces]
 
     def _candidates(self, signature: Signature) -> list[Candidate]:
-        legal = [Destination("select", i) for i in self._ready(signature)]
-        legal += [Destination("profile", 0)] if len(legal) > 1 else []
+        legal = [Select(i) for i in self._ready(signature)]
+        legal += [Profiling(0)] if len(legal) > 1 else []
         profile = self._statistics.profile(signature.span)
         get = self._statistics.get
         return [Candidate(d, f"p{d.target}", get((signature, d)), 1 / 3, get(d), profile) for d in legal]
@@ -90,11 +91,11 @@ class Simulation:
     def _ready(self, signature: Signature) -> list[int]:
         return [i for i in range(len(self.costs)) if not signature.done >> i & 1]
 
-    def _send(self, destination: Destination, batch: TupleBatch) -> TupleBatch:
+    def _send(self, operator: Operator, batch: TupleBatch) -> TupleBatch:
         """Return the tuples that come back."""
         self.pieces += 1
-        rows, met = batch.rows[0], [destination.target]
-        if destination.action == "profile":
+        rows, met = batch.rows[0], [operator.target]
+        if isinstance(operator, Profiling):
             met = self._ready(batch.signature)
             self._statistics.profile(1).add(sum(1 << i for i in met), self._bits[rows])
             self.profiled += len(rows)
@@ -103,10 +104,10 @@ class Simulation:
         for i, passed in zip(met, passing.T, strict=True):
             took = len(rows) * self.costs[i] + PIECE / 3
             self.calls[i] += len(rows)
-            self._statistics.update(Destination("select", i), len(rows), int(passed.sum()), took)
+            self._statistics.update(Select(i), len(rows), int(passed.sum()), took)
             seconds += took
         kept = np.flatnonzero(passing.all(axis=1))
-        self._statistics.update((batch.signature, destination), len(rows), len(kept), seconds)
+        self._statistics.update((batch.signature, operator), len(rows), len(kept), seconds)
         self._busy += seconds
         done = batch.signature.done | sum(1 << i for i in met)
         return batch.take(kept, signature=Signature(1, done))

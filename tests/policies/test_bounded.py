@@ -112,7 +112,7 @@ def test_what_other_tasks_learned_is_used_at_once() -> None:
         c.overall.recent_in, c.overall.recent_seconds = 200, 200 * cost
     candidates.append(candidate(0, action="profile", profile=profile))
     shares = dict(POLICIES["bounded"](Options(policy="bounded")).choose(Signature(1), candidates))
-    assert shares[candidates[2].destination] > 0.7
+    assert shares[candidates[2].operator] > 0.7
 
 
 def test_the_first_calls_are_not_believed() -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy.pace import Pace
+from millrace.eddy.decision_lifetime import DecisionLifetime
 from millrace.eddy.routing import RoutingTable
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, frugal
 from millrace.policies.cumulative import MARGIN
 from millrace.policies.frugal import TRIAL
 from millrace.statistics import Statistics
 from millrace.tuples import Signature, TupleBatch
+from tests.operators import Join, Probe
 from tests.policies.test_policies import SIGNATURE, candidate, chosen, favourite
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
@@ -39,13 +40,13 @@ def test_the_lowest_cumulative_selectivity_wins_whatever_the_join_alone_does() -
         candidate(0, 0.1, (5000, 500, 0.001), "join", cumulative=7.0),
         candidate(1, 2.0, (5000, 10_000, 0.001), "join", cumulative=0.5),
     ]
-    assert chosen("cumulative", [candidates])[0] == ((Destination("join", 1), 1.0),)
+    assert chosen("cumulative", [candidates])[0] == ((Join(1), 1.0),)
 
 
 def test_without_samples_it_goes_by_what_is_known_of_the_join() -> None:
     """Where nothing tells cumulative selectivities, selectivities are what there is."""
     candidates = [candidate(0, 3.0, action="probe"), candidate(1, 2.0, (5000, 500, 0.001), "probe")]
-    assert chosen("cumulative", [candidates])[0] == ((Destination("probe", 1), 1.0),)
+    assert chosen("cumulative", [candidates])[0] == ((Probe(1), 1.0),)
 
 
 def test_nothing_is_explored() -> None:
@@ -123,7 +124,7 @@ class Joins:
         self.lost = 0.0
         """Matches made by tuples that were not sent to the best join the policy knew, beyond that join's."""
         statistics = Statistics(2 * LONGEST)
-        names = [Destination("probe", i) for i in range(len(fanouts))]
+        names = [Probe(i) for i in range(len(fanouts))]
         best = 0
 
         def candidates(signature: Signature) -> list[Candidate]:
@@ -132,20 +133,20 @@ class Joins:
                 for d, guess in zip(names, guesses, strict=True)
             ]
 
-        def decided(signature: Signature, shares: list[tuple[Destination, float]]) -> None:
+        def decided(signature: Signature, shares: list[tuple[Operator, float]]) -> None:
             nonlocal best
             best = max(shares, key=lambda pair: pair[1])[0].target
 
         made = POLICIES[policy](Options(policy=policy, **options))
-        table = RoutingTable(made, candidates, Pace(LONGEST, None).lasting, LONGEST, decided)
+        table = RoutingTable(made, candidates, DecisionLifetime(LONGEST, None).lasting, LONGEST, decided)
         for _ in range(tuples // 8192):
             rest: TupleBatch | None = TupleBatch(SIGNATURE, {0: np.arange(8192)}, {})
             while rest is not None:
                 pieces, rest = table.route(rest)
-                for destination, piece in pieces:
-                    i = destination.target
+                for operator, piece in pieces:
+                    i = operator.target
                     matches = round(piece.size * fanouts[i])
-                    statistics.update((SIGNATURE, destination), piece.size, matches, piece.size * 1e-7)
+                    statistics.update((SIGNATURE, operator), piece.size, matches, piece.size * 1e-7)
                     self.sent[i] += piece.size
                     if i != best:
                         self.lost += piece.size * max(0.0, fanouts[i] - fanouts[best])
@@ -205,7 +206,7 @@ def test_beside_predicates_time_is_what_counts() -> None:
     join = candidate(0, 1.0, (5000, 500, 5000 * 1e-7))
     dear = candidate(1, action="select", overall=(5000, 2500, 5000 * 1e-4))
     shares = dict(chosen("bounded", [[join, dear]], regret=0.01)[0])
-    share = shares[dear.destination]
+    share = shares[dear.operator]
     loss = 1e-4 * (1 - 0.1) - 1e-7 * (1 - dear.selectivity)
     assert 0 < share * loss <= 0.01 * 1e-7 * (1 + 1e-9)
 

@@ -26,7 +26,7 @@ def made(policy: str) -> Policy:
 def test_nothing_known_is_split_evenly(policy: str) -> None:
     """Before anything was measured no module is preferred."""
     (shares,) = chosen(policy, [[candidate(i, action="select") for i in range(4)]])
-    assert dict(shares) == {candidate(i, action="select").destination: 0.25 for i in range(4)}
+    assert dict(shares) == {candidate(i, action="select").operator: 0.25 for i in range(4)}
 
 
 def test_back_pressure_sends_tuples_where_they_are_taken_fastest() -> None:

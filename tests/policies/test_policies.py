@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.modules import Destination
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES, Candidate, Shares
 from millrace.policies.base import EXPLORED_SHARE
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
+from tests.operators import KINDS, Join, Probe, Profiling, Select
 from tests.policies.simulator import simulate
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -38,7 +38,7 @@ def candidate(
             account.update(*seen)
     alone = action in ("build", "probe", "join")
     return Candidate(
-        Destination(action, target),
+        KINDS[action](target),
         name or f"r{target}",
         accounts[0],
         guess,
@@ -94,17 +94,17 @@ def test_every_policy_of_the_options_is_registered() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_only_legal_destinations_in_whole_shares(policy: str) -> None:
-    """Every destination is a candidate, named once; shares are not negative and sum to 1."""
+def test_only_legal_operators_in_whole_shares(policy: str) -> None:
+    """Every operator is a candidate, named once; shares are not negative and sum to 1."""
 
     @LAWS
     @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3))
     def law(rounds: list[list[Candidate]], seed: int) -> None:
         answers = chosen(policy, rounds, seed=seed, order=("r2", "r0"))
         for candidates, shares in zip(rounds, answers, strict=True):
-            destinations = [destination for destination, _ in shares]
-            assert set(destinations) <= {c.destination for c in candidates}
-            assert len(set(destinations)) == len(destinations)
+            operators = [operator for operator, _ in shares]
+            assert set(operators) <= {c.operator for c in candidates}
+            assert len(set(operators)) == len(operators)
             assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
             assert all(share >= 0 for _, share in shares)
 
@@ -131,7 +131,7 @@ def test_who_does_not_read_profiles_pays_for_none(policy: str) -> None:
     @given(st.lists(situations(), min_size=1, max_size=5))
     def law(rounds: list[list[Candidate]]) -> None:
         for shares in chosen(policy, rounds):
-            assert all(destination.action != "profile" for destination, _ in shares)
+            assert all(not isinstance(operator, Profiling) for operator, _ in shares)
 
     law()
 
@@ -162,9 +162,9 @@ def test_a_join_by_its_edge_is_like_a_probe(policy: str) -> None:
     """What a join is called where state is elsewhere than in SteMs makes no difference to any policy."""
 
     def renamed(c: Candidate, name: Any) -> Candidate:
-        if c.destination.action not in ("probe", "join"):
+        if not isinstance(c.operator, Probe | Join):
             return c
-        return replace(c, destination=Destination(name, c.destination.target))
+        return replace(c, operator=KINDS[name](c.operator.target))
 
     @LAWS
     @given(st.lists(situations(), min_size=1, max_size=5), st.booleans())
@@ -183,7 +183,7 @@ def test_a_join_by_its_edge_is_like_a_probe(policy: str) -> None:
 def test_random_routing_tries_everything() -> None:
     """Over many decisions every candidate gets a part, alone and shared with another."""
     answers = chosen("random", [[candidate(i) for i in range(4)]] * 200)
-    assert {destination.target for shares in answers for destination, _ in shares} == {0, 1, 2, 3}
+    assert {operator.target for shares in answers for operator, _ in shares} == {0, 1, 2, 3}
     assert {len(shares) for shares in answers} == {1, 2}
 
 
@@ -197,15 +197,15 @@ def test_a_fixed_order_puts_selections_first_then_names_then_the_rest() -> None:
     ]
     answers = []
     while candidates:
-        ((destination, share),) = chosen("fixed", [candidates], order=("orders",))[0]
+        ((operator, share),) = chosen("fixed", [candidates], order=("orders",))[0]
         assert share == 1.0
-        answers.append(destination)
-        candidates = [c for c in candidates if c.destination != destination]
+        answers.append(operator)
+        candidates = [c for c in candidates if c.operator != operator]
     assert answers == [
-        Destination("select", 0),
-        Destination("probe", 2),
-        Destination("probe", 0),
-        Destination("probe", 1),
+        Select(0),
+        Probe(2),
+        Probe(0),
+        Probe(1),
     ]
 
 
@@ -215,7 +215,7 @@ def test_learning_policies_prefer_what_was_measured_to_drop_more(policy: str) ->
     good = candidate(1, 5.0, (4096, 100, 1.0))
     bad = candidate(0, 0.1, (4096, 3900, 1.0))
     shares = dict(chosen(policy, [[bad, good]])[0])
-    assert shares == {good.destination: 1 - EXPLORED_SHARE, bad.destination: EXPLORED_SHARE}
+    assert shares == {good.operator: 1 - EXPLORED_SHARE, bad.operator: EXPLORED_SHARE}
 
 
 def test_greedy_counts_tuples_and_rank_counts_time() -> None:
@@ -240,5 +240,5 @@ def test_exploration_goes_to_the_least_known_and_never_to_what_multiplies(policy
     unknown = candidate(2, 0.9)
     explosive = candidate(3, 50.0)
     shares = dict(chosen(policy, [[best, known, unknown, explosive]])[0])
-    assert set(shares) == {best.destination, unknown.destination}
-    assert dict(chosen(policy, [[best, explosive]])[0]) == {best.destination: 1.0}
+    assert set(shares) == {best.operator, unknown.operator}
+    assert dict(chosen(policy, [[best, explosive]])[0]) == {best.operator: 1.0}

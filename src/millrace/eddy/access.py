@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
 import pyarrow as pa
 
 from millrace.clock import Clock, VirtualClock
-from millrace.eddy.buffer import Buffer
 from millrace.eddy.hybrid import Ask, Hybrid
 from millrace.eddy.paced import Paced
 from millrace.eddy.paths import Lookup, Paths
@@ -25,7 +23,7 @@ from millrace.eddy.requests import Requests
 from millrace.eddy.schedule import POLLED, STALLED, Arrival, Schedule, Source, cut
 from millrace.errors import ExecutionError, InputError, near
 from millrace.graph import QueryGraph
-from millrace.modules import Destination, SteM
+from millrace.modules import SteM
 from millrace.modules.access import IndexAM, Scan, ScanAM, Waking, is_index
 from millrace.modules.answers import agreeing, checked
 from millrace.modules.bindings import BindingSet
@@ -178,32 +176,16 @@ class AccessModules:
         at_once = self._reading or None in known
         return -math.inf if at_once else min((due for due in known if due is not None), default=math.inf)
 
-    def look_up(
-        self, destination: Destination, batch: TupleBatch, buffer: Buffer, unbuilt: int | None
-    ) -> None:
-        """Submit the bindings of tuples that the AM was not asked for yet, and bounce the tuples back.
+    def ask(self, lookup: int, batch: TupleBatch) -> None:
+        """Submit the bindings of tuples that an index was not asked for yet.
 
-        Where a scan returns the matches too, the bindings are submitted when that pays, if ever. A prior
-        prober whose components are all in SteMs has then done its part: what the AM returns will find them
-        there. One with a component that is not built waits, and probes again.
+        Where a scan returns the matches too, they are submitted when that pays, if ever.
         """
-        lookup = self.paths.lookups[destination.target]
-        stem = self._stems[lookup.relation]
-        if not stem.complete:
-            if self._hybrid is not None and stem.base.scanned:
-                self._hybrid.wait(destination.target, batch)
-            else:
-                self._requests.ask(lookup, batch)
-        asked = replace(
-            batch, signature=replace(batch.signature, asked=batch.signature.asked | 1 << destination.target)
-        )
-        waits = (
-            batch.signature.prior is not None and unbuilt is not None and batch.signature.span >> unbuilt & 1
-        )
-        if waits and not (stem.base.scanned and stem.rows > batch.seen):
-            buffer.hold(asked, lookup.relation, batch.seen)
+        each = self.paths.lookups[lookup]
+        if self._hybrid is not None and self._stems[each.relation].base.scanned:
+            self._hybrid.wait(lookup, batch)
         else:
-            buffer.push([asked])
+            self._requests.ask(each, batch)
 
     def outlook(self, lookup: int, *, ahead: bool) -> float:
         """Return how little a lookup is worth: 1 for a relation's fastest index, up to 2 for slower ones.

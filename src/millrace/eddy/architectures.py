@@ -14,6 +14,7 @@ from millrace.eddy.stems import SteMs
 from millrace.expressions import Call
 from millrace.graph import QueryGraph
 from millrace.migration import MIGRATION_POLICIES, default_migration
+from millrace.modules.matching import Matching
 from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.spec import JoinSpec
@@ -34,7 +35,7 @@ def state_of(
             indexes alone and no join with one scanned relation binds them.
     """
     if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, access.paths)
+        return SteMs(spec, graph, schedule, access, Matching(graph).windows)
     index_joins = IndexJoins.of(spec, graph, access, clock, options.architecture)
     index_joins.check_leaves()
     migration = None

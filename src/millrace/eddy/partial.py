@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.eddy.ready import ready_predicates
-from millrace.eddy.selecting import Selecting
 from millrace.errors import InputError, StateError, near
 from millrace.expressions import Call
 from millrace.graph import QueryGraph
 from millrace.modules import SteM
+from millrace.operators.ready import ready_predicates
+from millrace.operators.select import Selecting
 from millrace.spec import JoinSpec
 from millrace.tuples import Signature, TupleBatch
 

@@ -23,10 +23,9 @@ from millrace.clock import Clock, VirtualClock
 from millrace.eddy.buffer import Buffer, Work
 from millrace.eddy.schedule import POLLED
 from millrace.errors import OptionError
-from millrace.modules import Destination
+from millrace.operator import Operator, Profiling, Select
 from millrace.tuples import Signature, TupleBatch
 
-_QUEUED = frozenset(("probe", "join", "lookup", "select"))
 _LEAST_WEIGHT = 1 / 64
 _LONGEST_SLEEP = 1.0
 
@@ -63,7 +62,7 @@ class _Queue:
         weight: Of the module among others.
     """
 
-    destination: Destination
+    operator: Operator
     batches: deque[TupleBatch] = field(default_factory=deque)
     tuples: int = 0
     tickets: int = 0
@@ -77,8 +76,6 @@ class QueuedBuffer(Buffer):
     Args:
         limits: How many may wait.
         clock: What turns are measured by.
-        due: Returns until when a module has to wait before it can work on a batch, in seconds of the clock;
-            None when it can. Asked of the first batch of a queue, until it can.
         coming: Returns when more tuples may arrive.
     """
 
@@ -86,19 +83,17 @@ class QueuedBuffer(Buffer):
         self,
         limits: Backpressure,
         clock: Clock,
-        due: Callable[[Destination, TupleBatch], float | None],
         coming: Callable[[], float],
     ) -> None:
         super().__init__()
         self._limits = limits
         self._clock = clock
-        self._due = due
         self._coming = coming
         self._tuples = 0
-        self._unfinished: list[tuple[Destination, Any]] = []
+        self._unfinished: list[tuple[Operator, Any]] = []
         self._unrouted: dict[Signature, deque[TupleBatch]] = {}
         self._refused: set[Signature] = set()
-        self._queues: dict[Destination, _Queue] = {}
+        self._queues: dict[Operator, _Queue] = {}
         self._served: _Queue | None = None
         self._began = self._floor = 0.0
         self._asked = False
@@ -127,21 +122,21 @@ class QueuedBuffer(Buffer):
             self._unrouted = {s: self._unrouted.get(s, deque()) for s in signatures}
         return self._unrouted[signature]
 
-    def resume(self, destination: Destination, probe: Any) -> None:
+    def resume(self, operator: Operator, rest: Any, *, preferred: bool) -> None:
         """Add a probe whose output did not fit into one batch."""
-        self._unfinished.append((destination, probe))
+        self._unfinished.append((operator, rest))
 
-    def weigh(self, shares: Sequence[tuple[Destination, float]]) -> None:
+    def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
         """Let modules among which the policy divides tuples have turns in the same proportion."""
         if len(shares) > 1:
-            for destination, share in shares:
-                self._queue(destination).weight = max(share, _LEAST_WEIGHT)
+            for operator, share in shares:
+                self._queue(operator).weight = max(share, _LEAST_WEIGHT)
 
-    def line_up(self, destination: Destination, batch: TupleBatch) -> bool:
+    def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
         """Make tuples wait for a module's turn; False if they need not."""
-        if destination.action not in _QUEUED:
+        if not operator.queued:
             return False
-        queue = self._queue(destination)
+        queue = self._queue(operator)
         if not queue.batches:
             queue.worked = max(queue.worked, self._floor)
         queue.batches.append(batch)
@@ -150,22 +145,22 @@ class QueuedBuffer(Buffer):
         self._tuples += batch.size
         return True
 
-    def _queue(self, destination: Destination) -> _Queue:
-        return self._queues.get(destination) or self._queues.setdefault(destination, _Queue(destination))
+    def _queue(self, operator: Operator) -> _Queue:
+        return self._queues.get(operator) or self._queues.setdefault(operator, _Queue(operator))
 
     # What is there
 
-    def tickets(self, destination: Destination) -> int:
+    def tickets(self, operator: Operator) -> int:
         """Return how many tuples a module was given, those that wait included, and has not returned."""
-        return self._queue(destination).tickets
+        return self._queue(operator).tickets
 
-    def is_full(self, destination: Destination) -> bool:
+    def is_full(self, operator: Operator) -> bool:
         """Whether a module takes no more tuples at present; a profile takes the modules of all predicates."""
         if self._limits.queue is None:
             return False
-        if destination.action == "profile":
-            return any(self.is_full(each) for each in self._queues if each.action == "select")
-        return self._queue(destination).tuples >= self._limits.queue
+        if isinstance(operator, Profiling):
+            return any(self.is_full(each) for each in self._queues if isinstance(each, Select))
+        return self._queue(operator).tuples >= self._limits.queue
 
     @property
     def is_flying(self) -> bool:
@@ -200,9 +195,9 @@ class QueuedBuffer(Buffer):
         while queues := [queue for queue in self._queues.values() if queue.batches]:
             soonest = math.inf
             for queue in sorted(queues, key=lambda each: each.worked):
-                due = self._due(queue.destination, queue.batches[0])
+                due = queue.operator.due(queue.batches[0])
                 if due is None:
-                    return queue.destination, self._begin(queue)
+                    return queue.operator, self._begin(queue)
                 soonest = min(soonest, due)
             now = self._clock.now()
             arrival = max(self._coming(), now + POLLED) if wanting else math.inf
@@ -213,7 +208,7 @@ class QueuedBuffer(Buffer):
         return None
 
     def _begin(self, queue: _Queue) -> TupleBatch:
-        if self.is_full(queue.destination):  # there may be room now
+        if self.is_full(queue.operator):  # there may be room now
             self._refused.clear()
         batch = queue.batches.popleft()
         queue.tuples -= batch.size

@@ -1,8 +1,8 @@
 """The routing table: decisions by signature, made when first needed and renewed after a while.
 
 Deshpande 2004, section 2.1.4: decisions are made for a signature, not for a tuple, and kept for
-some tuples: :class:`millrace.eddy.pace.Pace` says how many. A decision may split the tuples; the
-split is exact over time, also when batches hold a single tuple.
+some tuples: :class:`millrace.eddy.decision_lifetime.DecisionLifetime` says how many. A decision may split the
+tuples; the split is exact over time, also when batches hold a single tuple.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millrace.errors import RoutingError
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.policies import Candidate, Policy
 from millrace.tuples import Signature, TupleBatch
 
@@ -25,26 +25,26 @@ is content with that."""
 
 @dataclass
 class _Entry:
-    """A decision: shares by destination, and how many more tuples it holds for.
+    """A decision: shares by operator, and how many more tuples it holds for.
 
-    ``owed`` is what each destination has coming to it from rounding; it outlives the decision. ``exact`` says
+    ``owed`` is what each operator has coming to it from rounding; it outlives the decision. ``exact`` says
     that it holds for so many tuples and for no more, ``coarse`` that small shares may come in large pieces.
     """
 
-    shares: list[tuple[Destination, float]]
+    shares: list[tuple[Operator, float]]
     lasts: int
     left: int
-    owed: dict[Destination, float]
+    owed: dict[Operator, float]
     exact: bool
     coarse: bool
 
 
 class RoutingTable:
-    """Maps signatures to destinations.
+    """Maps signatures to operators.
 
     Args:
         policy: Decides.
-        candidates: Gives the legal destinations of a signature, with what is known about them.
+        candidates: Gives the legal operators of a signature, with what is known about them.
         lasting: Says for how many tuples of the signature a decision holds, from how many the one
             before held for (None for the first).
         longest: A decision that holds for so many is not cut short in the middle of a batch, unless it splits
@@ -61,8 +61,8 @@ class RoutingTable:
         candidates: Callable[[Signature], list[Candidate]],
         lasting: Callable[[Signature, int | None], int],
         longest: int,
-        decided: Callable[[Signature, list[tuple[Destination, float]]], None] = lambda *_: None,
-        is_full: Callable[[Destination], bool] | None = None,
+        decided: Callable[[Signature, list[tuple[Operator, float]]], None] = lambda *_: None,
+        is_full: Callable[[Operator], bool] | None = None,
     ) -> None:
         self._policy = policy
         self._candidates = candidates
@@ -72,15 +72,15 @@ class RoutingTable:
         self._is_full = is_full
         self._entries: dict[Signature, _Entry] = {}
 
-    def route(self, batch: TupleBatch) -> tuple[list[tuple[Destination, TupleBatch]], TupleBatch | None]:
-        """Return the batch's pieces with their destinations, and what is to be routed later.
+    def route(self, batch: TupleBatch) -> tuple[list[tuple[Operator, TupleBatch]], TupleBatch | None]:
+        """Return the batch's pieces with their operators, and what is to be routed later.
 
         There is a rest when the decision ends within the batch: the pieces come first, so that
         the next decision knows what became of them. No pieces and no rest: the tuples leave the
         dataflow. No pieces and all of the batch as rest: the modules chosen take no more at present.
 
         Raises:
-            RoutingError: The policy named a destination that is not legal, or shares that do not
+            RoutingError: The policy named an operator that is not legal, or shares that do not
                 sum to 1.
         """
         entry = self._entries.get(batch.signature)
@@ -98,9 +98,9 @@ class RoutingTable:
             return [(entry.shares[0][0], batch)], None
         pieces = []
         low = 0
-        for (destination, _), high in zip(entry.shares, _bounds(entry, size), strict=True):
+        for (operator, _), high in zip(entry.shares, _bounds(entry, size), strict=True):
             if high > low:
-                pieces.append((destination, batch.cut(low, high)))
+                pieces.append((operator, batch.cut(low, high)))
                 low = high
         return pieces, batch.cut(size, batch.size) if size < batch.size else None
 
@@ -112,20 +112,20 @@ class RoutingTable:
         return split or entry.exact or size > 2 * entry.left
 
     def clear(self) -> None:
-        """Forget all decisions: other destinations are legal now."""
+        """Forget all decisions: other operators are legal now."""
         self._entries.clear()
 
     def _decide(self, signature: Signature, before: _Entry | None) -> _Entry:
         candidates = self._candidates(signature)
-        shares: list[tuple[Destination, float]] = []
+        shares: list[tuple[Operator, float]] = []
         if len(candidates) == 1:
-            shares = [(candidates[0].destination, 1.0)]
+            shares = [(candidates[0].operator, 1.0)]
         elif candidates:
             shares = self._checked(signature, candidates)
         if shares:
             self._decided(signature, shares)
         if len(candidates) < 2:
-            lasts = _FOREVER  # until other destinations are legal, when all decisions are forgotten
+            lasts = _FOREVER  # until other operators are legal, when all decisions are forgotten
         elif self._is_full is not None:
             lasts = min(self._longest, self._policy.hold or self._longest)
         else:
@@ -137,20 +137,20 @@ class RoutingTable:
     def _with_room(self, entry: _Entry) -> _Entry:
         """Leave out modules that take no more tuples."""
         assert self._is_full is not None
-        left = [(destination, share) for destination, share in entry.shares if not self._is_full(destination)]
+        left = [(operator, share) for operator, share in entry.shares if not self._is_full(operator)]
         whole = sum(share for _, share in left)
-        shares = [(destination, share / whole if whole else 1 / len(left)) for destination, share in left]
+        shares = [(operator, share / whole if whole else 1 / len(left)) for operator, share in left]
         return replace(entry, shares=shares)
 
-    def _checked(self, signature: Signature, candidates: list[Candidate]) -> list[tuple[Destination, float]]:
+    def _checked(self, signature: Signature, candidates: list[Candidate]) -> list[tuple[Operator, float]]:
         """Ask the policy and check its answer."""
         name = type(self._policy).__name__
         shares = list(self._policy.choose(signature, candidates))
-        legal = {c.destination for c in candidates}
-        for destination, _ in shares:
-            if destination not in legal:
+        legal = {c.operator for c in candidates}
+        for operator, _ in shares:
+            if operator not in legal:
                 raise RoutingError(
-                    f"policy {name} sent tuples of {signature} to {destination}; legal destinations "
+                    f"policy {name} sent tuples of {signature} to {operator}; legal operators "
                     f"are {sorted(map(str, legal))}"
                 )
         whole = sum(share for _, share in shares)
@@ -161,7 +161,7 @@ class RoutingTable:
 
 
 def _bounds(entry: _Entry, size: int) -> list[int]:
-    """Cut ``size`` tuples so that every destination gets its share in the long run.
+    """Cut ``size`` tuples so that every operator gets its share in the long run.
 
     A piece costs the eddy the same whatever its size, so a small share waits until it makes a piece.
     """
@@ -169,12 +169,12 @@ def _bounds(entry: _Entry, size: int) -> list[int]:
     least = min(tuples, size * share_of_all)
     bounds = []
     given = 0
-    for i, (destination, share) in enumerate(entry.shares):
-        owed = entry.owed.get(destination, 0.0) + share * size
+    for i, (operator, share) in enumerate(entry.shares):
+        owed = entry.owed.get(operator, 0.0) + share * size
         last = i == len(entry.shares) - 1
         count = size - given if last else min(size - given, max(0, round(owed)))
         count = 0 if not last and count < least else count
-        entry.owed[destination] = owed - count
+        entry.owed[operator] = owed - count
         given += count
         bounds.append(given)
     return bounds

@@ -13,23 +13,24 @@ from typing import Literal
 import numpy as np
 
 from millrace.eddy.appraisal import FOUND, MOVED, REPLACED, Appraiser, gain
-from millrace.eddy.buffer import Buffer
 from millrace.eddy.forecast import Forecast
 from millrace.eddy.index_joins import IndexJoins
 from millrace.eddy.partial import each_once, joined
 from millrace.eddy.schedule import Schedule
-from millrace.eddy.state import Outlook, StateTotals
+from millrace.eddy.state import StateTotals
 from millrace.graph import QueryGraph
 from millrace.migration import Change, MigrationPolicy
-from millrace.modules import Destination, SteM
+from millrace.modules import SteM
 from millrace.modules.index_join import IndexJoin
 from millrace.modules.matching import Array, Matching
 from millrace.modules.placement import Misplaced, Places, misplaced, places_of, settle
 from millrace.modules.stair import Section, StairProbe
 from millrace.modules.stairs import Stairs
 from millrace.modules.storing import BaseTuplesOnly, LongLiving
+from millrace.operator import Estimate, Join, Operator
+from millrace.operators.join import StairJoin
 from millrace.spec import JoinSpec
-from millrace.trees import JoinTree, spanning_tree, spanning_trees
+from millrace.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.tuples import Signature, TupleBatch
 
 _SWITCH_GAIN = 2.0
@@ -84,6 +85,8 @@ class StairState:
         tree = tree or spanning_tree(graph, sizes, leaves, barred)
         self.stairs = Stairs(spec, graph, tree, self.stems, make)
         self.peak = 0
+        names = edge_names(spec, graph, leaves)
+        self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
         self._spec = spec
         self._graph = graph
         self._unbuilt = schedule.unbuilt
@@ -115,58 +118,48 @@ class StairState:
         self.forecast.add(built)
         return built
 
-    def joins(self, signature: Signature) -> tuple[Destination, ...]:
+    def joins(self, signature: Signature) -> Sequence[Operator]:
         """Return the joins of the spanning tree that lead out of a tuple's span."""
-        return tuple(Destination("join", edge) for edge in self.stairs.tree.border(signature.span))
+        return [self._joins[edge] for edge in self.stairs.tree.border(signature.span)]
 
-    def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
-        """Return the matches that samples lead to expect, at the join and in all."""
+    def estimate(self, edge: int, span: int, *, alone: bool) -> Estimate:
+        """Return the matches that samples lead to expect, at a join and in all; ``alone``: none are asked."""
         tree = self.stairs.tree
-        edge, span = destination.target, signature.span
         near, far = tree.near(edge, span), tree.far(edge, span)
         name = self._spec.aliases[far]
         if alone:
-            return Outlook(name, 1.0, 1.0)
-        return Outlook(name, self.forecast.fan(near, far), self.forecast.cumulative(tree, edge, span))
+            return Estimate(name, 1.0, 1.0)
+        return Estimate(name, self.forecast.fan(near, far), self.forecast.cumulative(tree, edge, span))
 
-    def due(self, destination: Destination, batch: TupleBatch) -> float | None:
-        """Return until when an index join has to wait for its index."""
-        join = self.stairs.joins[destination.target] if destination.action == "join" else None
-        return join.due(batch) if isinstance(join, IndexJoin) else None
-
-    def start(self, destination: Destination, batch: TupleBatch) -> StairProbe:
+    def start(self, edge: int, batch: TupleBatch) -> StairProbe:
         """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
         if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
             self.forecast.add(batch)
         self._worked += 2 * batch.size  # it is inserted, and it probes
-        return self.stairs.route(destination.target, batch)
+        return self.stairs.route(edge, batch)
 
-    def matches(self, destination: Destination, probe: StairProbe, limit: int) -> TupleBatch:
+    def matches(self, edge: int, probe: StairProbe, limit: int) -> TupleBatch:
         """Return the next matches."""
-        join = self.stairs.joins[destination.target]
-        found = join.matches(probe, limit)
+        found = self.stairs.joins[edge].matches(probe, limit)
         self._worked += found.size
-        far = self._spec.aliases[self.stairs.tree.far(destination.target, probe.batch.signature.span)]
-        return found.walked(far)
+        return found.walked(self._spec.aliases[self.stairs.tree.far(edge, probe.batch.signature.span)])
 
-    def leave(self, destination: Destination, probe: StairProbe, buffer: Buffer) -> None:
-        """Nothing: what is to come will find the tuples in their STAIR."""
-
-    def grown(self, relation: int, buffer: Buffer) -> None:
-        """When a relation has ended, let go of what only it would have looked for."""
+    def grown(self, relation: int) -> Sequence[TupleBatch]:
+        """When a relation has ended, let go of what only it would have looked for; nothing waits."""
         if self.stems[relation].complete:
             self.stairs.close()
         elif not self.forecast.arrived[relation]:
             self.forecast.miss(relation)
+        return ()
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
+    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Note where most tuples of a span go from now on."""
-        destination, share = max(shares, key=lambda pair: pair[1])
-        if destination.action == "join" and share >= 1 / 2:
+        operator, share = max(shares, key=lambda pair: pair[1])
+        if isinstance(operator, Join) and share >= 1 / 2:
             span = signature.span
-            if self._latest.get(span) != destination.target:
+            if self._latest.get(span) != operator.target:
                 self._changed = self._changed or span in self._latest
-                self._latest[span] = destination.target
+                self._latest[span] = operator.target
                 self._places = None
 
     def edge_of(self, span: int) -> int:

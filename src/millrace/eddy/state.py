@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from millrace.eddy.buffer import Buffer
 from millrace.figures import ModuleFigures, StateFigures
-from millrace.modules import Destination, SteM
+from millrace.modules import SteM
+from millrace.operator import Operator
 from millrace.tuples import Signature, TupleBatch
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What is known of a join before tuples of some signature were sent there.
-
-    Attributes:
-        name: The relation it leads to.
-        guess: Expected matches per tuple.
-        cumulative: Expected tuples per tuple after joining with everything behind it, where that is known.
-    """
-
-    name: str
-    guess: float
-    cumulative: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,40 +37,21 @@ class JoinState(Protocol):
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Take base tuples, and return those that go on."""
 
-    def joins(self, signature: Signature) -> tuple[Destination, ...]:
-        """Return the joins that are legal for tuples of a signature."""
+    def joins(self, signature: Signature) -> Sequence[Operator]:
+        """Return the joins, and lookups, that are legal for tuples of a signature."""
 
-    def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
-        """Return what is known of a join; ``alone``: it is the only legal destination."""
+    def grown(self, relation: int) -> Sequence[TupleBatch]:
+        """A relation has got tuples, or has ended: return the tuples that waited for that."""
 
-    def due(self, destination: Destination, batch: TupleBatch) -> float | None:
-        """Ask for what a join needs from elsewhere before it can take a batch.
-
-        Returns:
-            Until when it has to wait, at least, in seconds of the clock; None when it can take the batch.
-        """
-
-    def start(self, destination: Destination, batch: TupleBatch) -> Any:
-        """Begin to join a batch; a probe with ``batch``, ``is_new`` and ``is_done``."""
-
-    def matches(self, destination: Destination, probe: Any, limit: int) -> TupleBatch:
-        """Return the next concatenated matches of a probe, at most ``limit``."""
-
-    def leave(self, destination: Destination, probe: Any, buffer: Buffer) -> None:
-        """A probe is done: keep its tuples where more matches may come."""
-
-    def grown(self, relation: int, buffer: Buffer) -> None:
-        """A relation has got tuples, or has ended: let go of tuples that wait for it."""
-
-    def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
+    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """The policy has decided."""
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """No tuple is in flight: drop what has a component of a relation with a row number below these.
 
         Args:
-            below: By relation; what is below has expired before the
-            watermark: in the unit of the windows' times.
+            below: By relation, what has expired.
+            watermark: Before which it has, in the unit of the windows' times.
         """
 
     def precompute(self, stalled: int) -> None:

@@ -1,24 +1,34 @@
 """Join state as SteMs: base tuples only, so that nothing depends on where earlier tuples were sent.
 
 Raman, Deshpande & Hellerstein 2003.
+
+* A tuple goes to a relation's SteM only once, and only to relations it does not span
+  (BoundedRepetition); as long as some attribute class ties it to another relation, cross
+  products wait.
+* A SteM of a relation without a scan may only be probed by tuples that bind one of its indexes.
+* ProbeCompletion: a tuple that a SteM bounced back may go to no other SteM. If it cannot wait for a scan, it
+  leaves only after it has been sent to an index AM of that relation.
+* Where a relation has both, a tuple may ask an index AM ahead of the scan, each AM once.
+* Where one relation is left unbuilt, its tuples arrive last by definition, so each result is made
+  by a tuple of that relation; all others are done once they are built (TimeStamp).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
-import numpy as np
-
-from millrace.eddy.buffer import Buffer
+from millrace.eddy.access import AccessModules
 from millrace.eddy.partial import joined
-from millrace.eddy.paths import Paths
-from millrace.eddy.ready import probes
 from millrace.eddy.schedule import Schedule
-from millrace.eddy.state import Outlook, StateTotals
+from millrace.eddy.state import StateTotals
+from millrace.eddy.waiting import Waiting
 from millrace.graph import QueryGraph
-from millrace.modules import Destination, Probe, SteM
+from millrace.modules import SteM
 from millrace.modules.inequalities import inequalities
+from millrace.modules.windows import Windows
+from millrace.operator import Operator
+from millrace.operators.lookup import IndexLookup
+from millrace.operators.probe import SteMProbe
 from millrace.spec import JoinSpec
 from millrace.tuples import Signature, TupleBatch
 
@@ -30,25 +40,35 @@ class SteMs:
         spec: The block.
         graph: Its query graph.
         schedule: Which relation is left unbuilt.
-        paths: Where tuples of each relation come from; by default from one scan each.
+        access: Where tuples of each relation come from.
+        windows: Of its relations, for tuples that wait.
     """
 
     grouped = True
 
     def __init__(
-        self, spec: JoinSpec, graph: QueryGraph, schedule: Schedule, paths: Paths | None = None
+        self, spec: JoinSpec, graph: QueryGraph, schedule: Schedule, access: AccessModules, windows: Windows
     ) -> None:
         stems: list[SteM] = []
         for i, relation in enumerate(spec.relations):
             lead = stems[graph.leads[i]] if relation.same_as is not None else None
             stems.append(SteM(i, relation, graph, lead, inequalities(spec, i)))
         self.stems: Sequence[SteM] = stems
-        self._paths = paths or Paths.scans(graph)
-        self._spec = spec
+        self._paths = access.paths
         self._graph = graph
         self._unbuilt = schedule.unbuilt
+        self._windows = windows
+        self._waiting = Waiting()
         self._stamp = 0
         self._peak = 0
+        self._probes = [
+            SteMProbe(stem, spec.aliases[stem.number], graph, self._paths, self._unbuilt, self._waiting)
+            for stem in stems
+        ]
+        self._lookups = [
+            IndexLookup(i, access, stems, self._unbuilt, self._waiting)
+            for i in range(len(self._paths.lookups))
+        ]
 
     def build(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Insert singletons; they get timestamps where all relations are built."""
@@ -56,64 +76,44 @@ class SteMs:
         self._stamp += batch.size * len(self.stems[relation].roles)
         return self.stems[relation].build(batch, stamp)
 
-    def joins(self, signature: Signature) -> tuple[Destination, ...]:
-        """Return the SteMs that tuples of a signature may probe."""
-        return probes(signature, self._graph, self._unbuilt, self._paths)
+    def joins(self, signature: Signature) -> Sequence[Operator]:
+        """Return the SteMs that tuples may probe, and the indexes that they may ask.
 
-    def outlook(self, signature: Signature, destination: Destination, *, alone: bool) -> Outlook:
-        """Return what the sizes and keys of a SteM lead to expect."""
-        name = self._spec.aliases[destination.target]
-        if alone:
-            return Outlook(name, 1.0)
-        return Outlook(name, self.stems[destination.target].expected_matches(signature))
-
-    def due(self, destination: Destination, batch: TupleBatch) -> float | None:
-        """Never wait: what SteMs do not have is asked for by lookups."""
-        return None
-
-    def start(self, destination: Destination, batch: TupleBatch) -> Probe:
-        """Begin to probe a SteM."""
-        return self.stems[destination.target].start(batch)
-
-    def matches(self, destination: Destination, probe: Probe, limit: int) -> TupleBatch:
-        """Return the next matches."""
-        return self.stems[destination.target].probe(probe, limit)
-
-    def leave(self, destination: Destination, probe: Probe, buffer: Buffer) -> None:
-        """Bounce probe tuples back that some matches may be missing for (SteM BounceBack).
-
-        What a scan will bring finds the tuples in their own SteMs, if all of their components are
-        there. They are bounced all the same where an index can be asked, which may be sooner (section 4.3).
+        None: others will find these tuples.
         """
-        relation, signature = destination.target, probe.batch.signature
-        stem = self.stems[relation]
-        if stem.complete:
-            return
-        waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
-        lookups = self._paths.bound(signature.span, relation, self._graph)
-        asks = bool(lookups) and not any(signature.asked >> i & 1 for i in lookups)
-        if waits and stem.base.scanned and not signature.preferred:
-            asks = False
-        if not waits and not asks:
-            return
-        # Where a scan returns matches too, it is asked later which of them are missing.
-        scanned = stem.base.scanned and not waits
-        missing = np.arange(probe.batch.size) if scanned else stem.missing(probe.batch)
-        if not len(missing):
-            return
-        batch = probe.batch if len(missing) == probe.batch.size else probe.batch.take(missing)
-        if asks:
-            prior = replace(signature, prior=relation)
-            buffer.push([replace(batch, signature=prior, seen=probe.end, origin=0)])
-        else:
-            buffer.hold(batch, relation, probe.end)
+        span, graph, paths = signature.span, self._graph, self._paths
+        if signature.prior is not None:
+            return self._completions(signature, signature.prior)
+        if self._unbuilt is not None and not span >> self._unbuilt & 1:
+            return ()
+        rest = [r for r in range(graph.relations) if not span >> r & 1 and paths.is_open(span, r, graph)]
+        tied = graph.neighbours(span)
+        reachable = [r for r in rest if r in tied] or rest
+        ahead = [
+            self._lookups[i]
+            for r in reachable
+            if paths.scanned >> r & 1
+            for i in paths.bound(span, r, graph)
+            if not signature.asked >> i & 1
+        ]
+        return (*(self._probes[r] for r in reachable), *ahead)
 
-    def grown(self, relation: int, buffer: Buffer) -> None:
-        """Release prior probers of the relation's SteM."""
-        for role in self.stems[relation].roles:
-            buffer.release(role, self.stems[role])
+    def _completions(self, signature: Signature, prior: int) -> Sequence[Operator]:
+        """Return what a prior prober may still do: ask one index, and probe again if it is not in SteMs."""
+        mine = self._paths.bound(signature.span, prior, self._graph)
+        asked = any(signature.asked >> i & 1 for i in mine)
+        found = () if asked else tuple(self._lookups[i] for i in mine)
+        cached = self._unbuilt is None or not signature.span >> self._unbuilt & 1
+        if cached or not (asked or self._paths.scanned >> prior & 1):
+            return found
+        return (self._probes[prior], *found)
 
-    def decided(self, signature: Signature, shares: Sequence[tuple[Destination, float]]) -> None:
+    def grown(self, relation: int) -> Sequence[TupleBatch]:
+        """Return prior probers of the relation's SteM that it has more for."""
+        roles = self.stems[relation].roles
+        return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
+
+    def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
         """Nothing: the state of SteMs does not depend on decisions."""
 
     def precompute(self, stalled: int) -> None:
@@ -124,7 +124,9 @@ class SteMs:
         return joined(self.stems, self._graph, span, limit)
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
-        """Drop the base tuples below these row numbers."""
+        """Drop the base tuples below these row numbers, and first the tuples that refer to them."""
+        if below:
+            self._waiting.expire(self._windows, watermark)
         for relation, row in below.items():
             if relation == self._graph.leads[relation]:
                 self.stems[relation].evict(row)

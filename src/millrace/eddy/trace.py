@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from millrace.modules import Destination
+from millrace.operator import Operator, Probe, Select
 from millrace.tuples import Signature
 
 _MOST = 200
@@ -13,15 +12,10 @@ _MOST = 200
 
 
 class Trace:
-    """Follows the favourite destination of every signature.
+    """Follows the favourite operator of every signature."""
 
-    Args:
-        label: Names a destination.
-    """
-
-    def __init__(self, label: Callable[[Destination], str]) -> None:
-        self._label = label
-        self._favourites: dict[Signature, Destination] = {}
+    def __init__(self) -> None:
+        self._favourites: dict[Signature, Operator] = {}
         self._changes: list[tuple[int, str]] = []
 
     @property
@@ -29,10 +23,10 @@ class Trace:
         """``(after, order)``: the order that was favoured after so many tuples had come."""
         return tuple(self._changes)
 
-    def decided(self, after: int, signature: Signature, shares: list[tuple[Destination, float]]) -> None:
+    def decided(self, after: int, signature: Signature, shares: list[tuple[Operator, float]]) -> None:
         """Note a decision made when ``after`` tuples had come."""
         favourite = max(shares, key=lambda pair: pair[1])[0]
-        if self._favourites.get(signature) == favourite or favourite.action not in ("select", "probe"):
+        if self._favourites.get(signature) == favourite or not isinstance(favourite, Select | Probe):
             return
         self._favourites[signature] = favourite
         start = next(iter(self._favourites))
@@ -45,10 +39,10 @@ class Trace:
 
     def _order(self, signature: Signature) -> str:
         labels = []
-        while (destination := self._favourites.get(signature)) is not None:
-            labels.append(self._label(destination))
-            bit = 1 << destination.target
-            if destination.action == "select":
+        while (operator := self._favourites.get(signature)) is not None:
+            labels.append(operator.label)
+            bit = 1 << operator.target
+            if isinstance(operator, Select):
                 signature = replace(signature, done=signature.done | bit)
             else:
                 signature = replace(signature, span=signature.span | bit)

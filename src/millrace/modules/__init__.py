@@ -1,7 +1,6 @@
 """What the eddy routes tuples through."""
 
 from millrace.modules.called import CalledSelection
-from millrace.modules.destination import Destination
 from millrace.modules.exists import ExistsSelection
 from millrace.modules.selection import CompiledSelection, Selection, divide
 from millrace.modules.stem import Probe, SteM
@@ -9,7 +8,6 @@ from millrace.modules.stem import Probe, SteM
 __all__ = [
     "CalledSelection",
     "CompiledSelection",
-    "Destination",
     "ExistsSelection",
     "Probe",
     "Selection",

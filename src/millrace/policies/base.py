@@ -1,7 +1,7 @@
 """What every routing policy shares: the candidates it sees, its books, and how it explores.
 
-A policy sees a signature and, for each legal destination, what was measured there; it never sees
-data. It answers with shares of the tuples. Which destinations are legal is not its business.
+A policy sees a signature and, for each legal operator, what was measured there; it never sees
+data. It answers with shares of the tuples. Which operators are legal is not its business.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.modules import Destination
+from millrace.operator import Build, Operator, Profiling, Select
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 
@@ -34,17 +34,17 @@ _KNOWN = 128
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal destination with what is known about it.
+    """A legal operator with what is known about it.
 
     Attributes:
-        destination: Where tuples would go.
+        operator: Where tuples would go.
         name: The relation's alias, or the predicate's text.
-        account: What was measured for tuples of this signature at this destination.
+        account: What was measured for tuples of this signature at this operator.
         guess: Expected tuples out per tuple in, before anything was measured.
-        overall: What was measured at this destination for tuples of any signature; None where that is
+        overall: What was measured at this operator for tuples of any signature; None where that is
             the same as ``account``.
         profile: Joint outcomes of the predicates on tuples of this span; predicate ``i`` is the one
-            of the destination ``("select", i)``.
+            of the operator ``("select", i)``.
         cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
             through that join, estimated from samples of keys; None for what is no join.
         anywhere: For a join, what was measured there for tuples of any signature; None before the first.
@@ -52,7 +52,7 @@ class Candidate:
             and those that still wait included, less those that it returned. None where modules work at once.
     """
 
-    destination: Destination
+    operator: Operator
     name: str
     account: Account
     guess: float
@@ -83,12 +83,12 @@ def _believed(account: Account, guess: float) -> float:
     return weight * account.selectivity + (1 - weight) * guess
 
 
-Shares = tuple[tuple[Destination, float], ...]
+Shares = tuple[tuple[Operator, float], ...]
 
 
 def modules_of(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that are one module each, which a profile is not."""
-    return [c for c in candidates if c.destination.action != "profile"]
+    return [c for c in candidates if not isinstance(c.operator, Profiling)]
 
 
 def proportional(candidates: Sequence[Candidate], weights: Sequence[float], least: float = 0.0) -> Shares:
@@ -103,7 +103,7 @@ def proportional(candidates: Sequence[Candidate], weights: Sequence[float], leas
     least = min(least, 1 / len(candidates))
     rest = 1 - least * len(candidates)
     parts = [weight / whole if whole else 1 / len(candidates) for weight in weights]
-    return tuple((c.destination, least + rest * part) for c, part in zip(candidates, parts, strict=True))
+    return tuple((c.operator, least + rest * part) for c, part in zip(candidates, parts, strict=True))
 
 
 class Policy(ABC):
@@ -119,11 +119,11 @@ class Policy(ABC):
 
     @abstractmethod
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Return destinations with shares that sum to 1.
+        """Return operators with shares that sum to 1.
 
         Args:
             signature: Of the tuples to route.
-            candidates: At least one; every destination returned must be among them.
+            candidates: At least one; every operator returned must be among them.
         """
 
 
@@ -167,16 +167,16 @@ class LearningPolicy(Policy):
         """
         candidates = modules_of(candidates)
         # Predicates show on all tuples that reach them what they are; only joins have to be tried for that.
-        self.coarse = all(c.destination.action == "select" for c in candidates)
-        building = next((c for c in candidates if c.destination.action == "build"), None)
+        self.coarse = all(isinstance(c.operator, Select) for c in candidates)
+        building = next((c for c in candidates if isinstance(c.operator, Build)), None)
         if building is not None:
-            return ((self._before_building(building, candidates).destination, 1.0),)
+            return ((self._before_building(building, candidates).operator, 1.0),)
         best = min(candidates, key=self.score)
         # Knowledge has a price: what is expected to multiply tuples is not tried at all.
         bearable = max(1.0, 2 * best.selectivity)
         others = [c for c in candidates if c is not best and c.selectivity <= bearable]
         if not others:
-            return ((best.destination, 1.0),)
+            return ((best.operator, 1.0),)
         return self.exploring(signature, best, others)
 
     def exploring(self, signature: Signature, best: Candidate, others: Sequence[Candidate]) -> Shares:
@@ -190,16 +190,16 @@ class LearningPolicy(Policy):
         unknown = [c for c in others if not self.is_known(c)]
         if unknown:
             share = 1 / (len(unknown) + 1)
-            return ((best.destination, share), *((c.destination, share) for c in unknown))
+            return ((best.operator, share), *((c.operator, share) for c in unknown))
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
         share = self.explored(best, tried)
-        return ((best.destination, 1 - share), (tried.destination, share))
+        return ((best.operator, 1 - share), (tried.operator, share))
 
     def _before_building(self, building: Candidate, candidates: Sequence[Candidate]) -> Candidate:
         """Return a predicate only if it is cheaper than keeping what it would drop.
 
         Behind the joins it meets fewer base tuples, and each of them once.
         """
-        ready = [c for c in candidates if c.destination.action == "select" and c.measured.recent_in]
+        ready = [c for c in candidates if isinstance(c.operator, Select) and c.measured.recent_in]
         return min((c for c in ready if c.measured.cost < _KEEPING), key=self.score, default=building)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.policies.base import Candidate
 from millrace.policies.course import START, Course, CoursePolicy, Lap, profiling_cost
 from millrace.policies.frugal import Frugal
@@ -73,7 +73,7 @@ class Bounded(CoursePolicy):
 
     Args:
         regret: Share of the cost of the order as written that exploration may cost; where joins are
-            ready, of the cost of the best destination.
+            ready, of the cost of the best operator.
     """
 
     def __init__(self, regret: float = 0.01) -> None:
@@ -143,7 +143,7 @@ class _Bandit(Course):
         self._regret = regret
         self._purse = _POCKET_MONEY
         self._credit = _POCKET_MONEY
-        self._watches: dict[tuple[Signature, Destination], _Watch] = {}
+        self._watches: dict[tuple[Signature, Operator], _Watch] = {}
         self._overall: dict[int, Account] = {}
         self._profiled = dict.fromkeys(written, (0, 0))
         self._last = (written, _Watch())
@@ -155,10 +155,10 @@ class _Bandit(Course):
     def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:
         """Compare what each predicate passed lately with what it passed before."""
         for c in selections:
-            watch = self._watches.setdefault((signature, c.destination), _Watch())
+            watch = self._watches.setdefault((signature, c.operator), _Watch())
             self._departed |= watch.departs(c.account.tuples_in, c.account.tuples_out)
             if signature == self.top and c.overall is not None:
-                self._overall[c.destination.target] = c.overall
+                self._overall[c.operator.target] = c.overall
 
     def wanted(self, profile: Profile, lap: Lap) -> int:
         """Renew purse and order, and return what to profile."""
@@ -208,8 +208,8 @@ class _Bandit(Course):
     def _observed(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Return what predicates passed outside the profile, as :class:`Joint` takes it."""
         return {
-            (destination.target, signature.done): (watch.tuples, watch.passed)
-            for (signature, destination), watch in self._watches.items()
+            (operator.target, signature.done): (watch.tuples, watch.passed)
+            for (signature, operator), watch in self._watches.items()
             if not signature.raised
         }
 

@@ -10,7 +10,7 @@ from millrace.tuples import Signature
 
 
 class Random(Policy):
-    """Splits tuples at random among all legal destinations."""
+    """Splits tuples at random among all legal operators."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
@@ -19,6 +19,6 @@ class Random(Policy):
         """Return random shares for a random choice of one or two candidates."""
         chosen = self._random.sample(list(candidates), min(len(candidates), self._random.randint(1, 2)))
         if len(chosen) == 1:
-            return ((chosen[0].destination, 1.0),)
+            return ((chosen[0].operator, 1.0),)
         share = self._random.random()
-        return ((chosen[0].destination, share), (chosen[1].destination, 1 - share))
+        return ((chosen[0].operator, share), (chosen[1].operator, 1 - share))

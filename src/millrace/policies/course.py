@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millrace.operator import Profiling, Select
 from millrace.policies.base import (
     DECISION_GROWTH,
     DECISION_SECONDS,
@@ -139,7 +140,7 @@ class Course(ABC):
     def first(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate that comes first in the order."""
         places = {predicate: place for place, predicate in enumerate(self.order)}
-        targets = [c.destination.target for c in candidates]
+        targets = [c.operator.target for c in candidates]
         return candidates[targets.index(min(targets, key=lambda i: (places.get(i, len(places)), i)))]
 
     def sampled(self, candidates: Sequence[Candidate]) -> tuple[float, int | None]:
@@ -165,10 +166,10 @@ class Course(ABC):
         """Read all books; None at the first decision."""
         seconds = 0.0
         for c in modules_of(candidates):
-            meter = self._meters.setdefault(c.destination.target, Meter(c.measured))
+            meter = self._meters.setdefault(c.operator.target, Meter(c.measured))
             seconds += meter.read()
         tuples = sum(c.account.tuples_in for c in candidates)
-        profiled = sum(c.account.tuples_in for c in candidates if c.destination.action == "profile")
+        profiled = sum(c.account.tuples_in for c in candidates if isinstance(c.operator, Profiling))
         before, self._entered = self._entered, (tuples, profiled)
         return None if before is None else Lap(tuples - before[0], profiled - before[1], seconds)
 
@@ -204,7 +205,7 @@ class CoursePolicy(Policy):
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the next predicate of the order, and a share for profiling where it is worth it."""
         self.hold = None
-        selections = [c for c in candidates if c.destination.action == "select"]
+        selections = [c for c in candidates if isinstance(c.operator, Select)]
         modules = modules_of(candidates)
         if len(selections) < len(modules):
             other = self._mixed if selections else self._joins
@@ -213,14 +214,14 @@ class CoursePolicy(Policy):
             return shares
         course = self._courses.get(signature.span)
         if course is None:
-            written = tuple(sorted(c.destination.target for c in selections))
+            written = tuple(sorted(c.operator.target for c in selections))
             course = self._courses[signature.span] = self.course(signature, written)
         course.watch(signature, selections)
-        profiling = next((c.destination for c in candidates if c not in modules), None)
+        profiling = next((c.operator for c in candidates if c not in modules), None)
         share = 0.0
         if profiling and signature == course.top:
             share, self.hold = course.sampled(candidates)
-        next_one = course.first(selections).destination
+        next_one = course.first(selections).operator
         if not profiling or not share:
             return ((next_one, 1.0),)
         return ((next_one, 1 - share), (profiling, share))

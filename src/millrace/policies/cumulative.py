@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.modules import Destination
+from millrace.operator import Build, Operator, Select
 from millrace.policies.base import Candidate, Policy, Shares, modules_of
 from millrace.policies.greedy import Greedy
 from millrace.policies.rank import UNMEASURED, Rank
@@ -28,32 +28,32 @@ upset a few times in a thousand decisions at most, and staying loses less than t
 
 
 class Cumulative(Policy):
-    """Sends all tuples of a signature to one destination, and changes it only if that is worth it."""
+    """Sends all tuples of a signature to one operator, and changes it only if that is worth it."""
 
     def __init__(self) -> None:
-        self._present: dict[Signature, Destination] = {}
+        self._present: dict[Signature, Operator] = {}
         self._greedy, self._rank = Greedy(), Rank()
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the join of the lowest cumulative selectivity, or a predicate that is cheaper before it."""
         candidates = modules_of(candidates)
-        if any(c.destination.action == "build" for c in candidates):
+        if any(isinstance(c.operator, Build) for c in candidates):
             return self._greedy.choose(signature, candidates)
-        selections = [c for c in candidates if c.destination.action == "select"]
-        joins = [c for c in candidates if c.destination.action != "select"]
+        selections = [c for c in candidates if isinstance(c.operator, Select)]
+        joins = [c for c in candidates if not isinstance(c.operator, Select)]
         join = self._join(signature, joins) if joins else None
         first = [c for c in selections if join is None or _belongs_before(c, join)]
         chosen = min(first, key=self._rank.score, default=join)
         assert chosen is not None
-        return ((chosen.destination, 1.0),)
+        return ((chosen.operator, 1.0),)
 
     def _join(self, signature: Signature, joins: Sequence[Candidate]) -> Candidate:
         """Return the best join; the present one unless another is better by the margin."""
-        best = min(joins, key=lambda c: (fanout(c), c.destination.target))
-        present = next((c for c in joins if c.destination == self._present.get(signature)), best)
+        best = min(joins, key=lambda c: (fanout(c), c.operator.target))
+        present = next((c for c in joins if c.operator == self._present.get(signature)), best)
         if 1 + fanout(present) > MARGIN * (1 + fanout(best)):
             present = best
-        self._present[signature] = present.destination
+        self._present[signature] = present.operator
         return present
 
 

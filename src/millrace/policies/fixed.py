@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from millrace.operator import Select
 from millrace.options import Order
 from millrace.policies.base import Candidate, Policy, Shares
 from millrace.tuples import Signature
@@ -24,9 +25,9 @@ class Fixed(Policy):
 
         def place(candidate: Candidate) -> tuple[bool, int, int]:
             named = self._place.get(candidate.name.lower(), len(self._place))
-            return candidate.destination.action != "select", named, candidate.destination.target
+            return not isinstance(candidate.operator, Select), named, candidate.operator.target
 
-        return ((min(candidates, key=place).destination, 1.0),)
+        return ((min(candidates, key=place).operator, 1.0),)
 
 
 def _aliases(order: Order) -> Iterator[str]:

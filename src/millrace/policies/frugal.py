@@ -1,14 +1,14 @@
-"""Exploring within a regret budget, where joins are among the destinations.
+"""Exploring within a regret budget, where joins are among the operators.
 
 To send a tuple to ``t`` before ``b`` instead of after it costs ``c(t) (1 - s(b)) - c(b) (1 - s(t))`` more,
 for costs ``c`` and selectivities ``s``: each of the two meets what the other has left (the exchange argument
 behind rank ordering; Ibaraki & Kameda 1984). For joins ``c`` is the same everywhere, and what is lost is
 the difference of the matches. Three rules bound the loss:
 
-* **Rate.** The share sent to another destination than the best one, times what that is expected to lose,
+* **Rate.** The share sent to another operator than the best one, times what that is expected to lose,
   is at most ``regret`` times what a tuple costs at the best.
 * **Purse.** What was lost is measured, for expectations may be wrong: every tuple pays in ``regret`` times
-  its cost at the best destination, and while more was lost than paid in, nothing is explored.
+  its cost at the best operator, and while more was lost than paid in, nothing is explored.
 * **Trial.** What is not known is tried with a few tuples at a time, in short decisions: a join may
   multiply them by a number that nobody expects.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy, Shares
 from millrace.tuples import Signature
 
@@ -36,8 +36,8 @@ class _Purse:
     """What exploring may still cost for tuples of a signature, and what the last decision was."""
 
     left: float = 0.0
-    best: Destination | None = None
-    totals: dict[Destination, tuple[int, int]] = field(default_factory=dict)
+    best: Operator | None = None
+    totals: dict[Operator, tuple[int, int]] = field(default_factory=dict)
 
 
 class Frugal(LearningPolicy):
@@ -45,7 +45,7 @@ class Frugal(LearningPolicy):
 
     Args:
         policy: Knows which candidate is the best one, and what tuples cost.
-        regret: Share of the cost of the best destination that exploring may cost.
+        regret: Share of the cost of the best operator that exploring may cost.
     """
 
     def __init__(self, policy: LearningPolicy, regret: float) -> None:
@@ -77,14 +77,14 @@ class Frugal(LearningPolicy):
     def exploring(self, signature: Signature, best: Candidate, others: Sequence[Candidate]) -> Shares:
         """Return a share for the least known of the others that is within the budget."""
         if self._purses[signature].left < 0:
-            return ((best.destination, 1.0),)
+            return ((best.operator, 1.0),)
         unknown = [c for c in others if not self.is_known(c)]
-        tried = min(unknown or others, key=lambda c: (c.account.tuples_in, c.destination.target))
+        tried = min(unknown or others, key=lambda c: (c.account.tuples_in, c.operator.target))
         share = self.affordable(best, tried)
         if unknown:
             share = min(share, TRIAL / TRIAL_HOLD)
             self.hold = TRIAL_HOLD
-        return ((best.destination, 1 - share), (tried.destination, share))
+        return ((best.operator, 1 - share), (tried.operator, share))
 
     def affordable(self, best: Candidate, tried: Candidate) -> float:
         """Return the share whose expected loss is within the regret."""
@@ -93,12 +93,12 @@ class Frugal(LearningPolicy):
         return EXPLORED_SHARE if loss <= 0 else min(EXPLORED_SHARE, allowed / loss)
 
     def _settle(self, signature: Signature, candidates: Sequence[Candidate]) -> None:
-        """Book what the decision before this one has cost more than the best destination alone."""
+        """Book what the decision before this one has cost more than the best operator alone."""
         purse = self._purses.setdefault(signature, _Purse())
-        best = next((c for c in candidates if c.destination == purse.best), None)
+        best = next((c for c in candidates if c.operator == purse.best), None)
         for c in candidates:
-            before = purse.totals.get(c.destination, (0, 0))
-            purse.totals[c.destination] = c.account.tuples_in, c.account.tuples_out
+            before = purse.totals.get(c.operator, (0, 0))
+            purse.totals[c.operator] = c.account.tuples_in, c.account.tuples_out
             if best is None:
                 continue
             tuples, out = c.account.tuples_in - before[0], c.account.tuples_out - before[1]

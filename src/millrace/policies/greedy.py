@@ -9,7 +9,7 @@ from millrace.policies.base import Candidate, LearningPolicy
 
 
 class Greedy(LearningPolicy):
-    """Routes to the destination that returns the fewest tuples per tuple sent."""
+    """Routes to the operator that returns the fewest tuples per tuple sent."""
 
     def score(self, candidate: Candidate) -> float:
         """Return the expected tuples out per tuple in."""

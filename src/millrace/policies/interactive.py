@@ -29,13 +29,13 @@ class Interactive(Policy):
         self._others = Greedy(seed)
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Return the destination that suits tuples like these, with a small share for exploration."""
+        """Return the operator that suits tuples like these, with a small share for exploration."""
         policy = self._preferred if signature.preferred else self._others
         return policy.choose(signature, candidates)
 
 
 class _MostPerSecond(LearningPolicy):
-    """Routes to the destination that returns the most tuples per second."""
+    """Routes to the operator that returns the most tuples per second."""
 
     def score(self, candidate: Candidate) -> float:
         """Return the expected tuples out per second, negated, for the least score wins."""

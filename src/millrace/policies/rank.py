@@ -18,7 +18,7 @@ _FEW = 32
 
 
 class Rank(LearningPolicy):
-    """Routes to the destination that drops the most tuples per second spent there."""
+    """Routes to the operator that drops the most tuples per second spent there."""
 
     def score(self, candidate: Candidate) -> float:
         """Return the rank: negative for modules that drop tuples, the lower the better."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millrace.modules import Destination
+from millrace.operator import Operator
 from millrace.policies.base import Candidate, Policy, Shares, modules_of, proportional
 from millrace.policies.lottery import LEAST_SHARE, tickets_of
 from millrace.tuples import Signature
@@ -23,8 +23,8 @@ _WINDOW = 512
 class _Window:
     """Totals (tuples in, tickets) at the window's start, and the tickets of the window before."""
 
-    began: dict[Destination, tuple[int, int]] = field(default_factory=dict)
-    banked: dict[Destination, int] = field(default_factory=dict)
+    began: dict[Operator, tuple[int, int]] = field(default_factory=dict)
+    banked: dict[Operator, int] = field(default_factory=dict)
 
 
 class WindowedLottery(Policy):
@@ -37,13 +37,13 @@ class WindowedLottery(Policy):
         """Return shares proportional to banked tickets, none below ``LEAST_SHARE``."""
         candidates = modules_of(candidates)
         window = self._windows.setdefault(signature, _Window())
-        totals = {c.destination: (c.account.tuples_in, tickets_of(c, c.account)) for c in candidates}
+        totals = {c.operator: (c.account.tuples_in, tickets_of(c, c.account)) for c in candidates}
         taken, escrow = 0, {}
-        for destination, (tuples_in, earned) in totals.items():
-            in_before, earned_before = window.began.setdefault(destination, (0, 0))
+        for operator, (tuples_in, earned) in totals.items():
+            in_before, earned_before = window.began.setdefault(operator, (0, 0))
             taken += tuples_in - in_before
-            escrow[destination] = max(0, earned - earned_before)
+            escrow[operator] = max(0, earned - earned_before)
         if taken >= _WINDOW:
             window.began, window.banked = totals, escrow
         tickets = window.banked or escrow  # the first window buys with what it has
-        return proportional(candidates, [tickets.get(c.destination, 0) for c in candidates], LEAST_SHARE)
+        return proportional(candidates, [tickets.get(c.operator, 0) for c in candidates], LEAST_SHARE)

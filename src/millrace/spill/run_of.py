@@ -10,8 +10,8 @@ from millrace import eddy
 from millrace.clock import Clock
 from millrace.eddy import Run
 from millrace.eddy.access import Access
-from millrace.eddy.lessons import Lessons
 from millrace.eddy.output import Sink
+from millrace.eddy.warm_start import WarmStart
 from millrace.errors import InputError
 from millrace.expressions import Call
 from millrace.options import Options
@@ -29,7 +29,7 @@ def run_of(
     clock: Clock | None = None,
     output: Sink | None = None,
     callers: Callable[[int, Call], Caller] | None = None,
-    lessons: Lessons | None = None,
+    lessons: WarmStart | None = None,
     access: Access | None = None,
 ) -> Run:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.

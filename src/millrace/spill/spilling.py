@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
 from millrace.eddy import Run, Schedule, run_of
-from millrace.eddy.lessons import Lessons
 from millrace.eddy.output import Sink
+from millrace.eddy.warm_start import WarmStart
 from millrace.errors import OptionError
 from millrace.expressions import Call
 from millrace.figures import CellFigures
@@ -70,7 +70,7 @@ class SpillingEddy:
         clock: Clock | None = None,
         output: Sink | None = None,
         callers: Callable[[int, Call], Caller] | None = None,
-        lessons: Lessons | None = None,
+        lessons: WarmStart | None = None,
     ) -> None:
         self._options = options or Options()
         if self._options.memory_budget is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from millrace.modules import Destination
 from millrace.options import Order
 from millrace.policies import Candidate, Policy
 from millrace.policies.base import Shares
@@ -79,10 +78,7 @@ class Opening(Policy):
         """Return the plan's next join while it is held: an edge for binary joins, a relation for SteMs."""
         span = signature.span
         if span in self._plan.edges and not self._over():
-            planned = (
-                Destination("join", self._plan.edges[span]),
-                Destination("probe", self._plan.relations[span]),
-            )
+            planned = (("join", self._plan.edges[span]), ("probe", self._plan.relations[span]))
             # The policy is asked all the same: it may want to stay where it has been.
-            candidates = [c for c in candidates if c.destination in planned] or candidates
+            candidates = [c for c in candidates if c.operator.place in planned] or candidates
         return self._policy.choose(signature, candidates)

@@ -18,6 +18,7 @@ from millrace.errors import InputError
 from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.stems.watched import INT, Timed, block_of, scan
 from millrace.expressions import Column, ColumnRef, Compare, Literal, Predicate
+from millrace.operator import Probe
 from millrace.options import Options
 from millrace.policies import Candidate, Policy, Shares
 from millrace.policies.interactive import Interactive
@@ -46,7 +47,7 @@ class Noting(Policy):
         """Return what the other policy returns."""
         shares = self._policy.choose(signature, candidates)
         best = max(shares, key=lambda pair: pair[1])[0]
-        if signature.span == 1 << _R and best.action == "probe":
+        if signature.span == 1 << _R and isinstance(best, Probe):
             self.noted.append((self._clock.now(), best.target))
         return shares
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from millrace.statistics import Statistics
 
 
-class Lessons(Protocol):
+class WarmStart(Protocol):
     """A place where one text is kept for all eddies of a run on this machine."""
 
     def read(self) -> str | None:
@@ -18,14 +18,14 @@ class Lessons(Protocol):
         """Replace the text."""
 
 
-def recall(lessons: Lessons | None, statistics: Statistics) -> None:
+def recall(lessons: WarmStart | None, statistics: Statistics) -> None:
     """Begin with what was learned before; a text that cannot be read is no lesson."""
     text = None if lessons is None else lessons.read()
     if text is not None:
         statistics.learn(json.loads(text))
 
 
-def share(lessons: Lessons | None, statistics: Statistics) -> None:
+def share(lessons: WarmStart | None, statistics: Statistics) -> None:
     """Leave what was learned to others."""
     if lessons is not None:
         lessons.write(json.dumps(statistics.lessons(), separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""The block's residual predicates at work: batches in, what is left of them out, and all of it booked."""
+"""Selecting: tuples meet the block's residual predicates, one by one or all together (a profile)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from millrace.graph import QueryGraph
 from millrace.modules import (
     CalledSelection,
     CompiledSelection,
-    Destination,
     ExistsSelection,
     Selection,
     divide,
 )
+from millrace.operator import Estimate, Profiling, Select, Settle, Step
+from millrace.operators.ready import ready_predicates
 from millrace.options import Options
 from millrace.predicates import Caller
 from millrace.predicates.callers import caller_of
 from millrace.spec import JoinSpec
 from millrace.statistics import Statistics
-from millrace.tuples import TupleBatch
+from millrace.tuples import Signature, TupleBatch
+
+_GUESS = 1 / 3
+"""Share of tuples that a predicate is taken to pass before any was seen (System R's guess)."""
 
 
 def selections_of(
@@ -63,12 +67,20 @@ class Selecting:
         graph: The block's query graph.
         selections: Its residual predicates.
         statistics: Where each predicate's outcomes are booked.
+
+    Attributes:
+        selects: The operator of each predicate.
+        profile: All that are ready at once.
+        settles: What gives each predicate its last word.
     """
 
     def __init__(self, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics) -> None:
         self._graph = graph
         self._selections = selections
         self._statistics = statistics
+        self.selects = [PredicateSelect(self, selection) for selection in selections]
+        self.profile = PredicateProfile(self, graph)
+        self.settles = [PredicateSettle(self, selection) for selection in selections]
         self._matched = {s.relation: s for s in selections if isinstance(s, ExistsSelection)}
 
     def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
@@ -102,7 +114,7 @@ class Selecting:
             verdicts[number] = verdict = selection.judge(batch)
             kept = int(np.count_nonzero(verdict[0]))
             spent = selection.worked - before
-            self._statistics.update(Destination("select", number), batch.size, kept, spent)
+            self._statistics.update(self.selects[number], batch.size, kept, spent)
         pieces, passed = divide(batch, verdicts, label)
         if len(predicates) > 1:
             evaluated = sum(1 << number for number in predicates)
@@ -125,6 +137,60 @@ class Selecting:
         """Let go of what predicates hold."""
         for selection in self._selections:
             selection.close()
+
+
+class PredicateSelect(Select):
+    """Lets one predicate decide."""
+
+    def __init__(self, selecting: Selecting, selection: Selection) -> None:
+        super().__init__(selection.number, selection.name, selection.label)
+        self._selecting = selecting
+        self._selection = selection
+
+    @property
+    def evaluated(self) -> int:  # type: ignore[override]
+        """Rows that a user's function was called for."""
+        return self._selection.evaluated
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return a guess."""
+        return Estimate(self.label, _GUESS)
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass, and apart from them those for which the predicate raised."""
+        pieces = self._selecting.meet(work, [self.target], self.label)
+        return Step(pieces, work.size, sum(piece.size for piece in pieces))
+
+
+class PredicateProfile(Profiling):
+    """Lets every predicate that is ready decide about every tuple."""
+
+    def __init__(self, selecting: Selecting, graph: QueryGraph) -> None:
+        super().__init__(0, "Profile", "profile")
+        self._selecting = selecting
+        self._graph = graph
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return a guess."""
+        return Estimate(self.label, _GUESS)
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass all of them."""
+        pieces = self._selecting.meet(work, ready_predicates(work.signature, self._graph), self.label)
+        return Step(pieces, work.size, sum(piece.size for piece in pieces))
+
+
+class PredicateSettle(Settle):
+    """Gives one predicate its last word."""
+
+    def __init__(self, selecting: Selecting, selection: Selection) -> None:
+        super().__init__(selection.number, selection.name, selection.label)
+        self._selecting = selecting
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass although the predicate raised for them at first."""
+        kept = self._selecting.settle(work, self.target)
+        return Step((kept,), work.size, kept.size)
 
 
 def _local_caller(number: int, call: Call) -> Caller:

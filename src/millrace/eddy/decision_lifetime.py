@@ -17,7 +17,7 @@ _FIRST_JOIN = 1024
 """Tuples that the first decision for a signature holds for where there are only joins."""
 
 
-class Pace:
+class DecisionLifetime:
     """Says for how many tuples a decision holds.
 
     Args:

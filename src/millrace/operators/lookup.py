@@ -1,0 +1,56 @@
+"""Asking an index: its answers arrive like other base tuples (Raman et al. 2003, section 2.1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millrace.eddy.access import AccessModules
+from millrace.eddy.waiting import Waiting
+from millrace.modules import SteM
+from millrace.operator import Estimate, Lookup, Step
+from millrace.tuples import Signature, TupleBatch
+
+
+class IndexLookup(Lookup):
+    """One way to ask an index access module.
+
+    Args:
+        number: Of the lookup among the block's.
+        access: The block's access modules.
+        stems: Where answers are built, by relation.
+        unbuilt: The relation without a SteM, or None when every relation is built.
+        waiting: Where tuples wait for the answers.
+    """
+
+    def __init__(
+        self, number: int, access: AccessModules, stems: Sequence[SteM], unbuilt: int | None, waiting: Waiting
+    ) -> None:
+        name = access.name(number)
+        super().__init__(number, name, name)
+        self._access = access
+        self._stem = stems[access.paths.lookups[number].relation]
+        self._unbuilt = unbuilt
+        self._waiting = waiting
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return how little the lookup is worth beside others."""
+        return Estimate(self.label, self._access.outlook(self.target, ahead=signature.prior is None))
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Submit the bindings of tuples that the index was not asked for yet, and bounce the tuples back.
+
+        Where a scan returns the matches too, the bindings are submitted when that pays, if ever. A prior
+        prober whose components are all in SteMs has then done its part: what the index returns will find them
+        there. One with a component that is not built waits, and probes again.
+        """
+        stem, signature = self._stem, work.signature
+        if not stem.complete:
+            self._access.ask(self.target, work)
+        asked = replace(work, signature=replace(signature, asked=signature.asked | 1 << self.target))
+        streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
+        has_more = stem.base.scanned and stem.rows > work.seen
+        if signature.prior is not None and streamed and not has_more:
+            self._waiting.hold(asked, stem.number, work.seen)
+            return Step((), work.size, work.size)
+        return Step((asked,), work.size, work.size)

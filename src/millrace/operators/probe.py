@@ -1,0 +1,82 @@
+"""Probing a SteM, and what becomes of tuples that it cannot answer completely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from millrace.eddy.paths import Paths
+from millrace.eddy.waiting import Waiting
+from millrace.graph import QueryGraph
+from millrace.modules import SteM
+from millrace.modules.stem import Probe as Matches
+from millrace.operator import Estimate, Probe, Step
+from millrace.tuples import Signature, TupleBatch
+
+
+class SteMProbe(Probe):
+    """Joins tuples with a SteM.
+
+    Args:
+        stem: The SteM.
+        alias: Its relation's alias.
+        graph: The block's query graph.
+        paths: Where the relation's tuples come from.
+        unbuilt: The relation without a SteM, or None when every relation is built.
+        waiting: Where tuples wait that the SteM bounces back.
+    """
+
+    def __init__(
+        self, stem: SteM, alias: str, graph: QueryGraph, paths: Paths, unbuilt: int | None, waiting: Waiting
+    ) -> None:
+        super().__init__(stem.number, stem.name, alias)
+        self._stem = stem
+        self._graph = graph
+        self._paths = paths
+        self._unbuilt = unbuilt
+        self._waiting = waiting
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return what the sizes and keys of the SteM lead to expect."""
+        return Estimate(self.label, 1.0 if alone else self._stem.expected_matches(signature))
+
+    def start(self, batch: TupleBatch) -> Matches:
+        """Begin to probe."""
+        return self._stem.start(batch)
+
+    def step(self, work: Matches, limit: int) -> Step:
+        """Return the next matches, and at the end the tuples that may have more."""
+        tuples_in = work.batch.size if work.is_new else 0
+        found = self._stem.probe(work, limit)
+        if not work.is_done:
+            return Step((found,), tuples_in, found.size, work)
+        return Step((*self._bounced(work), found), tuples_in, found.size)
+
+    def _bounced(self, probe: Matches) -> Sequence[TupleBatch]:
+        """Bounce probe tuples back that some matches may be missing for (SteM BounceBack).
+
+        What a scan will bring finds the tuples in their own SteMs, if all of their components are
+        there. They are bounced all the same where an index can be asked, which may be sooner (section 4.3).
+        """
+        stem, signature = self._stem, probe.batch.signature
+        if stem.complete:
+            return ()
+        waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
+        lookups = self._paths.bound(signature.span, self.target, self._graph)
+        asks = bool(lookups) and not any(signature.asked >> i & 1 for i in lookups)
+        if waits and stem.base.scanned and not signature.preferred:
+            asks = False
+        if not waits and not asks:
+            return ()
+        # Where a scan returns matches too, it is asked later which of them are missing.
+        scanned = stem.base.scanned and not waits
+        missing = np.arange(probe.batch.size) if scanned else stem.missing(probe.batch)
+        if not len(missing):
+            return ()
+        batch = probe.batch if len(missing) == probe.batch.size else probe.batch.take(missing)
+        if not asks:
+            self._waiting.hold(batch, self.target, probe.end)
+            return ()
+        return (replace(batch, signature=replace(signature, prior=self.target), seen=probe.end, origin=0),)
