@@ -65,9 +65,7 @@ def test_an_illegal_operator_is_refused() -> None:
     """A policy cannot send tuples to a relation that they span, and is told what it could have done."""
     policy = Answering(lambda _: ((Probe(0), 1.0),))
     case = star(ARMS, alike([0, 1]))
-    with pytest.raises(
-        RoutingError, match=r"Answering sent tuples .*; legal operators are .*probe SteM\(z\)"
-    ):
+    with pytest.raises(RoutingError, match=r"Answering sent .*; legal operators are .*probe SteM\(z\)"):
         run(case, policy=policy, stream="u")
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import millrace.eddy.eddy as router
-from millrace.eddy import Eddy, Schedule, admission, candidates, routing
+from millrace.eddy import Eddy, Schedule, admission, routing
+from millrace.eddy.legality import Legality
+from millrace.eddy.waiting import Waiting
 from millrace.modules import SteM, matching
 from millrace.options import Options
 from millrace.relations import codes, keys
@@ -43,13 +44,13 @@ def forget_last_match(patch: Patch) -> None:
 
 def forget_prior(patch: Patch) -> None:
     """ProbeCompletion: a bounced tuple may go to another SteM."""
-    legal = candidates.destinations
-    patch.setattr(candidates, "destinations", lambda s, g, j: legal(replace(s, prior=None), g, j))
+    legal = Legality.of
+    patch.setattr(Legality, "of", lambda self, signature: legal(self, replace(signature, prior=None)))
 
 
 def never_hold(patch: Patch) -> None:
     """SteM BounceBack: a tuple leaves although matches may still come."""
-    patch.setattr(router.Buffer, "hold", lambda *_: None)
+    patch.setattr(Waiting, "hold", lambda *_: None)
 
 
 def build_last(patch: Patch) -> None:
@@ -108,7 +109,7 @@ def admit_unequal(patch: Patch) -> None:
 
 
 def round_shares_down(patch: Patch) -> None:
-    """A split gives all tuples away: what rounding leaves over goes to the last destination."""
+    """A split gives all tuples away: what rounding leaves over goes to the last operator."""
 
     def careless(entry: Any, size: int) -> list[int]:
         return np.cumsum([int(share * size) for _, share in entry.shares]).tolist()

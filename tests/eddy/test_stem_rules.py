@@ -20,7 +20,7 @@ import pytest
 
 import millrace.eddy.access as access
 from millrace.eddy import Schedule
-from millrace.eddy.access import AccessModules
+from millrace.eddy.access import Arrivals
 from millrace.eddy.paths import Paths
 from millrace.eddy.stems import SteMs
 from millrace.eddy.waiting import Waiting
@@ -100,7 +100,7 @@ def believe_broken_scans(patch: Patch) -> None:
 
 def forget_answers(patch: Patch) -> None:
     """A run ends only when every binding that was asked for has its EOT."""
-    patch.setattr(AccessModules, "_missing", lambda *_: False)
+    patch.setattr(Arrivals, "_missing", lambda *_: False)
 
 
 def forget_roles(patch: Patch) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, note, settings, strategies as st
 
 from millrace.clock import VirtualClock
 from millrace.eddy import Eddy, Schedule
-from millrace.eddy.buffer import Buffer
 from millrace.eddy.run import Run
 from millrace.eddy.runs import run_of
 from millrace.eddy.stairs import StairState
+from millrace.eddy.waiting import Waiting
 from millrace.errors import InputError
 from millrace.modules.stairs import Stairs
 from millrace.modules.storing import LongLiving
@@ -131,7 +131,7 @@ def test_without_expiry_stairs_point_to_what_is_gone(monkeypatch: pytest.MonkeyP
 
 
 def test_prior_probers_expire_where_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuples of an unbuilt relation wait in the buffer; they go before their components are evicted."""
+    """Tuples of an unbuilt relation wait; they go before their components are evicted."""
 
     def check() -> None:
         for seed in SEEDS:
@@ -140,7 +140,7 @@ def test_prior_probers_expire_where_they_wait(monkeypatch: pytest.MonkeyPatch) -
             assert rows == case.expected()
 
     check()
-    monkeypatch.setattr(Buffer, "expire", lambda *_: None)
+    monkeypatch.setattr(Waiting, "expire", lambda *_: None)
     with pytest.raises((AssertionError, IndexError, ValueError)):
         check()
 

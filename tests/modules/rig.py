@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from millrace.eddy import Schedule
 from millrace.eddy.admission import singletons
+from millrace.eddy.base import stems_of
+from millrace.eddy.paths import Paths
 from millrace.eddy.stairs import StairState
 from millrace.graph import QueryGraph
 from millrace.modules.stair import STAIR
@@ -41,7 +43,8 @@ class Rig:
         self.aliases = case.spec.aliases
         self.graph = QueryGraph.of(case.spec)
         order = tuple(range(len(self.aliases)))
-        self.state_of_eddy = StairState(case.spec, self.graph, Schedule(None, True, order), 100)
+        stems = stems_of(case.spec, self.graph, Paths.scans(self.graph))
+        self.state_of_eddy = StairState(case.spec, self.graph, Schedule(None, True, order), stems, 100)
         self.stairs = self.state_of_eddy.stairs
         self._invariants = Invariants(case.spec, self.stairs)
         self._limit = limit

@@ -1,4 +1,4 @@
-"""The access modules of a block at work: rounds of arrivals, lookups, EOTs, and waiting for them.
+"""Arrivals: rounds of tuples from scans and indexes, lookups, EOTs, and waiting for them.
 
 Raman, Deshpande & Hellerstein 2003, sections 2.1.3, 3.2 and 3.3. Answers of an index arrive like the tuples
 of a scan: they are built into the SteM, where duplicates end, and then look for their matches. The EOT of a
@@ -8,126 +8,54 @@ binding comes a round later, when all of its tuples have been built.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import cast
 
 import pyarrow as pa
 
 from millrace.clock import Clock, VirtualClock
+from millrace.eddy.access_methods import AccessMethods
 from millrace.eddy.hybrid import Ask, Hybrid
-from millrace.eddy.paced import Paced
-from millrace.eddy.paths import Lookup, Paths
+from millrace.eddy.paths import Lookup
 from millrace.eddy.requests import Requests
-from millrace.eddy.schedule import POLLED, STALLED, Arrival, Schedule, Source, cut
-from millrace.errors import ExecutionError, InputError, near
+from millrace.eddy.schedule import POLLED, STALLED, Arrival, Schedule, cut
+from millrace.errors import ExecutionError
 from millrace.graph import QueryGraph
 from millrace.modules import SteM
-from millrace.modules.access import IndexAM, Scan, ScanAM, Waking, is_index
+from millrace.modules.access import IndexAM, ScanAM
 from millrace.modules.answers import agreeing, checked
 from millrace.modules.bindings import BindingSet
 from millrace.relations import codes
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
-Access = Mapping[str, Sequence[ScanAM | IndexAM]]
-"""Access modules by alias."""
 
-
-class AccessModules:
-    """The scans and indexes of a block.
+class Arrivals:
+    """The access methods of a block at work.
 
     Args:
         spec: The block.
         graph: Its query graph.
-        sources: Record batches by alias: one scan each, read as fast as they come.
-        access: More access modules, by alias; they work asynchronously.
-        clock: What they wait by.
-
-    Raises:
-        InputError: The access modules do not suffice to answer the block.
+        methods: Its scans and indexes.
+        stems: Where tuples are built, by relation.
+        clock: What is waited by.
     """
 
     def __init__(
-        self,
-        spec: JoinSpec,
-        graph: QueryGraph,
-        sources: Mapping[str, Source],
-        access: Access,
-        clock: Clock,
+        self, spec: JoinSpec, graph: QueryGraph, methods: AccessMethods, stems: Sequence[SteM], clock: Clock
     ) -> None:
-        for alias in access:
-            if alias not in spec.aliases:
-                raise InputError(f"access modules of {alias!r}: {near(alias, spec.aliases)}")
-            if spec.relation(alias).same_as is not None:
-                raise InputError(
-                    f"access modules of {alias!r}: its tuples are those of "
-                    f"{spec.relation(alias).same_as!r}, so the access modules belong there"
-                )
         self._spec = spec
         self._graph = graph
+        self._methods = methods
+        self._stems = stems
         self._clock = clock
-        self._scans: dict[int, list[ScanAM]] = {}
-        self._indexes: list[tuple[int, Paced]] = []
-        self.sources: dict[int, Source] = {}
-        for relation, alias in enumerate(spec.aliases):
-            if spec.relations[relation].same_as is not None:
-                continue
-            mine = access.get(alias, ())
-            self._indexes += [(relation, Paced(cast(IndexAM, am), clock)) for am in mine if is_index(am)]
-            scans = [cast(ScanAM, am) for am in mine if not is_index(am)]
-            if alias in sources and scans:
-                scans.append(Scan(alias, _batches(sources[alias]), clock))
-            elif alias in sources:
-                self.sources[relation] = sources[alias]
-            if scans:
-                self._scans[relation] = scans
-        counts = {r: len(scans) for r, scans in self._scans.items()} | dict.fromkeys(self.sources, 1)
-        self.paths = Paths.of(spec, graph, counts, self._indexes)
+        self._scans = dict(methods.scans)
+        self._indexes = methods.indexes
+        self._paths = methods.paths
+        self._requests = Requests(graph, methods.indexes, stems)
         self._reading = True
         self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
         self._hybrid: Hybrid | None = None
-        self._stems: Sequence[SteM] = ()
-        self._requests = Requests(graph, self._indexes, ())
-        self._woken = threading.Event()
-        for module in (am for modules in access.values() for am in modules):
-            if isinstance(module, Waking):
-                module.wake_by(self._woken)
-
-    def check_windows(self) -> None:
-        """Raise InputError if a relation with a window does not come from one scan alone."""
-        for relation, spec in enumerate(self._spec.relations):
-            asked = any(each.relation == relation for each in self.paths.lookups)
-            if spec.window is not None and (asked or self.paths.sets >> relation & 1):
-                raise InputError(
-                    f"relation {spec.alias!r} has a window, so its rows have to come in order of time from "
-                    "one scan, but it has an index or several access modules; leave out these, or the window"
-                )
-
-    @property
-    def indexes(self) -> Sequence[tuple[int, IndexAM]]:
-        """The index AMs with the relations that they belong to; a lookup's ``module`` is a place here."""
-        return self._indexes
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether some relation is scanned by modules that may keep the eddy waiting."""
-        return bool(self._scans)
-
-    def attach(self, stems: Sequence[SteM]) -> None:
-        """Tell the SteMs what they may expect: scans, duplicates, EOTs of bindings."""
-        self._stems = stems
-        self._requests = Requests(self._graph, self._indexes, stems)
-        for relation, stem in enumerate(stems):
-            stem.base.scanned = bool(self.paths.scanned >> relation & 1)
-            if self.paths.sets >> relation & 1 and relation == self._graph.leads[relation]:
-                stem.base.as_set()
-            stem.lookups = [
-                (each.classes, stem.base.eot(each.keys))
-                for each in self.paths.lookups
-                if each.relation == relation
-            ]
 
     def rounds(
         self, schedule: Schedule, size: int, is_busy: Callable[[], bool] = lambda: False
@@ -141,7 +69,7 @@ class AccessModules:
             ExecutionError: All scans of a relation have broken off, or nothing can come although
                 something is still missing.
         """
-        scheduled = schedule.arrivals(self.sources, size)
+        scheduled = schedule.arrivals(self._methods.sources, size)
         self._reading = True
         self._begin()
         while True:
@@ -181,45 +109,11 @@ class AccessModules:
 
         Where a scan returns the matches too, they are submitted when that pays, if ever.
         """
-        each = self.paths.lookups[lookup]
+        each = self._paths.lookups[lookup]
         if self._hybrid is not None and self._stems[each.relation].base.scanned:
             self._hybrid.wait(lookup, batch)
         else:
             self._requests.ask(each, batch)
-
-    def outlook(self, lookup: int, *, ahead: bool) -> float:
-        """Return how little a lookup is worth: 1 for a relation's fastest index, up to 2 for slower ones.
-
-        Args:
-            lookup: Its number.
-            ahead: It would be made before the relation's SteM is probed. There is no point in that:
-                the SteM bounces back what may be worth it (:mod:`millrace.eddy.hybrid`).
-        """
-        if ahead:
-            return math.inf
-        each = self.paths.lookups[lookup]
-        mine = self._indexes[each.module][1].latency
-        rivals = [
-            self._indexes[other.module][1].latency
-            for other in self.paths.lookups
-            if other.relation == each.relation
-        ]
-        fastest = min(rivals)
-        return 1.0 if mine <= fastest else min(2.0, mine / fastest if fastest else 2.0)
-
-    def name(self, lookup: int) -> str:
-        """Return what a lookup is called in reports."""
-        each = self.paths.lookups[lookup]
-        columns = ", ".join(key.name for key in each.keys)
-        return f"Index({self._spec.aliases[each.relation]}.{columns})"
-
-    def close(self) -> None:
-        """Let go of all sources."""
-        for scans in self._scans.values():
-            for scan in scans:
-                scan.close()
-        for _, index in self._indexes:
-            index.close()
 
     # What has arrived
 
@@ -244,12 +138,12 @@ class AccessModules:
             for answer in index.poll():
                 lookup = next(
                     each
-                    for each in self.paths.lookups
+                    for each in self._paths.lookups
                     if each.module == module and answer.bindings.schema.types == [k.type for k in each.keys]
                 )
                 bindings.setdefault(lookup, []).append(answer.bindings)
                 rows = self._checked(index.name, relation, answer.rows)
-                if not self.paths.sets >> relation & 1:
+                if not self._paths.sets >> relation & 1:
                     rows = agreeing(rows, answer.bindings, lookup.keys)
                 found.append(rows)
             # What came together is built together, and ends together.
@@ -306,7 +200,7 @@ class AccessModules:
         return [self._end(relation) for relation in list(self._scans) if self._hybrid.is_covered(relation)]
 
     def _may_be_covered(self, relation: int) -> bool:
-        return any(self._graph.leads[each.relation] == relation for each in self.paths.lookups)
+        return any(self._graph.leads[each.relation] == relation for each in self._paths.lookups)
 
     def _checked(self, name: str, relation: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         return checked(name, self._spec.relations[relation].schema, rows)
@@ -318,10 +212,10 @@ class AccessModules:
         requests = self._requests
         asks = {
             i: Ask(each, self._indexes[each.module][1], requests.asked(each), partial(requests.submit, each))
-            for i, each in enumerate(self.paths.lookups)
-            if self.paths.scanned >> each.relation & 1
+            for i, each in enumerate(self._paths.lookups)
+            if self._paths.scanned >> each.relation & 1
         }
-        if asks and self._stems:
+        if asks:
             leads = {self._graph.leads[ask.lookup.relation] for ask in asks.values()}
             scans = {lead: len(self._scans.get(lead, ())) or 1 for lead in leads}
             self._hybrid = Hybrid(self._spec, self._graph, self._stems, asks, scans, self._clock)
@@ -339,7 +233,7 @@ class AccessModules:
 
     def _is_full(self) -> bool:
         """Whether an index has to answer before more is read; what a scan returns too holds nothing up."""
-        asked = [each for each in self._indexes if not self.paths.scanned >> each[0] & 1]
+        asked = [each for each in self._indexes if not self._paths.scanned >> each[0] & 1]
         return any(index.is_full and self._missing(relation) for relation, index in asked)
 
     def _is_open(self) -> bool:
@@ -363,10 +257,5 @@ class AccessModules:
             self._clock.advance(max(0.0, min(soonest, now + POLLED if reading else math.inf) - now))
             return
         pause = min(soonest - now, POLLED) if reading or None in known else soonest - now
-        self._woken.wait(min(max(pause, 0.0), 1.0))
-        self._woken.clear()
-
-
-def _batches(source: Source) -> Iterator[pa.RecordBatch | None]:
-    """Yield batches, and None where there is nothing at present."""
-    return (batch if isinstance(batch, pa.RecordBatch) else None for batch in source)
+        self._methods.woken.wait(min(max(pause, 0.0), 1.0))
+        self._methods.woken.clear()

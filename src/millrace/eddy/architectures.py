@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from millrace.clock import Clock
-from millrace.eddy.access import AccessModules
+from millrace.eddy.access import Arrivals
+from millrace.eddy.access_methods import AccessMethods
 from millrace.eddy.index_joins import IndexJoins
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.stairs import StairState
@@ -14,7 +16,7 @@ from millrace.eddy.stems import SteMs
 from millrace.expressions import Call
 from millrace.graph import QueryGraph
 from millrace.migration import MIGRATION_POLICIES, default_migration
-from millrace.modules.matching import Matching
+from millrace.modules import SteM
 from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.spec import JoinSpec
@@ -25,7 +27,9 @@ def state_of(
     graph: QueryGraph,
     schedule: Schedule,
     options: Options,
-    access: AccessModules,
+    stems: Sequence[SteM],
+    methods: AccessMethods,
+    arrivals: Arrivals,
     clock: Clock,
 ) -> JoinState:
     """Return the join state that the options ask for.
@@ -35,8 +39,8 @@ def state_of(
             indexes alone and no join with one scanned relation binds them.
     """
     if options.architecture == "stems" or len(spec.relations) == 1:
-        return SteMs(spec, graph, schedule, access, Matching(graph).windows)
-    index_joins = IndexJoins.of(spec, graph, access, clock, options.architecture)
+        return SteMs(spec, graph, schedule, stems, methods, arrivals)
+    index_joins = IndexJoins.of(spec, graph, methods, clock, options.architecture)
     index_joins.check_leaves()
     migration = None
     # A tuple that is made again would be judged again, and a second verdict may differ.
@@ -46,7 +50,9 @@ def state_of(
     base = migration is not None and not options.intermediate
     footprint: Literal["all", "base"] = "base" if base else "all"
     window = 2 * options.reoptimize_every
-    return StairState(spec, graph, schedule, window, migration, footprint=footprint, index_joins=index_joins)
+    return StairState(
+        spec, graph, schedule, stems, window, migration, footprint=footprint, index_joins=index_joins
+    )
 
 
 def policy_of(spec: JoinSpec, options: Options) -> str:

@@ -73,8 +73,16 @@ class Eddy(BlockRun):
         options = options or Options()
         super().__init__(spec, sources, options, options.architecture, given)
         spec, statistics = self._spec, self._statistics
-        self._state = state_of(spec, self._graph, self._schedule, options, self._access, self._clock)
-        self._keep_in(self._state.stems)
+        self._state = state_of(
+            spec,
+            self._graph,
+            self._schedule,
+            options,
+            self._stems,
+            self._methods,
+            self._arrivals,
+            self._clock,
+        )
         self._preference = Preference(prefer, spec)
         builds = [
             StateBuild(stem.number, alias, self._state, self._selecting, self._preference.split)
@@ -88,7 +96,7 @@ class Eddy(BlockRun):
         recall(lessons, statistics.accounts)
         self._buffer, tickets, is_full = Buffer(), None, None
         if backpressure is not None:
-            self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._access.due)
+            self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._arrivals.due)
             tickets, is_full = queues.tickets, queues.is_full
         called = statistics.is_traced
         self._table = RoutingTable(
@@ -145,7 +153,7 @@ class Eddy(BlockRun):
     # What arrives
 
     def _results(self) -> Iterator[Any]:
-        for arrivals in self._arrivals():
+        for arrivals in self._rounds_of_arrivals():
             self._rounds += 1
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
                 yield from self._work(draining=True)
@@ -164,9 +172,9 @@ class Eddy(BlockRun):
                     yield from self._output.idle()
         share(self._lessons, self._statistics.accounts)
 
-    def _arrivals(self) -> Iterator[list[Arrival]]:
+    def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
-        rounds = self._access.rounds(self._schedule, self._limit, lambda: self._buffer.is_flying)
+        rounds = self._arrivals.rounds(self._schedule, self._limit, lambda: self._buffer.is_flying)
         while True:
             began = self._clock.now()
             arrivals = next(rounds, None)

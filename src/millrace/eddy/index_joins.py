@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.clock import Clock
-from millrace.eddy.access import Access, AccessModules
+from millrace.eddy.access_methods import Access, AccessMethods
 from millrace.errors import InputError
 from millrace.graph import QueryGraph
 from millrace.modules import SteM
@@ -40,13 +40,13 @@ class IndexJoins:
 
     spec: JoinSpec
     graph: QueryGraph
-    access: AccessModules
+    access: AccessMethods
     clock: Clock
     inner: int
 
     @classmethod
     def of(
-        cls, spec: JoinSpec, graph: QueryGraph, access: AccessModules, clock: Clock, architecture: str
+        cls, spec: JoinSpec, graph: QueryGraph, access: AccessMethods, clock: Clock, architecture: str
     ) -> IndexJoins:
         """Find them.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypedDict
 
 import pyarrow as pa
 
 from millrace.clock import Clock, WallClock
-from millrace.eddy.access import Access, AccessModules
+from millrace.eddy.access import Arrivals
+from millrace.eddy.access_methods import Access, AccessMethods
 from millrace.eddy.admission import singletons
+from millrace.eddy.base import stems_of
 from millrace.eddy.index_joins import refuse_shared
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.run_statistics import RunStatistics
@@ -22,7 +24,6 @@ from millrace.eddy.watermark import Watermark
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
-from millrace.modules import SteM
 from millrace.operator import Operator, Step
 from millrace.operators.select import Selecting, selections_of
 from millrace.options import Options
@@ -90,15 +91,18 @@ class BlockRun(ABC):
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
         self._clock = given.get("clock") or WallClock()
-        self._access = AccessModules(spec, self._graph, sources, access, self._clock)
-        online = options.online or self._access.is_asynchronous
-        built = self._access.paths.built(self._graph)
+        self._methods = AccessMethods(spec, self._graph, sources, access, self._clock)
+        online = options.online or self._methods.is_asynchronous
+        built = self._methods.paths.built(self._graph)
         schedule = given.get("schedule") or Schedule.of(
             spec, online=online, stream=given.get("stream"), built=built
         )
         # Binary joins can only leave unbuilt what comes after all else.
         self._schedule = schedule if architecture == "stems" else schedule.for_joins()
         self._schedule.check(spec, built)
+        self._stems = stems_of(spec, self._graph, self._methods.paths)
+        self._arrivals = Arrivals(spec, self._graph, self._methods, self._stems, self._clock)
+        self._watermark = Watermark(spec, self._graph, self._stems)
         self._output: Sink = given.get("output") or Output(spec, options.batch_size)
         called = any(isinstance(p, Call) for p in spec.residuals)
         self._statistics = RunStatistics(
@@ -126,19 +130,8 @@ class BlockRun(ABC):
             yield from self._output.finish()
         finally:
             self._selecting.close()
-            self._access.close()
+            self._methods.close()
         self._seconds = self._clock.now() - began
-
-    def _keep_in(self, stems: Sequence[SteM]) -> None:
-        """Note where base tuples are kept.
-
-        Raises:
-            InputError: A relation with a window does not come from one scan alone.
-        """
-        self._stems = stems
-        self._access.attach(stems)
-        self._access.check_windows()
-        self._watermark = Watermark(self._spec, self._graph, stems)
 
     @abstractmethod
     def _results(self) -> Iterator[Any]:

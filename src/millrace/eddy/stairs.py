@@ -50,6 +50,7 @@ class StairState:
         spec: The block.
         graph: Its query graph.
         schedule: Which relation is left unbuilt.
+        stems: Base tuples, by relation.
         window: Tuples that decisions look back on.
         migration: When state is moved; None for joins that keep it.
         tree: The spanning tree to begin with; by default the pre-optimizer's.
@@ -66,13 +67,14 @@ class StairState:
         spec: JoinSpec,
         graph: QueryGraph,
         schedule: Schedule,
+        stems: Sequence[SteM],
         window: int,
         migration: MigrationPolicy | None = None,
         tree: JoinTree | None = None,
         footprint: Literal["all", "base"] = "all",
         index_joins: IndexJoins | None = None,
     ) -> None:
-        self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
+        self.stems = stems
         sizes = [r.rows or 0 for r in spec.relations]
         self.forecast = Forecast(spec, graph, self.stems, window)
         self._migrating = self.forecast.apart()

@@ -58,9 +58,8 @@ class StaticPlan(BlockRun):
         options = options or Options()
         super().__init__(spec, sources, options, "static", given)
         spec = self._spec
-        self._asks = IndexJoins.of(spec, self._graph, self._access, self._clock, "static")
+        self._asks = IndexJoins.of(spec, self._graph, self._methods, self._clock, "static")
         self.plan = plan_of(spec, self._graph, options.order, self._asks)
-        self._keep_in([SteM(i, r, self._graph) for i, r in enumerate(spec.relations)])
         self._asks.end(self._stems)
         self._builds = [_Build(stem, alias) for stem, alias in zip(self._stems, spec.aliases, strict=True)]
         stores = {stem.number: stem.store for stem in self._stems}
@@ -82,7 +81,7 @@ class StaticPlan(BlockRun):
         return BinaryJoin(node.edge, self._spec, matching, stores)
 
     def _results(self) -> Iterator[Any]:
-        for arrivals in self._access.rounds(self._schedule, self._limit):
+        for arrivals in self._arrivals.rounds(self._schedule, self._limit):
             if all(batch is STALLED for _, batch in arrivals):
                 continue
             for relation, batch in arrivals:

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from millrace.eddy.access import AccessModules
+from millrace.eddy.access import Arrivals
+from millrace.eddy.access_methods import AccessMethods
 from millrace.eddy.partial import joined
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.state import StateTotals
 from millrace.eddy.waiting import Waiting
 from millrace.graph import QueryGraph
 from millrace.modules import SteM
-from millrace.modules.inequalities import inequalities
-from millrace.modules.windows import Windows
+from millrace.modules.matching import Matching
 from millrace.operator import Operator
 from millrace.operators.lookup import IndexLookup
 from millrace.operators.probe import SteMProbe
@@ -40,24 +40,27 @@ class SteMs:
         spec: The block.
         graph: Its query graph.
         schedule: Which relation is left unbuilt.
-        access: Where tuples of each relation come from.
-        windows: Of its relations, for tuples that wait.
+        stems: The SteMs, by relation.
+        methods: Where tuples of each relation come from.
+        arrivals: Where lookups are made.
     """
 
     grouped = True
 
     def __init__(
-        self, spec: JoinSpec, graph: QueryGraph, schedule: Schedule, access: AccessModules, windows: Windows
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        schedule: Schedule,
+        stems: Sequence[SteM],
+        methods: AccessMethods,
+        arrivals: Arrivals,
     ) -> None:
-        stems: list[SteM] = []
-        for i, relation in enumerate(spec.relations):
-            lead = stems[graph.leads[i]] if relation.same_as is not None else None
-            stems.append(SteM(i, relation, graph, lead, inequalities(spec, i)))
-        self.stems: Sequence[SteM] = stems
-        self._paths = access.paths
+        self.stems = stems
+        self._paths = methods.paths
         self._graph = graph
         self._unbuilt = schedule.unbuilt
-        self._windows = windows
+        self._windows = Matching(graph).windows
         self._waiting = Waiting()
         self._stamp = 0
         self._peak = 0
@@ -66,7 +69,7 @@ class SteMs:
             for stem in stems
         ]
         self._lookups = [
-            IndexLookup(i, access, stems, self._unbuilt, self._waiting)
+            IndexLookup(i, methods, arrivals, stems, self._unbuilt, self._waiting)
             for i in range(len(self._paths.lookups))
         ]
 

@@ -38,45 +38,14 @@ from millrace.modules.inequalities import Inequality, ranges
 from millrace.modules.listed import Index, ListWalk
 from millrace.modules.matching import Classes, Matching, combined
 from millrace.modules.ordered import Ranges
-from millrace.relations import RelationStore
+from millrace.modules.product import Product
+from millrace.relations import KeyColumn, RelationStore
 from millrace.spec import RelationSpec
 from millrace.tuples import Signature, TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ANY = Signature(0)
 _SAMPLE = 1024
-
-
-class Product:
-    """Pairs every probe tuple with every row between its bounds: steps of a block ripple join.
-
-    Args:
-        tuples: Number of probe tuples.
-        low: Only rows from this number on.
-        end: Only rows below this number.
-        high: Only rows below ``high[i]`` for probe tuple ``i``.
-    """
-
-    def __init__(self, tuples: int, low: int, end: int, high: Array | None) -> None:
-        counts = np.full(tuples, end, np.int64) if high is None else high.astype(np.int64)
-        self._starts = np.concatenate(([0], np.cumsum(np.maximum(counts - low, 0))))
-        self._low = low
-        self._done = 0
-        self.is_new = True
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every pair has been returned."""
-        return bool(self._done >= self._starts[-1])
-
-    def pairs(self, limit: int) -> tuple[Array, Array]:
-        """Return the next pairs, at most ``limit``: positions of tuples, and row numbers."""
-        self.is_new = False
-        numbers = np.arange(self._done, min(self._done + limit, int(self._starts[-1])))
-        self._done += limit
-        left = np.searchsorted(self._starts, numbers, side="right") - 1
-        right = numbers - self._starts[left] + self._low
-        return left.astype(np.int32), right.astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +86,9 @@ class SteM:
         graph: The block's query graph.
         shared: The SteM of the relation whose tuples this one shares, in a self-join.
         inequalities: What can be searched for by an ordered index.
+        scanned: Every tuple comes without being asked for.
+        as_set: A tuple may come more than once, from several access modules.
+        bindings: For each lookup by an index, the attribute classes that bind it, and the columns bound.
     """
 
     def __init__(
@@ -126,12 +98,15 @@ class SteM:
         graph: QueryGraph,
         shared: SteM | None = None,
         inequalities: Sequence[Inequality] = (),
+        *,
+        scanned: bool = True,
+        as_set: bool = False,
+        bindings: Sequence[tuple[Classes, tuple[KeyColumn, ...]]] = (),
     ) -> None:
         self.number = number
         self.name = f"SteM({spec.alias})"
         self.roles: tuple[int, ...] = (number,)
         self.base: BaseTuples
-        self.lookups: list[tuple[Classes, BindingSet]] = []
         self._matching = Matching(graph)
         self.layout = self._matching.layouts[number]
         self._spec = spec
@@ -150,6 +125,12 @@ class SteM:
                 self.base.as_set()
         else:
             self.base = BaseTuples(spec.alias, spec.schema, [self.layout], spec.rows or 0)
+        self.base.scanned = scanned
+        if as_set and shared is None:
+            self.base.as_set()
+        self.lookups: list[tuple[Classes, BindingSet]] = [
+            (classes, self.base.eot(keys)) for classes, keys in bindings
+        ]
         alone = spec.distinct and len(self.roles) == 1
         if alone and {k.name for k in self.layout.keys} != set(spec.schema.names):
             raise InputError(

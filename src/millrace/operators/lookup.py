@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.eddy.access import AccessModules
+from millrace.eddy.access import Arrivals
+from millrace.eddy.access_methods import AccessMethods
 from millrace.eddy.waiting import Waiting
 from millrace.modules import SteM
 from millrace.operator import Estimate, Lookup, Step
@@ -17,25 +18,33 @@ class IndexLookup(Lookup):
 
     Args:
         number: Of the lookup among the block's.
-        access: The block's access modules.
+        methods: The block's access methods.
+        arrivals: Where it is asked.
         stems: Where answers are built, by relation.
         unbuilt: The relation without a SteM, or None when every relation is built.
         waiting: Where tuples wait for the answers.
     """
 
     def __init__(
-        self, number: int, access: AccessModules, stems: Sequence[SteM], unbuilt: int | None, waiting: Waiting
+        self,
+        number: int,
+        methods: AccessMethods,
+        arrivals: Arrivals,
+        stems: Sequence[SteM],
+        unbuilt: int | None,
+        waiting: Waiting,
     ) -> None:
-        name = access.name(number)
+        name = methods.name(number)
         super().__init__(number, name, name)
-        self._access = access
-        self._stem = stems[access.paths.lookups[number].relation]
+        self._methods = methods
+        self._arrivals = arrivals
+        self._stem = stems[methods.paths.lookups[number].relation]
         self._unbuilt = unbuilt
         self._waiting = waiting
 
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
         """Return how little the lookup is worth beside others."""
-        return Estimate(self.label, self._access.outlook(self.target, ahead=signature.prior is None))
+        return Estimate(self.label, self._methods.outlook(self.target, ahead=signature.prior is None))
 
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Submit the bindings of tuples that the index was not asked for yet, and bounce the tuples back.
@@ -46,7 +55,7 @@ class IndexLookup(Lookup):
         """
         stem, signature = self._stem, work.signature
         if not stem.complete:
-            self._access.ask(self.target, work)
+            self._arrivals.ask(self.target, work)
         asked = replace(work, signature=replace(signature, asked=signature.asked | 1 << self.target))
         streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
         has_more = stem.base.scanned and stem.rows > work.seen

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace.clock import WallClock
-from millrace.eddy.access import Access
+from millrace.eddy.access_methods import Access
 from millrace.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.figures import ModuleFigures
 from millrace.options import Options

@@ -9,7 +9,7 @@ import pyarrow as pa
 from millrace import eddy
 from millrace.clock import Clock
 from millrace.eddy import Run
-from millrace.eddy.access import Access
+from millrace.eddy.access_methods import Access
 from millrace.eddy.output import Sink
 from millrace.eddy.warm_start import WarmStart
 from millrace.errors import InputError

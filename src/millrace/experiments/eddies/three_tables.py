@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.eddy import Eddy
-from millrace.eddy.access import Access
+from millrace.eddy.access_methods import Access
 from millrace.eddy.queues import Backpressure
 from millrace.experiments.experiment import Parameter, Settings
 from millrace.experiments.lab.costs import Costs, join_of

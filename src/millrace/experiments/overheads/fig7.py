@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.clock import WallClock
-from millrace.eddy.access import Access
+from millrace.eddy.access_methods import Access
 from millrace.experiments.experiment import Experiment, Outcome, Parameter, Settings
 from millrace.experiments.overheads.star import KEY, WAYS, aliases, star, steps
 from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep

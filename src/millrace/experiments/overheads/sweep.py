@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.eddy.access import Access
+from millrace.eddy.access_methods import Access
 from millrace.eddy.runs import run_of
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Check, Curve, Outcome, Panel, Parameter, Settings
