@@ -26,11 +26,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("graph", "trees"),
     ("tuples", "relations", "sources"),
-    ("statistics", "sampling"),
-    ("modules",),
-    ("policies",),
-    ("migration",),
-    ("eddy",),
+    ("statistics", "sampling", "operator", "peak_memory"),
+    ("state",),
+    ("arrivals", "policies"),
+    ("operators", "migration"),
+    ("architectures",),
+    ("router",),
+    ("runs",),
     ("spill",),
     ("lookups",),
     ("block",),
@@ -52,7 +54,7 @@ FILES = sorted(path for path in ROOT.rglob("*.py"))
 
 
 def layer_of(path: Path) -> str:
-    """``eddy/router.py`` is of the layer ``eddy``, ``spec.py`` of the layer ``spec``."""
+    """``router/eddy.py`` is of the layer ``router``, ``spec.py`` of the layer ``spec``."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
@@ -129,7 +131,7 @@ def test_every_layer_exists():
 def test_the_engine_starts_without_spark_and_without_the_front():
     """Importing the package and the engine loads neither pyspark nor sqlglot."""
     code = (
-        "import millrace, millrace.eddy, millrace.sources, sys; "
+        "import millrace, millrace.runs.run_of, millrace.sources, sys; "
         "print([m for m in ('pyspark', 'sqlglot') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from millrace.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, Schedule
 from millrace.expressions import Predicate
-from millrace.modules.access import Index, IndexAM, Scan, ScanAM
 from millrace.options import Options
+from millrace.router.eddy import Eddy
 from tests.eddy.oracle import Case, multiset
 
 Rows = Counter[tuple[Any, ...]]

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, Schedule
 from millrace.expressions import ColumnRef
 from millrace.options import Options
 from millrace.policies import Policy
+from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from tests.eddy.oracle import Case, multiset
 

@@ -1,6 +1,6 @@
 """Invariants A, B and B+ of the STAIRs, by brute force over all connected spans and all base tuples.
 
-Deshpande & Hellerstein 2004, appendix A, as :mod:`millrace.modules.stairs` words them. Nothing that the
+Deshpande & Hellerstein 2004, appendix A, as :mod:`millrace.state.stairs` words them. Nothing that the
 join state computes is taken for granted: attribute classes come from the block's equalities, matches from
 the values of columns, and what may still arrive from the sources' ends.
 """
@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.expressions import Call, ColumnRef, Compare, Literal, Operand, Predicate, relations_of
-from millrace.modules.stairs import Stairs
 from millrace.spec import JoinSpec
+from millrace.state.stairs import Stairs
 from tests.eddy.oracle import canonical
 
 Rows = tuple[int, ...]

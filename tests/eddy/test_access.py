@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.arrivals.access_modules import Index, Scan
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock, WallClock
-from millrace.eddy import Eddy, Schedule
 from millrace.errors import ExecutionError, InputError
 from millrace.expressions import ColumnRef
-from millrace.modules.access import Index, Scan
 from millrace.options import POLICY_NAMES, Options
+from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from tests.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, plans, run, with_self_joins
 from tests.eddy.blocks import block, chain

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy.admission import singletons
+from millrace.arrivals.singletons import singletons
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.graph import QueryGraph
-from millrace.modules import SteM
-from millrace.modules.inequalities import inequalities
 from millrace.spec import JoinSpec
+from millrace.state.inequalities import inequalities
+from millrace.state.stem import SteM
 from tests.eddy.blocks import block
 from tests.eddy.oracle import key_values
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import event, given, settings, strategies as st
 
 from millrace.clock import VirtualClock
-from millrace.eddy.runs import run_of
 from millrace.errors import InputError
 from millrace.expressions import And, Column, ColumnRef, Compare, Exists, Predicate
-from millrace.modules import exists
-from millrace.modules.matching import combined
+from millrace.operators import exists
 from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
+from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.spill import run_of as spilling_run_of
+from millrace.state.matching import combined
 from tests.eddy.blocks import batches
 from tests.eddy.oracle import Case, cases, key_values, multiset
 from tests.eddy.test_laws import schedules

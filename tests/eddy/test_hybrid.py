@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.arrivals.access_modules import Answer, Index, Scan
+from millrace.arrivals.hybrid import Hybrid
+from millrace.arrivals.measured_index import Paced
+from millrace.arrivals.progress import Progress
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.hybrid import Hybrid
-from millrace.eddy.paced import Paced
-from millrace.eddy.progress import Progress
 from millrace.errors import ExecutionError
-from millrace.modules.access import Answer, Index, Scan
 from millrace.options import POLICY_NAMES, Options
+from millrace.router.eddy import Eddy
 from tests.eddy.access_cases import IndexPlan, Plan, ScanPlan, run, with_self_joins
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case

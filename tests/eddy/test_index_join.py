@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock, WallClock
-from millrace.eddy.run import Run
-from millrace.eddy.runs import run_of
 from millrace.errors import ExecutionError, InputError
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.graph import QueryGraph
-from millrace.modules.access import Index, IndexAM, Scan, ScanAM
-from millrace.modules.bindings import bound
-from millrace.modules.index_join import IndexJoin
+from millrace.operators.index_join import IndexJoin
 from millrace.options import Options
+from millrace.router.run import Run
+from millrace.runs.run_of import run_of
 from millrace.spec import Window
+from millrace.state.bindings import bound
 from millrace.trees import edges_of, spanning_tree, spanning_trees
 from millrace.tuples import TupleBatch
 from tests.eddy.access_cases import IndexPlan, Noted, Plan, Rows, ScanPlan

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy import Eddy, Schedule
+from millrace.arrivals.schedule import Schedule
 from millrace.options import POLICY_NAMES, Options
+from millrace.router.eddy import Eddy
 from tests.eddy.oracle import Case, cases, multiset
 
 

@@ -11,14 +11,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, event, given, note, settings, strategies as st
 
+from millrace.architectures.stairs import StairState
+from millrace.arrivals.schedule import STALLED, Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import STALLED, Eddy, Schedule, StaticPlan
-from millrace.eddy.stairs import StairState
 from millrace.errors import InputError, StateError
 from millrace.expressions import relations_of
-from millrace.modules.stair import STAIR
 from millrace.options import Options
+from millrace.router.eddy import Eddy
+from millrace.runs.static import StaticPlan
 from millrace.spec import JoinSpec
+from millrace.state.stair import STAIR
 from tests.eddy.blocks import Rows, batches
 from tests.eddy.oracle import Case, cases, multiset
 from tests.eddy.test_stalls import chain
@@ -191,7 +193,7 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(STAIR, "contents", doubled)
     got, _ = paused(Options(architecture="stairs"), ["t"])
     assert got == prefix(chain(), ["t"], {"r": 40, "s": 40, "t": 8})
-    monkeypatch.setattr("millrace.eddy.stairs.each_once", iter)
+    monkeypatch.setattr("millrace.architectures.stairs.each_once", iter)
     got, _ = paused(Options(architecture="stairs"), ["t"])
     assert got != prefix(chain(), ["t"], {"r": 40, "s": 40, "t": 8})
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.output import Mask
 from millrace.errors import ExecutionError, PredicateError
 from millrace.expressions import Call, Column, ColumnRef, Literal
-from millrace.modules import CalledSelection
+from millrace.operators.called import CalledSelection
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
+from millrace.router.eddy import Eddy
+from millrace.router.output import Mask
 from millrace.spec import JoinSpec, RelationSpec
 from tests.eddy.blocks import block, run as run_block
 from tests.eddy.oracle import Case

@@ -12,15 +12,16 @@ from hypothesis import given, settings, strategies as st
 import tests.eddy.access_cases as access_cases
 import tests.eddy.test_index_join as index_cases
 from millrace import operator
+from millrace.arrivals.access_modules import Index
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, runs
-from millrace.eddy.queues import Backpressure, QueuedBuffer
 from millrace.errors import OptionError
 from millrace.expressions import Call, Column, ColumnRef
-from millrace.modules.access import Index
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import Candidate, Policy, Shares
 from millrace.predicates import PredicateSpec
+from millrace.router.back_pressure import Backpressure, QueuedBuffer
+from millrace.router.eddy import Eddy
+from millrace.runs import run_of as runs
 from millrace.spec import JoinSpec, RelationSpec
 from millrace.tuples import Signature
 from tests.eddy.blocks import batches, chain, star

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy.decision_lifetime import DecisionLifetime
-from millrace.eddy.routing import RoutingTable
 from millrace.errors import RoutingError
 from millrace.operator import Operator
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Policy, Shares
+from millrace.router.decision_lifetime import DecisionLifetime
+from millrace.router.routing_table import RoutingTable
 from millrace.statistics import Account
 from millrace.tuples import Signature, TupleBatch
 from tests.eddy.blocks import run, star

@@ -15,12 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.eddy import Eddy, Schedule, admission, routing
-from millrace.eddy.legality import Legality
-from millrace.eddy.waiting import Waiting
-from millrace.modules import SteM, matching
+from millrace.arrivals import singletons as admission
+from millrace.arrivals.schedule import Schedule
 from millrace.options import Options
 from millrace.relations import codes, keys
+from millrace.router import routing_table as routing
+from millrace.router.eddy import Eddy
+from millrace.router.legality import Legality
+from millrace.state import matching
+from millrace.state.stem import SteM
+from millrace.state.waiting import Waiting
 from millrace.tuples import TupleBatch
 from tests.eddy.blocks import Rows, block, chain, run
 from tests.eddy.oracle import Case

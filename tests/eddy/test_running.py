@@ -10,15 +10,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import millrace.eddy.eddy as router
-from millrace.eddy import Eddy, Schedule
-from millrace.eddy.waiting import Waiting
+import millrace.router.eddy as router
+from millrace.arrivals.schedule import Schedule
 from millrace.errors import InputError
 from millrace.expressions import Column, ColumnRef, Compare
-from millrace.modules import SteM
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES
+from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.state.stem import SteM
+from millrace.state.waiting import Waiting
 from millrace.tuples import TupleBatch
 from tests.eddy.blocks import block, chain, run, star
 from tests.eddy.oracle import Case, key_values

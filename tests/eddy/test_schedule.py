@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy import Schedule
+from millrace.arrivals.schedule import Schedule
 from millrace.spec import JoinSpec, RelationSpec
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.expressions import Column, ColumnRef, Compare, Predicate
 from millrace.kernels import Multimap
-from millrace.modules.listed import LISTED, Index
-from millrace.modules.ordered import OrderedIndex, is_ordered, places
 from millrace.options import POLICY_NAMES, Options
+from millrace.state.listed import LISTED, Index
+from millrace.state.ordered import OrderedIndex, is_ordered, places
 from tests.eddy.access_cases import options, run, with_self_joins
 from tests.eddy.blocks import block
 from tests.eddy.oracle import KEY_TYPES, Case, key_values

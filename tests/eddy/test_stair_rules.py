@@ -18,15 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millrace.architectures.stairs import StairState
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, Schedule
-from millrace.eddy.stairs import StairState
 from millrace.errors import MillraceError
-from millrace.modules.joins import BinaryJoin
-from millrace.modules.matching import Matching
-from millrace.modules.stair import STAIR, Section, StairProbe
-from millrace.modules.stairs import Stairs
 from millrace.options import Options
+from millrace.router.eddy import Eddy
+from millrace.state.binary_join import BinaryJoin
+from millrace.state.matching import Matching
+from millrace.state.stair import STAIR, Section, StairProbe
+from millrace.state.stairs import Stairs
 from tests.eddy.blocks import Rows, batches, block
 from tests.eddy.oracle import Case, multiset
 from tests.eddy.test_rules import weak_hashes

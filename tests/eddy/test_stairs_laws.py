@@ -7,17 +7,17 @@ from dataclasses import replace
 import pyarrow as pa
 from hypothesis import event, given, note, settings, strategies as st
 
+from millrace.architectures.stairs import StairState
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.appraisal import Appraisal
-from millrace.eddy.runs import run_of
-from millrace.eddy.stairs import StairState
 from millrace.errors import ExecutionError
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.migration import MIGRATION_POLICIES, Change, MigrationPolicy
-from millrace.modules.placement import Misplaced
+from millrace.migration.estimate import Appraisal
+from millrace.migration.placement import Misplaced
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
+from millrace.router.eddy import Eddy
+from millrace.runs.run_of import run_of
 from tests.eddy.blocks import Rows, batches
 from tests.eddy.oracle import Case, answer_of, cases, multiset
 from tests.eddy.test_laws import schedules

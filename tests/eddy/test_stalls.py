@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, note, settings, strategies as st
 
+from millrace.architectures.stairs import StairState
+from millrace.arrivals.schedule import STALLED, Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import STALLED, Eddy, Schedule
-from millrace.eddy.runs import run_of
-from millrace.eddy.stairs import StairState
-from millrace.modules.stairs import Stairs
 from millrace.options import ARCHITECTURES, Options
+from millrace.router.eddy import Eddy
+from millrace.runs.run_of import run_of
+from millrace.state.stairs import Stairs
 from millrace.trees import edges_of
 from tests.eddy.blocks import batches, block
 from tests.eddy.invariants import Invariants

@@ -18,20 +18,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import millrace.eddy.access as access
-from millrace.eddy import Schedule
-from millrace.eddy.access import Arrivals
-from millrace.eddy.paths import Paths
-from millrace.eddy.stems import SteMs
-from millrace.eddy.waiting import Waiting
+import millrace.arrivals.arrivals as access
+from millrace.architectures.stems import SteMs
+from millrace.arrivals.access_modules import Scan
+from millrace.arrivals.arrivals import Arrivals
+from millrace.arrivals.paths import Paths
+from millrace.arrivals.schedule import Schedule
 from millrace.errors import MillraceError
 from millrace.expressions import Column, ColumnRef, Compare
-from millrace.modules import SteM
-from millrace.modules.access import Scan
-from millrace.modules.base_tuples import BaseTuples
-from millrace.modules.duplicates import Duplicates
-from millrace.modules.ordered import OrderedIndex
 from millrace.options import Options
+from millrace.state.base_tuples import BaseTuples
+from millrace.state.duplicates import Duplicates
+from millrace.state.ordered import OrderedIndex
+from millrace.state.stem import SteM
+from millrace.state.waiting import Waiting
 from tests.eddy.access_cases import IndexPlan, Plan, Rows, ScanPlan, run, with_self_joins
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case

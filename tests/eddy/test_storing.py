@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, note, settings, strategies as st
 
+from millrace.architectures.stairs import StairState
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, Schedule
-from millrace.eddy.stairs import StairState
-from millrace.modules.storing import BaseTuplesOnly
 from millrace.options import MIGRATIONS, POLICY_NAMES, Options
+from millrace.router.eddy import Eddy
+from millrace.state.materialization import BaseTuplesOnly
 from tests.eddy.blocks import batches
 from tests.eddy.oracle import Case, cases, multiset
 from tests.eddy.test_laws import schedules

@@ -10,20 +10,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, note, settings, strategies as st
 
+from millrace.architectures.stairs import StairState
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, Schedule
-from millrace.eddy.run import Run
-from millrace.eddy.runs import run_of
-from millrace.eddy.stairs import StairState
-from millrace.eddy.waiting import Waiting
 from millrace.errors import InputError
-from millrace.modules.stairs import Stairs
-from millrace.modules.storing import LongLiving
-from millrace.modules.windows import Windows
 from millrace.options import ARCHITECTURES, Options
 from millrace.relations import RelationStore
+from millrace.router.eddy import Eddy
+from millrace.router.run import Run
+from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec, RelationSpec, Window
 from millrace.spill.run_of import run_of as run_within
+from millrace.state.materialization import LongLiving
+from millrace.state.stairs import Stairs
+from millrace.state.waiting import Waiting
+from millrace.state.windows import Windows
 from tests.eddy.blocks import Rows, batches, block
 from tests.eddy.oracle import multiset
 from tests.eddy.test_laws import schedules
@@ -219,7 +220,7 @@ def test_what_has_no_window_is_never_evicted_and_holds_up_eviction() -> None:
 
 def lives(monkeypatch: pytest.MonkeyPatch, share: float) -> Mapping[str, int]:
     """Run streams with STAIRs; return how many tuples were demoted, and how many were evicted from STAIRs."""
-    monkeypatch.setattr("millrace.modules.storing.SHARE", share)
+    monkeypatch.setattr("millrace.state.materialization.SHARE", share)
     demoted = evicted = 0
     for seed in SEEDS[:3]:
         case = lagging(seed)

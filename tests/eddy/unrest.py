@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from millrace.eddy.stairs import StairState
-from millrace.modules.placement import places_of, settle
-from millrace.modules.stair import STAIR, Section
+from millrace.architectures.stairs import StairState
+from millrace.migration.placement import places_of, settle
 from millrace.spec import JoinSpec
+from millrace.state.stair import STAIR, Section
 from millrace.trees import JoinTree, spanning_trees
 from millrace.tuples import Signature
 from tests.eddy.invariants import Invariants

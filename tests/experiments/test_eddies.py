@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.eddy.queues import Backpressure
 from millrace.experiments import eddies
 from millrace.experiments.eddies import three_tables, two_selections
 from millrace.experiments.experiment import Experiment, Outcome
+from millrace.router.back_pressure import Backpressure
 
 SEEDS = range(5)
 

@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 
 from millrace.clock import VirtualClock, WallClock
-from millrace.eddy import Eddy, StaticPlan
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.eddies.two_selections import Pair, run_pair
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
@@ -18,6 +16,9 @@ from millrace.experiments.lab.run import finish, share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
 from millrace.expressions import ColumnRef
 from millrace.options import Options
+from millrace.router.back_pressure import Backpressure
+from millrace.router.eddy import Eddy
+from millrace.runs.static import StaticPlan
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.eddy.run_statistics import RunStatistics
 from millrace.errors import ExecutionError
 from millrace.experiments.overheads import fig5, fig6, fig7, measure, star, sweep
 from millrace.experiments.overheads.wisconsin import TUPLE_BYTES, wisconsin
+from millrace.router.run_statistics import RunStatistics
 
 SMALL = {
     "overheads-fig5": {"tuples": 10_000, "rounds": 3},

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import WallClock
-from millrace.eddy import Eddy
 from millrace.errors import ExecutionError
 from millrace.limits import Coordinator, LookupClient, LookupRoom
 from millrace.lookups import Refused, Secrets, Terms
@@ -21,6 +20,7 @@ from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 from millrace.options import POLICY_NAMES, Options
+from millrace.router.eddy import Eddy
 from tests.eddy.access_cases import options, plans
 from tests.eddy.blocks import block
 from tests.eddy.oracle import Case, cases, multiset

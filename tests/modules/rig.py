@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.eddy import Schedule
-from millrace.eddy.admission import singletons
-from millrace.eddy.base import stems_of
-from millrace.eddy.paths import Paths
-from millrace.eddy.stairs import StairState
+from millrace.architectures.base import stems_of
+from millrace.architectures.stairs import StairState
+from millrace.arrivals.paths import Paths
+from millrace.arrivals.schedule import Schedule
+from millrace.arrivals.singletons import singletons
 from millrace.graph import QueryGraph
-from millrace.modules.stair import STAIR
+from millrace.state.stair import STAIR
 from millrace.tuples import Signature, TupleBatch
 from tests.eddy.blocks import block
 from tests.eddy.invariants import Invariants

@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pytest
 
-from millrace.modules import stairs
+from millrace.state import stairs
 from millrace.trees import spanning_trees
 from tests.modules.rig import EQUALITIES, Rig, Tables, split, three
 

@@ -10,11 +10,11 @@ from itertools import pairwise, permutations
 
 import numpy as np
 
-from millrace.eddy.decision_lifetime import DecisionLifetime
-from millrace.eddy.routing import RoutingTable
 from millrace.operator import Operator
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Policy
+from millrace.router.decision_lifetime import DecisionLifetime
+from millrace.router.routing_table import RoutingTable
 from millrace.statistics import Statistics
 from millrace.tuples import Signature, TupleBatch
 from tests.operators import Profiling, Select

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.eddy.decision_lifetime import DecisionLifetime
-from millrace.eddy.routing import RoutingTable
 from millrace.operator import Operator
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, frugal
 from millrace.policies.cumulative import MARGIN
 from millrace.policies.frugal import TRIAL
+from millrace.router.decision_lifetime import DecisionLifetime
+from millrace.router.routing_table import RoutingTable
 from millrace.statistics import Statistics
 from millrace.tuples import Signature, TupleBatch
 from tests.operators import Join, Probe

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from millrace.arrivals.schedule import Schedule
 from millrace.benchmarks import state_data
 from millrace.benchmarks.harness import parse_names
-from millrace.eddy import Schedule
 from millrace.expressions import ColumnRef
 from millrace.spec import Equality, JoinSpec, RelationSpec
 

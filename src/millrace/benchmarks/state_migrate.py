@@ -15,15 +15,15 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.singletons import singletons
 from millrace.benchmarks import harness
-from millrace.eddy.admission import singletons
 from millrace.errors import ExecutionError
 from millrace.expressions import ColumnRef
 from millrace.graph import QueryGraph
-from millrace.modules import SteM
-from millrace.modules.placement import places_of, settle
-from millrace.modules.stairs import Stairs
+from millrace.migration.placement import places_of, settle
 from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.state.stairs import Stairs
+from millrace.state.stem import SteM
 from millrace.trees import spanning_tree
 from millrace.tuples import TupleBatch
 

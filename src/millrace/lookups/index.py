@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import Answer
 from millrace.clock import Clock
 from millrace.errors import ExecutionError
 from millrace.figures import ModuleFigures
@@ -21,7 +22,6 @@ from millrace.lookups.asking import Asking, Connect
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 from millrace.lookups.narrowing import narrowed
-from millrace.modules.access import Answer
 
 CAPACITY = 65_536
 """Bindings that wait for their answers, from which on the eddy is not to bring more tuples."""
@@ -36,7 +36,7 @@ _Place = tuple[pa.RecordBatch, int]
 
 
 class LookupIndex:
-    """An index AM (:class:`millrace.modules.access.IndexAM`) that asks a source.
+    """An index AM (:class:`millrace.arrivals.access_modules.IndexAM`) that asks a source.
 
     Args:
         spec: The index.

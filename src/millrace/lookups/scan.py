@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import State
 from millrace.clock import Clock
 from millrace.figures import ModuleFigures
 from millrace.lookups.asking import FIRST_WAIT
@@ -19,7 +20,6 @@ from millrace.lookups.loop import Loop
 from millrace.lookups.refused import Refused
 from millrace.lookups.secrets import Secrets
 from millrace.lookups.source import Source
-from millrace.modules.access import State
 
 _AHEAD = 4
 """Batches that wait for the eddy before the source is asked for more."""
@@ -28,7 +28,7 @@ _LOOK = 0.5
 
 
 class LookupScan:
-    """A scan AM (:class:`millrace.modules.access.ScanAM`) that reads a source.
+    """A scan AM (:class:`millrace.arrivals.access_modules.ScanAM`) that reads a source.
 
     A scan that fails is begun again as long as nothing has been returned; later it is broken, and the
     relation's other access modules have to do.

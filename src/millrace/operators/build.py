@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from millrace.eddy.state import JoinState
 from millrace.operator import Build, Step
 from millrace.operators.select import Selecting
+from millrace.state.join_state import JoinState
 from millrace.tuples import TupleBatch
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millrace.modules.index_join import IndexJoin
-from millrace.modules.stair import StairProbe
 from millrace.operator import Estimate, Join, Step
+from millrace.operators.index_join import IndexJoin
+from millrace.state.stair import StairProbe
 from millrace.tuples import Signature, TupleBatch
 
 if TYPE_CHECKING:
-    from millrace.eddy.stairs import StairState
+    from millrace.architectures.stairs import StairState
 
 
 class StairJoin(Join):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.eddy.access import Arrivals
-from millrace.eddy.access_methods import AccessMethods
-from millrace.eddy.waiting import Waiting
-from millrace.modules import SteM
+from millrace.arrivals.access_methods import AccessMethods
+from millrace.arrivals.arrivals import Arrivals
 from millrace.operator import Estimate, Lookup, Step
+from millrace.state.stem import SteM
+from millrace.state.waiting import Waiting
 from millrace.tuples import Signature, TupleBatch
 
 

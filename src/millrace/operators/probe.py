@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from millrace.eddy.paths import Paths
-from millrace.eddy.waiting import Waiting
+from millrace.arrivals.paths import Paths
 from millrace.graph import QueryGraph
-from millrace.modules import SteM
-from millrace.modules.stem import Probe as Matches
 from millrace.operator import Estimate, Probe, Step
+from millrace.state.stem import Probe as Matches, SteM
+from millrace.state.waiting import Waiting
 from millrace.tuples import Signature, TupleBatch
 
 

@@ -8,20 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.schedule import Source, wait
 from millrace.clock import Clock
-from millrace.eddy.schedule import Source, wait
 from millrace.expressions import Call, Exists, Predicate
 from millrace.figures import StateFigures
 from millrace.graph import QueryGraph
-from millrace.modules import (
-    CalledSelection,
-    CompiledSelection,
-    ExistsSelection,
-    Selection,
-    divide,
-)
 from millrace.operator import Estimate, Profiling, Select, Settle, Step
+from millrace.operators.called import CalledSelection
+from millrace.operators.exists import ExistsSelection
 from millrace.operators.ready import ready_predicates
+from millrace.operators.selection import CompiledSelection, Selection, divide
 from millrace.options import Options
 from millrace.predicates import Caller
 from millrace.predicates.callers import caller_of

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions as sf
 
-from millrace.eddy import Eddy
-from millrace.eddy.output import Mask as KeepMask
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.predicates import PredicateSpec
+from millrace.router.eddy import Eddy
+from millrace.router.output import Mask as KeepMask
 from millrace.spark.failures import shortened
 from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Unpack
 
 import pyarrow as pa
 
-from millrace import eddy
-from millrace.clock import Clock
-from millrace.eddy import Run
-from millrace.eddy.access_methods import Access
-from millrace.eddy.output import Sink
-from millrace.eddy.warm_start import WarmStart
 from millrace.errors import InputError
-from millrace.expressions import Call
 from millrace.options import Options
-from millrace.predicates import Caller
+from millrace.router.run import Given, Run
+from millrace.router.warm_start import WarmStart
+from millrace.runs import run_of as in_memory
 from millrace.spec import JoinSpec
 from millrace.spill.spilling import SpillingEddy
 
@@ -25,12 +21,8 @@ def run_of(
     sources: Mapping[str, Iterable[pa.RecordBatch]],
     options: Options | None = None,
     *,
-    stream: str | None = None,
-    clock: Clock | None = None,
-    output: Sink | None = None,
-    callers: Callable[[int, Call], Caller] | None = None,
     lessons: WarmStart | None = None,
-    access: Access | None = None,
+    **given: Unpack[Given],
 ) -> Run:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
 
@@ -40,12 +32,8 @@ def run_of(
         spec: The block.
         sources: Record batches by alias.
         options: The run's settings.
-        stream: The relation to leave unbuilt; the largest by estimate when it is None.
-        clock: What times are measured by.
-        output: What becomes of result tuples.
-        callers: Returns what calls a user's predicate, by its number among the residual predicates.
         lessons: Where eddies of the same run leave what they learned.
-        access: Access modules by alias, beside the sources; not under a memory budget.
+        given: See :class:`millrace.router.run.Given`; no access modules under a memory budget.
 
     Raises:
         OptionError: A spill folder that cannot be used.
@@ -64,7 +52,7 @@ def run_of(
             f"{', '.join(r.alias for r in spec.beside)}, all of which is kept in memory; expected one of the "
             "two: leave memory_budget out"
         )
-    if spills and access:
+    if spills and (access := given.get("access")):
         raise InputError(
             f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "
             "that wait for answers wait in memory; expected one of the two: leave memory_budget out"
@@ -74,20 +62,10 @@ def run_of(
             spec,
             sources,
             options,
-            stream=stream,
-            clock=clock,
-            output=output,
-            callers=callers,
+            stream=given.get("stream"),
+            clock=given.get("clock"),
+            output=given.get("output"),
+            callers=given.get("callers"),
             lessons=lessons,
         )
-    return eddy.run_of(
-        spec,
-        sources,
-        options,
-        stream=stream,
-        clock=clock,
-        output=output,
-        callers=callers,
-        lessons=lessons,
-        access=access,
-    )
+    return in_memory.run_of(spec, sources, options, lessons=lessons, **given)

@@ -9,16 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.arrivals.schedule import Schedule
 from millrace.clock import Clock, WallClock
-from millrace.eddy import Run, Schedule, run_of
-from millrace.eddy.output import Sink
-from millrace.eddy.warm_start import WarmStart
 from millrace.errors import OptionError
 from millrace.expressions import Call
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.predicates import Caller, Outcome
 from millrace.predicates.callers import caller_of
+from millrace.router.output import Sink
+from millrace.router.run import Run
+from millrace.router.warm_start import WarmStart
+from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec
 from millrace.spill.algorithms import grace, hybrid, row_bytes, sort_merge
 from millrace.spill.chunks import Extent
@@ -35,7 +37,7 @@ _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge":
 class SpillingEddy:
     """Runs a block whose state may be larger than ``Options.memory_budget``, by ``Options.algorithm``.
 
-    The arguments are those of :class:`millrace.eddy.Eddy`. Each piece of work that fits is joined by
+    The arguments are those of :class:`millrace.router.eddy.Eddy`. Each piece of work that fits is joined by
     an eddy of its own, with the architecture and the policy of the options. Batches are made smaller than
     ``Options.batch_size`` where results of that many tuples would take too much of the budget.
 

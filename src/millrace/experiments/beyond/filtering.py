@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.eddy.runs import run_of
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
+from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec, RelationSpec
 
 MICRO = 1e-6

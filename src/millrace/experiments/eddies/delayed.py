@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.eddies.three_tables import ORDERS, PARAMETERS, Version, spec_of, tables
 from millrace.experiments.experiment import Parameter, Settings
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.run import finish, share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
 from millrace.options import Options
+from millrace.router.back_pressure import Backpressure
+from millrace.router.eddy import Eddy
 
 EDDY = "windowed_lottery"
 VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.clock import VirtualClock
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.eddies.two_indexes import ORDERS, eddy_of, spec_of, tables
 from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.costs import Costs, join_of
@@ -14,6 +13,7 @@ from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.names import key
 from millrace.experiments.lab.run import finish
 from millrace.experiments.lab.sources import batches
+from millrace.router.back_pressure import Backpressure
 
 EDDY = "windowed_lottery"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millrace.arrivals.access_modules import Index
 from millrace.clock import VirtualClock
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.eddies.two_indexes import eddy_of, spec_of, tables
 from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.run import finish, share_of
 from millrace.experiments.lab.sources import watched
-from millrace.modules.access import Index
+from millrace.router.back_pressure import Backpressure
 
 KNOWN = 0.1
 SAMPLES = 60

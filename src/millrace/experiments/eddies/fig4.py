@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.eddies.two_selections import ORDERS, PARAMETERS, Pair, run_pair
 from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Settings
+from millrace.router.back_pressure import Backpressure
 
 COST = 5.0
 KEPT = 0.5

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.access_methods import Access
+from millrace.arrivals.access_modules import Index
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.access_methods import Access
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.experiment import Parameter, Settings
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.run import finish
 from millrace.experiments.lab.sources import batches
 from millrace.expressions import ColumnRef
-from millrace.modules.access import Index
 from millrace.options import Options
+from millrace.router.back_pressure import Backpressure
+from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
 SCALE = Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000")

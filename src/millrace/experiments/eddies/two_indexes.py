@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import IndexAM
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.queues import Backpressure
 from millrace.expressions import ColumnRef
-from millrace.modules.access import IndexAM
 from millrace.options import Options
+from millrace.router.back_pressure import Backpressure
+from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
 ORDERS = {"A first": ("A", "B"), "B first": ("B", "A")}

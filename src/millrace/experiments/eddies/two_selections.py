@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.queues import Backpressure
 from millrace.experiments.experiment import Parameter
 from millrace.experiments.lab.run import Finished, finish
 from millrace.experiments.lab.selections import selection
 from millrace.experiments.lab.sources import batches
 from millrace.options import Options
+from millrace.router.back_pressure import Backpressure
+from millrace.router.eddy import Eddy
 from millrace.spec import JoinSpec, RelationSpec
 
 TUPLES = Parameter("tuples", 50_000, 1_000, 1_000_000, "tuples", "in table U")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import Answer, Index
 from millrace.clock import Clock
-from millrace.modules.access import Answer, Index
 
 
 class RemoteIndex:

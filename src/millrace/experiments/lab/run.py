@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
 from millrace.figures import CellFigures
+from millrace.router.eddy import Eddy
 
 
 @dataclass(frozen=True)

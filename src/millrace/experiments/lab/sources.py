@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import State
 from millrace.clock import Clock
-from millrace.modules.access import State
 
 
 def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.arrivals.access_methods import Access
+from millrace.arrivals.access_modules import Index
 from millrace.clock import WallClock
-from millrace.eddy.access_methods import Access
 from millrace.experiments.experiment import Experiment, Outcome, Parameter, Settings
 from millrace.experiments.overheads.star import KEY, WAYS, aliases, star, steps
 from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
-from millrace.modules.access import Index
 
 MODULO = (10, 1000)
 """X of ``unique2 % X = 0``, the predicate on the first table."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.eddy.access_methods import Access
-from millrace.eddy.runs import run_of
+from millrace.arrivals.access_methods import Access
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Check, Curve, Outcome, Panel, Parameter, Settings
 from millrace.experiments.overheads.measure import medians
 from millrace.options import Options
+from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec
 
 EVERY = (1, 10, 100, 1000)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.eddy.schedule import STALLED, Schedule, Source, Stalled
+from millrace.arrivals.schedule import STALLED, Schedule, Source, Stalled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

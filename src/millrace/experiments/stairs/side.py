@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from millrace.architectures.choice import policy_of
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy, Run, StaticPlan
-from millrace.eddy.architectures import policy_of
-from millrace.eddy.output import Output
 from millrace.experiments.stairs.arriving import Arriving
 from millrace.experiments.stairs.costs import Costs, indexes_of
 from millrace.experiments.stairs.plans import Opening, Plan
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.policies import POLICIES
+from millrace.router.eddy import Eddy
+from millrace.router.output import Output
+from millrace.router.run import Run
+from millrace.runs.static import StaticPlan
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from millrace.arrivals.access_modules import IndexAM, ScanAM
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Check, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.stems.watched import (
@@ -23,7 +24,6 @@ from millrace.experiments.stems.watched import (
     table_t,
     watch,
 )
-from millrace.modules.access import IndexAM, ScanAM
 from millrace.options import Options
 
 _CASES: Mapping[str, tuple[str, ...]] = {

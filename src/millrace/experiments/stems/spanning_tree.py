@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
 from millrace.errors import InputError
 from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.stems.watched import INT, Timed, block_of, scan
@@ -22,6 +21,7 @@ from millrace.operator import Probe
 from millrace.options import Options
 from millrace.policies import Candidate, Policy, Shares
 from millrace.policies.interactive import Interactive
+from millrace.router.eddy import Eddy
 from millrace.spec import JoinSpec
 from millrace.tuples import Signature
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import Answer, Index, IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock
-from millrace.eddy import Eddy
-from millrace.eddy.output import Output
 from millrace.experiments.experiment import Curve
 from millrace.expressions import ColumnRef
 from millrace.figures import CellFigures
-from millrace.modules.access import Answer, Index, IndexAM, Scan, ScanAM
 from millrace.options import Options
+from millrace.router.eddy import Eddy
+from millrace.router.output import Output
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.tuples import TupleBatch
 

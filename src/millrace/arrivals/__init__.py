@@ -1,0 +1,1 @@
+"""What arrives, from scans and indexes, and in which order."""

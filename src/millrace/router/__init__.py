@@ -1,0 +1,1 @@
+"""The router: an eddy, its routing table, buffer and statistics."""

@@ -1,0 +1,117 @@
+"""Run statistics: what decisions are made from, and what the report is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from millrace.figures import CellFigures, ModuleFigures
+from millrace.operator import Operator, Select, Step
+from millrace.peak_memory import peak_memory
+from millrace.router.trace import Trace
+from millrace.statistics import Account, Statistics
+from millrace.tuples import Signature, TupleBatch
+
+
+class RunStatistics:
+    """Counts what operators did.
+
+    Args:
+        aliases: The block's relations, by number.
+        window: Tuples that decisions look back on, roughly.
+        traced: Keep which order was favoured when.
+
+    Attributes:
+        accounts: By signature and operator, and by operator alone.
+        busy: Seconds that operators have worked.
+        begun: Tuples that have been routed for the first time.
+        intermediate: Tuples made by joins that were not yet results.
+    """
+
+    def __init__(self, aliases: Sequence[str], window: int, *, traced: bool) -> None:
+        self.accounts = Statistics(window)
+        self.busy = 0.0
+        self.begun = 0
+        self.intermediate = 0
+        self._aliases = aliases
+        self._trace = Trace() if traced else None
+        self._orders: Counter[str] = Counter()
+        self._routed = 0
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it is kept which order was favoured when."""
+        return self._trace is not None
+
+    def route(self, batch: TupleBatch) -> None:
+        """Count tuples that were handed to an operator."""
+        self._routed += batch.size
+        if not batch.signature.done:
+            self.begun += batch.size
+
+    def visit(self, signature: Signature, operator: Operator, step: Step, seconds: float) -> None:
+        """Count one step of an operator. Predicates count themselves, without the work around them."""
+        self.busy += seconds
+        self.accounts.update((signature, operator), step.tuples_in, step.tuples_out, seconds)
+        if not isinstance(operator, Select):
+            self.accounts.update(operator, step.tuples_in, step.tuples_out, seconds)
+
+    def end(self, batch: TupleBatch) -> None:
+        """Count the path of tuples that leave the eddy, as results or because nothing is left of them."""
+        self._orders[" → ".join(batch.path)] += batch.origin
+
+    def decided(self, signature: Signature, shares: list[tuple[Operator, float]]) -> None:
+        """Note a decision of the policy."""
+        if self._trace is not None:
+            self._trace.decided(self.begun, signature, shares)
+
+    def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
+        """Return everything counted so far.
+
+        Args:
+            cell: The cell's number.
+            seconds: Wall time of the run.
+            output: What the output is called.
+            output_tuples: Rows of the result.
+        """
+        totals: dict[tuple[str, str], ModuleFigures] = {}
+        for key, account in self.accounts.items():
+            if not account.calls or (described := self._described(key, output)) is None:
+                continue
+            name, action, evaluated = described
+            old = totals.get((name, action), ModuleFigures(name, action, 0, 0, 0, 0.0))
+            totals[name, action] = _added(old, account, evaluated)
+        return CellFigures(
+            cell=cell,
+            seconds=seconds,
+            modules=tuple(totals.values()),
+            orders=tuple((order, count) for order, count in self._orders.most_common() if count),
+            changes=self._trace.changes if self._trace is not None else (),
+            tuples_routed=self._routed,
+            intermediate_tuples=self.intermediate,
+            output_tuples=output_tuples,
+            peak_bytes=peak_memory(),
+        )
+
+    def _described(self, key: object, output: str) -> tuple[str, str, int] | None:
+        """Return a module's name, what it did and the calls of its function; None for a part of that."""
+        match key:
+            case Operator():
+                return key.name, key.action, key.evaluated
+            case ("scan", int(relation)):
+                return f"Scan({self._aliases[relation]})", "scan", 0
+            case "output":
+                return output, "output", 0
+        return None
+
+
+def _added(figures: ModuleFigures, account: Account, evaluated: int) -> ModuleFigures:
+    return ModuleFigures(
+        figures.name,
+        figures.action,
+        figures.tuples_in + account.tuples_in,
+        figures.tuples_out + account.tuples_out,
+        figures.calls + account.calls,
+        figures.seconds + account.seconds,
+        figures.evaluated + evaluated,
+    )

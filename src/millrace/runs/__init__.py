@@ -1,0 +1,1 @@
+"""Running a block in one task."""

@@ -1,0 +1,36 @@
+"""What runs a block in one task: an eddy with the join state that the options ask for, or a static plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Unpack
+
+from millrace.arrivals.schedule import Source
+from millrace.options import Options
+from millrace.router.eddy import Eddy
+from millrace.router.run import Given, Run
+from millrace.router.warm_start import WarmStart
+from millrace.runs.static import StaticPlan
+from millrace.spec import JoinSpec
+
+
+def run_of(
+    spec: JoinSpec,
+    sources: Mapping[str, Source],
+    options: Options,
+    *,
+    lessons: WarmStart | None = None,
+    **given: Unpack[Given],
+) -> Run:
+    """Return what runs a block by the architecture that the options name.
+
+    Args:
+        spec: The block.
+        sources: Record batches by alias, each with exactly the schema of its relation.
+        options: The run's settings.
+        lessons: Where eddies of the same run leave what they learned; a static plan learns nothing.
+        given: See :class:`millrace.router.run.Given`.
+    """
+    if options.architecture == "static":
+        return StaticPlan(spec, sources, options, **given)
+    return Eddy(spec, sources, options, lessons=lessons, **given)

@@ -1,0 +1,1 @@
+"""Join state: base tuples, SteMs, STAIRs, and the indexes under them."""

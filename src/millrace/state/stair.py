@@ -1,0 +1,313 @@
+"""STAIRs: the state of one side of a join, open to the eddy.
+
+Deshpande & Hellerstein 2004, section 3.1. A STAIR on relation R and the join attributes of one edge
+holds tuples that contain a component of R, base tuples and intermediate ones, indexed by those
+attributes. Its *dual* is the STAIR at the edge's other end.
+
+What it holds is kept in sections, one for each signature, so that insertion, probe, demotion and
+promotion work on whole sets of tuples: arrays of row numbers of base tuples, which stay in their stores.
+
+Invariant B (appendix A.1): no two tuples of a STAIR agree on all components that they share. Routing
+keeps it (see :mod:`millrace.state.stairs`); what moves state has to ask for it: :meth:`STAIR.merge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from millrace.figures import StateFigures
+from millrace.kernels import Walk
+from millrace.relations import RelationStore
+from millrace.state.matching import Array, Classes, Matching
+from millrace.state.product import Product
+from millrace.state.segment import Section
+from millrace.tuples import Signature, TupleBatch
+
+__all__ = ["STAIR", "Section", "StairProbe", "distinct"]
+
+_SPREAD = 16
+"""Row numbers spread over no more than so many times their number are sorted by counting."""
+
+
+@dataclass(eq=False)
+class StairProbe:
+    """A probe into a STAIR that may be under way: which sections are still to be walked.
+
+    Attributes:
+        batch: The probing tuples.
+        open: Sections with how far their matches have been returned, the present one last.
+        is_new: Whether no match has been asked for yet.
+    """
+
+    batch: TupleBatch
+    open: list[tuple[Section, Walk | Product]]
+    is_new: bool = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every match has been returned."""
+        return not self.open
+
+
+class STAIR:
+    """Tuples that contain a component of one relation, indexed on the attributes of one join.
+
+    Args:
+        owner: The relation's number.
+        classes: The attribute classes of the join; none for a cross product, whose probes
+            are steps of a block ripple join.
+        matching: Codes of the block's keys.
+        stores: Base tuples by relation.
+        name: For reports.
+        room: Base tuples that are expected.
+    """
+
+    def __init__(
+        self,
+        owner: int,
+        classes: Classes,
+        matching: Matching,
+        stores: Mapping[int, RelationStore],
+        name: str,
+        room: int = 0,
+    ) -> None:
+        self.owner = owner
+        self.classes = classes
+        self.name = name
+        self.sections: dict[Signature, Section] = {}
+        self.inserted = 0
+        self.demoted = 0
+        self.promoted = 0
+        self.evicted = 0
+        self._matching = matching
+        self._stores = stores
+        self._room = room
+
+    @property
+    def tuples(self) -> int:
+        """Number of tuples held."""
+        return sum(section.live for section in self.sections.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, that of base tuples not included."""
+        return sum(section.nbytes for section in self.sections.values())
+
+    def figures(self) -> StateFigures:
+        """Return what is held, and what went through."""
+        return StateFigures(
+            self.name, self.tuples, self.nbytes, self.inserted, self.demoted, self.promoted, self.evicted
+        )
+
+    def insert(self, batch: TupleBatch, codes: Array | None = None) -> None:
+        """Store tuples (``insert(R.a, t)``).
+
+        Args:
+            batch: Tuples that contain the owner, and nothing from the other side of the join.
+            codes: Of their join attributes, if they are known already.
+        """
+        if not batch.size:
+            return
+        signature = batch.signature
+        section = self.sections.get(signature)
+        if section is None:
+            room = self._room if signature.span == 1 << self.owner else 0
+            section = Section(signature, self.owner, indexed=bool(self.classes), room=room)
+            self.sections[signature] = section
+        section.append(batch, self.codes(batch) if codes is None else codes)
+        self.inserted += batch.size
+
+    def codes(self, batch: TupleBatch) -> Array | None:
+        """Return the codes of the join attributes of tuples that contain the owner."""
+        if not self.classes:
+            return None
+        return self._matching.codes((batch.stores, {self.owner: batch.rows[self.owner]}), self.classes)
+
+    def start(self, batch: TupleBatch, codes: Array | None, skip: int = 0) -> StairProbe:
+        """Begin to look for matches (``probe(R.a, val)``).
+
+        Args:
+            batch: Tuples that share no component with those held here.
+            codes: Of their join attributes; None for a cross product.
+            skip: Leave out matches that would together span these relations.
+        """
+        opened: list[tuple[Section, Walk | Product]] = []
+        for section in self.sections.values():
+            if not section.live or (skip and section.signature.span | batch.signature.span == skip):
+                continue
+            if section.index is not None:
+                assert codes is not None
+                opened.append((section, section.index.probe(codes)))
+            else:
+                opened.append((section, Product(batch.size, 0, section.size, None)))
+        return StairProbe(batch, opened)
+
+    def matches(self, probe: StairProbe, limit: int) -> TupleBatch:
+        """Return the next concatenated matches of one signature, at most ``limit``; maybe none."""
+        batch = probe.batch
+        origin = batch.origin if probe.is_new else 0
+        probe.is_new = False
+        if not probe.open:
+            return batch.take(np.empty(0, np.int64), origin=origin)
+        section, walk = probe.open[-1]
+        in_order = walk.is_new and len(probe.open) == 1
+        if isinstance(walk, Product):
+            left, right = walk.pairs(limit)
+        else:
+            assert section.index is not None
+            left, right = section.index.matches(walk, limit)
+            in_order = in_order and section.index.unique and walk.is_done
+        if walk.is_done:
+            probe.open.pop()
+        left, right = self._kept(section, batch, left, right)
+        if self._matching.windows.decide(batch.signature.span, section.signature.span):
+            sides = (batch.stores, batch.rows), (self._stores, section.rows())
+            near = self._matching.windows.agree(*sides, left, right)
+            left, right = left[near], right[near]
+        mine, signature = section.rows(), batch.signature
+        signature = replace(
+            signature,
+            span=signature.span | section.signature.span,
+            done=signature.done | section.signature.done,
+            raised=signature.raised | section.signature.raised,
+        )
+        if in_order and len(left) == batch.size and not isinstance(walk, Product):
+            rows, failures = dict(batch.rows), dict(batch.failures)
+        else:
+            rows = {relation: numbers[left] for relation, numbers in batch.rows.items()}
+            failures = {i: f[left] for i, f in batch.failures.items()}
+        for relation, numbers in mine.items():
+            rows[relation] = numbers[right]
+        for predicate, found in section.failures().items():
+            failures[predicate] = found[right]
+        stores = {**batch.stores, **{r: self._stores[r] for r in mine}}
+        return TupleBatch(signature, rows, stores, path=batch.path, origin=origin, failures=failures)
+
+    def _kept(self, section: Section, batch: TupleBatch, left: Array, right: Array) -> tuple[Array, Array]:
+        """Drop removed tuples, and pairs that conjuncts between the two sides reject."""
+        present = section.present(right)
+        if present is not None:
+            left, right = left[present], right[present]
+        shared = tuple(
+            i
+            for i, c in enumerate(self._matching.graph.classes)
+            if c.span & batch.signature.span and c.span & section.signature.span
+        )
+        if shared == self.classes and (not shared or self._matching.decides(self.owner, shared)):
+            return left, right
+        if len(self.classes) == 1 and self._matching.decides(self.owner, self.classes):
+            shared = tuple(c for c in shared if c != self.classes[0])
+        one = batch.stores, batch.rows
+        other = self._stores, section.rows()
+        keep = self._matching.verified(one, other, shared, left, right)
+        return left[keep], right[keep]
+
+    def take_out(self, signature: Signature, positions: Array | None = None) -> TupleBatch:
+        """Remove tuples of a section and return them; all of them if no positions are given."""
+        section = self.sections[signature]
+        batch = section.batch(self._stores, positions)
+        if positions is None or len(positions) >= section.live:
+            del self.sections[signature]
+        else:
+            section.remove(positions)
+            if 2 * section.dead > section.size:
+                self._compact(section)
+        return batch
+
+    def expire(self, relation: int, below: int) -> None:
+        """Remove the tuples whose component of a relation has a row number below this one: it has expired."""
+        for section in list(self.sections.values()):
+            if not section.signature.span >> relation & 1:
+                continue
+            positions = np.flatnonzero(section.rows()[relation] < below)
+            present = section.present(positions)
+            positions = positions if present is None else positions[present]
+            if not len(positions):
+                continue
+            self.evicted += len(positions)
+            if len(positions) == section.live:
+                del self.sections[section.signature]
+                continue
+            section.remove(positions)
+            if 2 * section.dead > section.size:
+                self._compact(section)
+
+    def _compact(self, section: Section) -> None:
+        """Rebuild a section of which more than half has been removed."""
+        batch = section.batch(self._stores)
+        fresh = Section(section.signature, self.owner, indexed=bool(self.classes))
+        self.sections[section.signature] = fresh
+        if batch.size:
+            fresh.append(batch, self.codes(batch))
+        else:
+            del self.sections[section.signature]
+
+    def merge(self, batch: TupleBatch) -> None:
+        """Insert different tuples and keep Invariant B: those that agree are demoted to what they share.
+
+        The part that two agreeing tuples share is a sub-tuple of both, hence Invariant A, if it held, holds
+        still (theorem A.3).
+        """
+        waiting = [batch]
+        while waiting:
+            batch = waiting.pop()
+            for section in list(self.sections.values()):
+                if not batch.size:
+                    break
+                if not section.live:
+                    continue
+                mine, theirs = section.agreeing(batch)
+                if not len(mine):
+                    continue
+                shared = section.signature.span & batch.signature.span
+                if shared != section.signature.span:
+                    theirs = np.unique(theirs)
+                    held = self.take_out(section.signature, theirs)
+                    self.demoted += len(theirs)
+                    if shared != batch.signature.span:
+                        waiting.append(distinct(self.part(held, shared)))
+                if shared != batch.signature.span or shared == section.signature.span:
+                    # Shorter ones stand for longer ones, and what is held for what comes.
+                    left = np.ones(batch.size, np.bool_)
+                    left[mine] = False
+                    batch = batch.take(np.flatnonzero(left))
+            self.insert(batch)
+
+    def part(self, batch: TupleBatch, span: int) -> TupleBatch:
+        """Return sub-tuples, with what was done about predicates that they still contain."""
+        spans = self._matching.graph.residual_spans
+        kept = sum(1 << i for i, needed in enumerate(spans) if needed & span == needed)
+        signature = replace(
+            batch.signature, span=span, done=batch.signature.done & kept, raised=batch.signature.raised & kept
+        )
+        rows = {r: rows for r, rows in batch.rows.items() if span >> r & 1}
+        failures = {i: f for i, f in batch.failures.items() if signature.raised >> i & 1}
+        return TupleBatch(signature, rows, {r: batch.stores[r] for r in rows}, failures=failures)
+
+    def contents(self) -> Iterator[TupleBatch]:
+        """Yield everything held, a batch for each signature."""
+        for section in self.sections.values():
+            if section.live:
+                yield section.batch(self._stores)
+
+
+def distinct(batch: TupleBatch) -> TupleBatch:
+    """Return each tuple of a batch once."""
+    if batch.size < 2:
+        return batch
+    numbers = list(batch.rows.values())
+    if len(numbers) == 1 and (spread := int(np.ptp(numbers[0])) + 1) <= _SPREAD * batch.size:
+        first = np.full(spread, -1, np.int64)
+        first[numbers[0] - numbers[0].min()] = np.arange(batch.size)
+        kept = first[first >= 0]
+        return batch if len(kept) == batch.size else batch.take(kept)
+    order = np.lexsort(numbers)
+    differs = np.zeros(batch.size, np.bool_)
+    differs[0] = True
+    for rows in numbers:
+        ordered = rows[order]
+        differs[1:] |= ordered[1:] != ordered[:-1]
+    return batch if differs.all() else batch.take(np.sort(order[differs]))
