@@ -124,8 +124,17 @@ class QueryGraph:
 
     def bound(self, span: int, relation: int) -> tuple[int, ...]:
         """Return the numbers of the classes that tie ``relation`` to tuples of ``span``."""
-        bit = 1 << relation
-        return tuple(i for i, c in enumerate(self.classes) if c.span & bit and c.span & span)
+        found = self._bound.get((span, relation))
+        if found is None:
+            bit = 1 << relation
+            found = tuple(i for i, c in enumerate(self.classes) if c.span & bit and c.span & span)
+            self._bound[span, relation] = found
+        return found
+
+    @cached_property
+    def _bound(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """What :meth:`bound` has returned: it is asked for every batch."""
+        return {}
 
     def neighbours(self, span: int) -> tuple[int, ...]:
         """Return the relations outside ``span`` that a class connects to it."""
