@@ -12,9 +12,9 @@ from hypothesis import event, given, note, settings, strategies as st
 from millrace.clock import VirtualClock
 from millrace.eddy import Eddy
 from millrace.eddy.appraisal import Appraisal
+from millrace.eddy.enforcement import Enforcement
 from millrace.eddy.forecast import Forecast
 from millrace.eddy.stairs import StairState
-from millrace.eddy.tightening import Tightening
 from millrace.migration import MIGRATION_POLICIES
 from millrace.modules import Destination
 from millrace.modules.placement import Misplaced, clashing
@@ -132,9 +132,9 @@ def test_insertions_stop_enforcing_b_only_when_they_may(data: st.DataObject) -> 
     unrest = Unrest(
         state, case.spec, data.draw(st.integers(0, 1 << 30)), often=data.draw(st.sampled_from([0.0, 0.3]))
     )
-    find, looked = Tightening.find, []
+    find, looked = Enforcement.find, []
 
-    def eager(self: Tightening, wrong: list[Misplaced]) -> object:
+    def eager(self: Enforcement, wrong: list[Misplaced]) -> object:
         """Look every time, as often as it would after many more insertions."""
         self._stairs.enforced += 1 << 20
         self._next = 0
@@ -143,10 +143,12 @@ def test_insertions_stop_enforcing_b_only_when_they_may(data: st.DataObject) -> 
         looked.append((was, self._stairs.loose, bool(found)))
         return found
 
-    with mock.patch.object(Tightening, "find", eager):
+    with mock.patch.object(Enforcement, "find", eager):
         rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     note(f"{case.sql()}\n{options}\n{unrest.steps}")
-    event(f"tightened: {(True, False, False) in looked}; moved for it: {any(one[2] for one in looked)}")
+    event(
+        f"no longer enforced: {(True, False, False) in looked}; moved for it: {any(one[2] for one in looked)}"
+    )
     assert rows == case.expected()
 
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from millrace.eddy.appraisal import FOUND, MOVED, REPLACED, Appraiser, gain
 from millrace.eddy.buffer import Buffer
+from millrace.eddy.enforcement import Enforcement
 from millrace.eddy.forecast import Forecast
 from millrace.eddy.index_joins import IndexJoins
 from millrace.eddy.partial import each_once, joined
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.state import Outlook, StateTotals
-from millrace.eddy.tightening import Tightening
 from millrace.graph import QueryGraph
 from millrace.migration import Change, Majority, MigrationPolicy
 from millrace.modules import Destination, SteM
@@ -108,7 +108,7 @@ class StairState:
         self._patience = window
         self._next_look, self._looked_at = 0, -1
         self._appraiser = Appraiser(self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of)
-        self._tightening = Tightening(self.stairs, self._appraiser)
+        self._enforcement = Enforcement(self.stairs, self._appraiser)
 
     # Routing
 
@@ -272,7 +272,7 @@ class StairState:
             wrong = list(misplaced(self.stairs, self._places, lazy=True))
         if self._footprint == "base":
             return
-        breaking = self._tightening.find(wrong)
+        breaking = self._enforcement.find(wrong)
         if not policy.weighs:
             everything = sum(one.tuples for one in wrong)
             if not wrong:

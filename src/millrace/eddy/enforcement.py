@@ -17,10 +17,11 @@ from millrace.modules.matching import Array
 from millrace.modules.placement import Misplaced, clashing
 from millrace.modules.stairs import Stairs
 
-_OFTEN = 8
+_SHARE = 8
+"""The first look is worth it when an insertion for one out of so many stored tuples has enforced B."""
 
 
-class Tightening:
+class Enforcement:
     """Finds out whether B+ holds, and what to move where it does not.
 
     To look takes about as long as to insert all tuples, so it is done after an eighth as many insertions
@@ -49,7 +50,7 @@ class Tightening:
         stairs = self._stairs
         if not stairs.loose:
             stairs.enforced = self._next = 0
-        if not stairs.loose or stairs.enforced < max(stairs.tuples / _OFTEN, self._next):
+        if not stairs.loose or stairs.enforced < max(stairs.tuples / _SHARE, self._next):
             return {}
         self._next = 2 * stairs.enforced
         clashes = clashing(stairs)
