@@ -26,10 +26,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.eddy import peak_memory
 from millrace.errors import ExecutionError
 from millrace.expressions import ColumnRef
 from millrace.options import ALGORITHMS, Options
+from millrace.peak import peak_memory
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.spill import SpillingEddy
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import psutil
-
 from millrace.eddy.trace import Trace
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.modules import Destination, Selection
+from millrace.peak import peak_memory
 from millrace.statistics import Account, Statistics
 from millrace.tuples import Signature, TupleBatch
 
@@ -151,13 +150,3 @@ class Books:
                 return f"SteM({self._aliases[target]})", action
             case _:
                 return output, "output"
-
-
-def peak_memory() -> int:
-    """Return the largest resident memory that this process has had, in bytes."""
-    process = psutil.Process()
-    try:
-        import resource
-    except ImportError:  # Windows has its own counter
-        return int(process.memory_info().peak_wset)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from millrace.aggregates import AggregateSpec, PartialAggregation
-from millrace.eddy import peak_memory
 from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
+from millrace.peak import peak_memory
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from millrace.eddy import peak_memory
 from millrace.figures import CellFigures, ModuleFigures
+from millrace.peak import peak_memory
 
 
 @dataclass
