@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.eddy.waiting import Waiters
 from millrace.modules import Destination, SteM
 from millrace.modules.windows import Windows
 from millrace.tuples import TupleBatch
@@ -30,7 +31,7 @@ class Buffer:
         self._flying: list[Work] = []
         self._preferred: list[Work] = []
         self._waiting: dict[int, list[TupleBatch]] = {}
-        self._ended: dict[int, int] = {}
+        self._waiters: dict[int, Waiters] = {}
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
         """Add batches; empty ones are dropped."""
@@ -65,23 +66,12 @@ class Buffer:
 
         Without a scan that is so once it has all of their matches: one more probe is enough then.
         """
-        if relation not in self._waiting:
-            return
-        ended = sum(eots.size for _, eots in stem.lookups)
-        if not stem.base.scanned and self._ended.get(relation) == ended:
-            return
-        self._ended[relation] = ended
-        waiting = self._waiting.pop(relation)
+        waiting = self._waiting.pop(relation, [])
         if not stem.base.scanned:
-            still = []
-            for batch in waiting:
-                missing = stem.missing(batch)
-                found = np.setdiff1d(np.arange(batch.size), missing, assume_unique=True)
-                self.push([batch.take(found)])
-                if len(missing):
-                    still.append(batch.take(missing))
-            if still:
-                self._waiting[relation] = still
+            if waiting and relation not in self._waiters:
+                self._waiters[relation] = Waiters(stem)
+            if relation in self._waiters:
+                self.push(self._waiters[relation].release(waiting))
             return
         self.push(batch for batch in waiting if batch.seen < stem.rows)
         if not stem.complete:
@@ -91,15 +81,11 @@ class Buffer:
 
     def expire(self, windows: Windows, watermark: int) -> None:
         """Drop prior probers that have expired before the watermark: nothing to come matches them."""
-        for relation, waiting in list(self._waiting.items()):
-            found = []
-            for batch in waiting:
-                alive = windows.alive(batch, watermark)
-                if alive.all():
-                    found.append(batch)
-                elif alive.any():
-                    found.append(batch.take(np.flatnonzero(alive)))
-            self._waiting[relation] = found
+        for relation, waiters in self._waiters.items():
+            self._waiting.setdefault(relation, []).extend(waiters.held)
+        self._waiters.clear()
+        for relation, waiting in self._waiting.items():
+            self._waiting[relation] = _alive(waiting, windows, watermark)
 
     @property
     def is_flying(self) -> bool:
@@ -110,3 +96,14 @@ class Buffer:
         """Take the next piece of work, or None when nothing is in flight."""
         queue = self._new or self._preferred or self._flying
         return queue.pop() if queue else None
+
+
+def _alive(batches: Iterable[TupleBatch], windows: Windows, watermark: int) -> list[TupleBatch]:
+    found = []
+    for batch in batches:
+        alive = windows.alive(batch, watermark)
+        if alive.all():
+            found.append(batch)
+        elif alive.any():
+            found.append(batch.take(np.flatnonzero(alive)))
+    return found
