@@ -156,7 +156,8 @@ class Eddy:
                     yield from self._work(draining=True)
                 self._admit(arrivals)
                 yield from self._work()
-                yield from self._output.rest()
+                if not self._buffer.is_flying:
+                    yield from self._output.rest()
                 if self._is_empty():
                     break
                 if not self._buffer.is_flying:
@@ -358,7 +359,7 @@ class Eddy:
         self._watermark.arrive(relation, batch)
         built = relation == self._schedule.unbuilt
         found = singletons(self._state.stems[relation], batch, self._spec.aliases[relation], built=built)
-        self._output.arrive(found.size)
+        self._output.arrive(found)
         return found
 
     def _is_empty(self) -> bool:

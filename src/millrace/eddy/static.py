@@ -203,7 +203,7 @@ class StaticPlan:
         began = self._clock.now()
         unbuilt = relation == self._schedule.unbuilt
         tuples = singletons(self._stems[relation], batch, self._spec.aliases[relation], built=unbuilt)
-        self._output.arrive(tuples.size)
+        self._output.arrive(tuples)
         self._books.route(tuples)
         if not unbuilt:
             tuples = self._stems[relation].build(tuples, None)
