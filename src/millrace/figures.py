@@ -84,7 +84,8 @@ class CellFigures:
         rows_exchanged: Rows that arrived in (or left through) exchanged blocks.
         blocks_exchanged: Number of such blocks.
         bytes_exchanged: Their size in bytes.
-        peak_bytes: Peak resident memory of the Python process, in bytes.
+        peak_bytes: Peak resident memory of the Python process while the task ran, in bytes; on other
+            systems than Linux, since the process began.
         changes: ``(after, order)``: the order that most tuples were sent along from the moment when
             so many tuples had come; for runs with users' predicates.
         state: What SteMs and STAIRs held at the end.

@@ -105,7 +105,8 @@ class Research:
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
             ``ALGORITHMS``.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
-            predicates alone, ``"greedy"`` for joins, ``"rank"`` where both come together.
+            predicates alone, ``"rank"`` where they come together with joins, and for joins alone
+            ``"greedy"``, or ``"cumulative"`` where ``architecture`` is ``"joins"`` or ``"stairs"``.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
         reoptimize_every: Tuples after which routing decisions are made anew.
         order: For ``policy="fixed"`` and for ``architecture="static"``: aliases in the order in which to join

@@ -26,7 +26,7 @@ class Totals:
         rows_exchanged: Rows that travelled in blocks. Both ends count them; they count once here.
         blocks_exchanged: Number of such blocks.
         bytes_exchanged: Their size in bytes.
-        peak_bytes: Highest resident memory of any Python worker, in bytes.
+        peak_bytes: Highest resident memory of any Python worker while it ran these tasks, in bytes.
         peak_state: Most tuples that the join state of one cell held.
         migrated_tuples: Stored tuples that were moved: demoted or promoted.
         recomputed_tuples: Tuples made while state was moved.

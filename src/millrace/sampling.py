@@ -160,7 +160,7 @@ class KeySample:
         """Halve the threshold, and drop the keys that are above it now."""
         self._threshold >>= np.uint64(1)
         entries = self._entries()
-        entries = entries[key_hashes(entries[:, KEY]) <= self._threshold]
+        entries = entries[key_hashes(entries[:, KEY].copy()) <= self._threshold]
         self._table = np.zeros_like(self._table)
         place(entries, self._table)
         self._held = len(entries)

@@ -17,6 +17,7 @@ from millrace.expressions import ColumnRef
 from millrace.options import POLICY_NAMES, Options
 from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.state.stem import SteM
 from tests.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, plans, run, with_self_joins
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case, cases
@@ -90,6 +91,23 @@ def test_cached_lookups_do_not_wait_for_others() -> None:
     seconds = [when for when, batch in ran.results for _ in range(batch.num_rows)]
     assert seconds.count(1.0) == 33
     assert all(seconds.count(float(n)) == 2 for n in range(2, 21))
+
+
+def test_an_answer_concerns_only_those_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 200 answers, one after the other, each of 600 waiting tuples is looked at a few times."""
+    looked: list[int] = []
+    missing = SteM.missing
+    monkeypatch.setattr(
+        SteM, "missing", lambda self, batch: (looked.append(batch.size), missing(self, batch))[1]
+    )
+    r = pa.table({"key": range(600), "a": [n * 7 % 200 for n in range(600)]})
+    s = pa.table({"x": range(0, 400, 2), "y": range(200)})
+    case = block({"r": r, "s": s}, ["r.a = s.x"])
+    made = {"s": Plan(source=False, indexes=(IndexPlan(("x",), 1.0, in_flight=1),))}
+    ran = run(case, made, Options(batch_size=50), stream="r", chunk=50)
+    assert ran.rows == case.expected()
+    assert ran.clock.now() == 200.0
+    assert sum(looked) <= 5 * 600
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)

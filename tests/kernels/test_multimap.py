@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.kernels import Multimap
+from millrace.kernels import Multimap, multimap
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 LAWS = settings(max_examples=75, deadline=None, derandomize=True)
@@ -144,10 +144,125 @@ def test_sorted_codes_in_small_pieces_rebuild_a_table_seldom(monkeypatch: pytest
     """Ascending keys that arrive a few at a time cost a logarithmic number of rebuilds, not one each."""
     rebuilt: list[int] = []
     original = Multimap._address
-    monkeypatch.setattr(Multimap, "_address", lambda self: (rebuilt.append(self.rows), original(self))[1])
+    monkeypatch.setattr(Multimap, "_address", lambda self, n: (rebuilt.append(n), original(self, n))[1])
     filled([list(range(low, low + 8)) for low in range(0, 16_000, 8)])
     assert len(rebuilt) < 100
     assert all(a < b for a, b in pairwise(rebuilt))
+
+
+@LAWS
+@given(st.lists(code_lists(), min_size=1, max_size=5), st.integers(1, 70))
+def test_newer_rows_come_before_older_ones_however_the_table_grew(
+    pieces: list[list[int]], limit: int
+) -> None:
+    """Through growth and through changes of the addressing: a walk may stop at the first row too old."""
+    table = Multimap()
+    for piece in pieces:
+        table.insert(np.array(piece, np.int64))
+        codes = np.array(sorted({code for p in pieces for code in p}), np.int64)
+        walk, found = table.probe(codes), defaultdict(list)
+        while not walk.is_done:
+            for position, row in zip(*table.matches(walk, limit), strict=True):
+                found[position].append(row)
+        assert all(a > b for rows in found.values() for a, b in pairwise(rows))
+
+
+class Counted:
+    """Links that are counted when they are followed."""
+
+    def __init__(self, links: np.ndarray) -> None:
+        self.links = links
+        self.followed = 0
+
+    def __getitem__(self, row: int) -> int:
+        self.followed += 1
+        return int(self.links[row])
+
+
+@pytest.mark.parametrize("stride", [1, 1 << 40])
+def test_a_walk_does_not_look_at_rows_that_are_too_old(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
+    """It sees the last ten of a thousand, however the table has grown between them."""
+    table = Multimap()
+    for piece in range(100):
+        fresh = np.arange(1 + piece * 500, 501 + piece * 500)
+        table.insert(np.concatenate([np.zeros(10, np.int64), fresh]) * stride)
+    first = table.rows - 510
+    table._nexts = links = Counted(table._nexts)  # type: ignore[assignment]
+    monkeypatch.setattr(multimap, "_walk", multimap._walk.function)
+    assert probed(table, [0], 100, first) == Counter({(0, row): 1 for row in range(first, first + 10)})
+    assert links.followed <= 11
+
+
+def test_a_row_is_linked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growth and changes of the addressing move heads of chains, and look at no row again."""
+    linked: list[int] = []
+    for name in ("_link_dense", "_link_hashed"):
+        kernel = getattr(multimap, name)
+
+        def counting(codes, *rest, kernel=kernel):
+            linked.append(len(codes))
+            return kernel(codes, *rest)
+
+        monkeypatch.setattr(multimap, name, counting)
+    random = np.random.default_rng(7)
+    rows: list[int] = []
+    table = Multimap()
+    for near in (1000, 1 << 40, 1 << 62, 1 << 14):
+        for _ in range(6):
+            piece = random.integers(-near, near, 400)
+            table.insert(piece)
+            rows += piece.tolist()
+    assert sum(linked) == table.rows == len(rows)
+    assert probed(table, rows[::3], 1000) == model(rows, rows[::3])
+
+
+@pytest.mark.parametrize(
+    ("codes", "most"),
+    [
+        (np.arange(40_000) * 7, 45),  # dense, in a range seven times their number
+        (np.arange(40_000) << 40, 56),  # hashed
+        (np.arange(40_000) % 100 << 40, 6),  # as many rows of few codes
+    ],
+    ids=["dense", "hashed", "repeated"],
+)
+def test_memory_of_a_row(codes: np.ndarray, most: int) -> None:
+    """Links take 4 bytes a row, and slots what the number of different codes asks for; keys are not kept."""
+    table = Multimap()
+    for low in range(0, len(codes), 500):
+        table.insert(codes[low : low + 500])
+    assert table.nbytes <= most * table.rows
+
+
+def test_a_table_makes_room_for_rows_that_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It moves its heads less often; an expectation that is far too high is not believed at once."""
+    moves: list[int] = []
+    original = Multimap._address
+    monkeypatch.setattr(Multimap, "_address", lambda self, n: (moves.append(n), original(self, n))[1])
+    codes = np.random.default_rng(3).permutation(64_000) << 40
+
+    def moved(capacity: int) -> int:
+        moves.clear()
+        table = Multimap(capacity)
+        for low in range(0, len(codes), 1000):
+            table.insert(codes[low : low + 1000])
+        return len(moves)
+
+    assert moved(64_000) < moved(0)
+    few = Multimap(1 << 24)
+    few.insert(codes[:1000])
+    assert few.nbytes <= 1 << 17
+
+
+def test_codes_of_other_types_and_layouts_are_taken() -> None:
+    """A view of every other code, of 32 bits, and one that cannot be written."""
+    codes = np.arange(20)
+    frozen = codes.copy()
+    frozen.flags.writeable = False
+    table = Multimap()
+    for each in (codes[::2], codes.astype(np.int32), frozen):
+        table.insert(each)
+    rows = [*range(0, 20, 2), *range(20), *range(20)]
+    assert probed(table, frozen[::3], 9) == model(rows, list(range(0, 20, 3)))
 
 
 def test_an_empty_table_and_an_empty_probe() -> None:

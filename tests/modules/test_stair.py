@@ -345,7 +345,7 @@ def test_what_was_taken_out_is_not_found() -> None:
 
 
 def test_agreement_is_found_before_and_after_insertions() -> None:
-    """The index by owner is made when it is first asked for, and kept up to date."""
+    """The index by what is shared is made when it is first asked for, and brought up to date."""
     rig = three()
     rig.arrive("s1 s2", s="rs")
     stair = rig.stair("s", "rs")

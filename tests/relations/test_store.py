@@ -83,6 +83,52 @@ def test_chunks_stay_few_as_the_store_grows(size: int) -> None:
     assert store.gather("s", np.arange(600)).equals(whole["s"].combine_chunks())
 
 
+@LAWS
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=20))
+def test_chunk_sizes_fall_whatever_came_before_a_gather(sizes: list[int]) -> None:
+    """A small tail does not keep the chunks before it apart."""
+    whole = table(sum(sizes) + 1)
+    store = RelationStore(SCHEMA, KEYS)
+    for size in sizes:
+        appended(whole, store, store.rows, store.rows + size)
+    if store.rows:
+        rows = np.arange(store.rows)[::-1]
+        assert store.gather("s", rows).to_pylist() == whole["s"].to_pylist()[: store.rows][::-1]
+    counts = [chunk.num_rows for chunk in store._chunks]
+    assert sum(counts) == sum(sizes)
+    assert not store.rows or all(a >= 2 * b for a, b in pairwise(counts)), counts
+
+
+def test_a_complete_relation_becomes_one_chunk_when_that_pays() -> None:
+    """Once as many rows have been taken as there are; before that it may not be worth the copy."""
+    whole = table(1500)
+    store = RelationStore(SCHEMA, KEYS)
+    for low, high in ((0, 1000), (1000, 1400), (1400, 1500)):
+        appended(whole, store, low, high)
+    store.complete = True
+    rows = np.arange(0, 1500, 2)
+    assert store.gather("k", rows).to_pylist() == rows.tolist()
+    assert len(store._chunks) == 3
+    assert store.gather("k", rows).to_pylist() == rows.tolist()
+    assert len(store._chunks) == 1
+    assert store.chunk(np.arange(1500)).equals(whole.to_batches()[0])
+
+
+def test_rows_are_located_once_for_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many columns are taken."""
+    whole = table(1200)
+    store = RelationStore(SCHEMA, KEYS)
+    appended(whole, store, 0, 1000)
+    appended(whole, store, 1000, 1200)
+    sorts: list[int] = []
+    argsort = np.argsort
+    monkeypatch.setattr(module.np, "argsort", lambda *a, **k: (sorts.append(1), argsort(*a, **k))[1])
+    rows = np.random.default_rng(5).integers(0, 1200, 700)
+    for name, found in zip(SCHEMA.names, store.take(SCHEMA.names, rows), strict=True):
+        assert found.equals(whole[name].combine_chunks().take(pa.array(rows)))
+    assert len(store._chunks) == 2 and len(sorts) == 1
+
+
 def test_merging_stops_before_offsets_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks beyond the limit in bytes are left as they are, and the rows stay right."""
     monkeypatch.setattr(module, "_MERGE_BYTES", 500)

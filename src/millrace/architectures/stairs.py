@@ -12,14 +12,15 @@ from typing import Literal
 
 import numpy as np
 
+from millrace.architectures.enforcement import Enforcement
 from millrace.architectures.index_joins import IndexJoins
 from millrace.architectures.partial import each_once, joined
 from millrace.arrivals.schedule import Schedule
 from millrace.graph import QueryGraph
-from millrace.migration import Change, MigrationPolicy
+from millrace.migration import Change, Majority, MigrationPolicy
 from millrace.migration.estimate import FOUND, MOVED, REPLACED, Appraiser, gain
 from millrace.migration.forecast import Forecast
-from millrace.migration.placement import Misplaced, Places, misplaced, places_of, settle
+from millrace.migration.placement import Misplaced, Places, misplaced, move, places_of, settle
 from millrace.operator import Estimate, Join, Operator
 from millrace.operators.index_join import IndexJoin
 from millrace.operators.join import StairJoin
@@ -101,6 +102,7 @@ class StairState:
         elif migration is not None and windows.span:
             self.stairs.storing = LongLiving(windows, lambda: self._watermark)
         self._latest: dict[int, int] = {}
+        self._majority = Majority(window)
         self._serial = 0
         self._changed = False
         self._worked = 0
@@ -111,6 +113,7 @@ class StairState:
         self._patience = window
         self._next_look, self._looked_at = 0, -1
         self._appraiser = Appraiser(self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of)
+        self._enforcement = Enforcement(self.stairs, self._appraiser)
 
     # Routing
 
@@ -138,6 +141,7 @@ class StairState:
         if self._unbuilt is not None and batch.signature.span == 1 << self._unbuilt:
             self.forecast.add(batch)
         self._worked += 2 * batch.size  # it is inserted, and it probes
+        self._majority.count(batch.signature, batch.size)
         return self.stairs.route(edge, batch)
 
     def matches(self, edge: int, probe: StairProbe, limit: int) -> TupleBatch:
@@ -159,9 +163,11 @@ class StairState:
         operator, share = max(shares, key=lambda pair: pair[1])
         if isinstance(operator, Join) and share >= 1 / 2:
             span = signature.span
-            if self._latest.get(span) != operator.target:
-                self._changed = self._changed or span in self._latest
-                self._latest[span] = operator.target
+            present = self._latest.get(span)
+            place = self._majority.decide(signature, operator.target, present)
+            if place != present:
+                self._changed = self._changed or present is not None
+                self._latest[span] = place
                 self._places = None
 
     def edge_of(self, span: int) -> int:
@@ -191,7 +197,8 @@ class StairState:
         are joined for the occasion.
         """
         missing = self._graph.everything & ~span
-        tree = self._connecting(span) if self._migration is not None and self._footprint == "all" else None
+        moves = self._migration is not None and self._footprint == "all"
+        tree = self._connecting(span) if moves else None
         if not missing or tree is None or not self._are_waited_for(tree, span):
             return joined(self.stems, self._graph, span, limit)
         if tree != self.stairs.tree:
@@ -207,9 +214,11 @@ class StairState:
         return all(tree.beyond(e, 1 << tree.near(e, span)) & open_ for e in tree.border(span))
 
     def _connecting(self, span: int) -> JoinTree | None:
-        """Return a spanning tree that holds a span together, the present one if it does."""
+        """Return a spanning tree that holds a span together and may be taken, the present one if it does."""
         if self.stairs.tree.connected(span):
             return self.stairs.tree
+        if self._migration is None or not self._migration.follows:
+            return None
         return next((tree for tree in spanning_trees(self._graph) if tree.connected(span)), None)
 
     def _facing(self, span: int) -> Iterator[TupleBatch]:
@@ -233,7 +242,7 @@ class StairState:
         # Decisions for several spans that change together are one change.
         self._serial += self._changed
         self._changed = False
-        switched = self._replant()
+        switched = self._migration.follows and self._replant()
         self._follow(self._migration)
         return switched
 
@@ -258,6 +267,7 @@ class StairState:
             wrong = list(misplaced(self.stairs, self._places, lazy=True))
         if self._footprint == "base":
             return
+        breaking = self._enforcement.find(wrong)
         if not policy.weighs:
             everything = sum(one.tuples for one in wrong)
             if not wrong:
@@ -265,7 +275,10 @@ class StairState:
             most = policy.allowance(self._change(everything, 0.0, 0.0))
             settle(self.stairs, self.edge_of, self._places, most, lazy=lazy)
             return
-        self._follow_worthy(policy, wrong)
+        if breaking:
+            self._move(breaking)
+        else:
+            self._follow_worthy(policy, wrong)
 
     def _follow_worthy(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> None:
         """Promote the slices of misplaced sections that are worth it, and those of settled ones."""
@@ -286,17 +299,20 @@ class StairState:
             if len(taken) and most > 0:
                 chosen.setdefault(one.misplaced, []).append(taken)
             most -= len(taken)
-        held = {section: self._section(section) for section in chosen}
-        for section, slices in chosen.items():
-            # What a promotion inserts may have demoted some of the next section's tuples.
-            found = self._section(section)
-            if found is None or found is not held[section]:
+        self._move({one: np.concatenate(slices) for one, slices in chosen.items()})
+
+    def _move(self, chosen: Mapping[Misplaced, Array]) -> None:
+        """Move tuples at these positions of misplaced sections."""
+        held = {one: self._section(one) for one in chosen}
+        for one, positions in chosen.items():
+            # What a move inserts may have demoted some of the next section's tuples.
+            found = self._section(one)
+            if found is None or found is not held[one]:
                 continue
-            positions = np.concatenate(slices)
             present = found.present(positions)
-            left = positions if present is None else positions[present]
-            self.stairs.promote(section.edge, section.owner, section.signature, section.place, left)
-            self._latest[section.signature.span] = section.place
+            move(self.stairs, one, positions if present is None else positions[present])
+            if one.place != one.edge:
+                self._latest[one.signature.span] = one.place
             self._places = None
             self._next_look = 0  # what they have become may be worth another move
 
@@ -357,6 +373,7 @@ class StairState:
     def switch(self, tree: JoinTree) -> None:
         """Go on with another spanning tree; to be called when no tuple is in flight."""
         self._latest.clear()
+        self._majority.forget()
         self._places = None
         self._serial += 1
         self.stairs.tree = tree

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from millrace.errors import ExecutionError
 from millrace.expressions import ColumnRef
 from millrace.options import ALGORITHMS, Options
-from millrace.peak_memory import peak_memory
+from millrace.peak import peak_memory
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.spill import SpillingEddy
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from millrace.kernels.compiling import compiled
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -14,7 +15,7 @@ _FNV_BASIS = np.uint64(0xCBF29CE484222325)
 _BYTE = np.uint64(8)
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[]")
 def mix(codes: np.ndarray) -> np.ndarray:
     """Return a well-mixed ``int64`` hash of each ``int64`` code (the splitmix64 finaliser)."""
     out = np.empty(len(codes), np.int64)
@@ -26,7 +27,7 @@ def mix(codes: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[], const int64[]")
 def combine(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return one ``int64`` hash for pairs of codes; order matters, collisions must be verified."""
     out = np.empty(len(left), np.int64)
@@ -38,7 +39,7 @@ def combine(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int32[], const uint8[]")
 def hash_bytes(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Return an ``int64`` hash of each byte string ``data[offsets[i]:offsets[i + 1]]`` (FNV-1a)."""
     n = len(offsets) - 1
@@ -51,7 +52,7 @@ def hash_bytes(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int32[], const uint8[]")
 def hash_parts(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Return an ``int64`` hash of each byte string's length and of eight bytes at its front, middle and back.
 

@@ -10,9 +10,12 @@ the table).
 Two addressings lead to the chains. *Dense*: the codes seen span a range not much larger than their
 number, so a code's slot is its distance from the smallest and no comparison is needed; this also
 keeps the order of the data in memory, which is what makes probes by clustered keys cheap. *Hashed*:
-Fibonacci hashing with linear probing otherwise; a slot holds a part of the hash beside the row, so
-that a code that is not there seldom costs a look at the keys. The choice is made anew whenever the
-table grows.
+Fibonacci hashing with linear probing otherwise; the codes of the slots stand in an array of their own.
+The choice is made anew whenever the table grows.
+
+Either way slots know their codes, and rows need not be looked at when the table grows: chains stay as
+they are, and their heads move. Slots follow the hash from its highest bit on, so heads are read and
+written in the order in which they lie in memory.
 """
 
 from __future__ import annotations
@@ -20,60 +23,76 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from millrace.kernels.compiling import compiled
 
 _END = -1
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
-_DENSE_SPREAD = 16
-_PARTS = 1024
-"""Arrays of keys that are kept as they came, at most, before they are put together."""
+_AHEAD = 256
+"""Slots that are looked up before they are needed, so that cache misses overlap."""
+
+_DENSE_SPREAD = 8
+"""Range of the codes over their number up to which addressing is dense: it takes up to 40 bytes a row."""
 
 _DENSE_ALWAYS = 1 << 16
+_TRUSTED = 4
+"""Times as many rows as there are that a table makes room for because they are expected."""
+
 _LEAST = int(np.iinfo(np.int64).min)
-_SPREAD = np.uint64(29)
-_TAG_BITS = np.uint64(0x7FFFFFFF)
-_TAG = np.int64(0x7FFFFFFF << 32)
-_MORE = np.int64(1 << 31)
-_ROW = np.int64(0x7FFFFFFF)
 MAX_ROWS = 2**31 - 2
 
 
-@njit(inline="always")
-def _tag(hashed):  # type: ignore[no-untyped-def]
-    return np.int64((hashed ^ (hashed >> _SPREAD)) & _TAG_BITS) << 32
+@compiled()
+def _home(code, shift):  # type: ignore[no-untyped-def]
+    return np.int64((np.uint64(code) * _FIBONACCI) >> shift)
 
 
-@njit(inline="always")
-def _link(held):  # type: ignore[no-untyped-def]
-    row = held & _ROW
-    return -(row + 2) if held & _MORE else row
+@compiled()
+def _slot_of(code, slot, codes, heads):  # type: ignore[no-untyped-def]
+    """Return the slot of a code, or the free one where it belongs, from ``slot`` on."""
+    wrap = len(heads) - 1
+    while heads[slot] != _END and codes[slot] != code:
+        slot = (slot + 1) & wrap
+    return slot
 
 
-@njit(cache=True, nogil=True)
-def _link_hashed(keys, first, last, slots, nexts, shift):  # type: ignore[no-untyped-def]
+@compiled()
+def _move(code, head, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the head of a chain into a hashed table that does not have its code yet."""
+    slot = _slot_of(code, _home(code, shift), codes, heads)
+    codes[slot], heads[slot] = code, head
+
+
+@compiled("const int64[], int64, int64[], int32[], int32[], uint64")
+def _link_hashed(new, first, codes, heads, nexts, shift):  # type: ignore[no-untyped-def]
+    """Link rows ``first``, ``first + 1``, … with new codes; return how many of these were not there."""
     distinct = 0
-    wrap = len(slots) - 1
-    for row in range(first, last):
-        hashed = np.uint64(keys[row]) * _FIBONACCI
-        tag, slot = _tag(hashed), np.int64(hashed >> shift)
-        held = slots[slot]
-        while held != _END and (held & _TAG != tag or keys[held & _ROW] != keys[row]):
-            slot = (slot + 1) & wrap
-            held = slots[slot]
-        fresh = held == _END
-        distinct += fresh
-        nexts[row] = _END if fresh else _link(held)
-        slots[slot] = tag | row | (0 if fresh else _MORE)
+    homes = np.empty(_AHEAD, np.int64)
+    seen = np.empty(_AHEAD, np.int64)
+    for start in range(0, len(new), _AHEAD):
+        stop = min(start + _AHEAD, len(new))
+        for place in range(start, stop):
+            home = _home(new[place], shift)
+            homes[place - start] = home
+            seen[place - start] = codes[home] ^ heads[home]  # brings both into the cache
+        for place in range(start, stop):
+            slot = _slot_of(new[place], homes[place - start], codes, heads)
+            head = heads[slot]
+            row = first + place
+            distinct += head == _END
+            nexts[row] = head
+            codes[slot] = new[place]
+            heads[slot] = row if head == _END else -(row + 2)
     return distinct
 
 
-@njit(cache=True, nogil=True)
-def _link_dense(keys, first, heads, nexts, base):  # type: ignore[no-untyped-def]
-    """Link rows ``first``, ``first + 1``, … with these keys."""
+@compiled("const int64[], int64, int32[], int32[], int64")
+def _link_dense(codes, first, heads, nexts, base):  # type: ignore[no-untyped-def]
+    """Link rows ``first``, ``first + 1``, … with these codes; return how many of the codes are new."""
     distinct = 0
-    for place in range(len(keys)):
+    for place in range(len(codes)):
         row = first + place
-        slot = keys[place] - base
+        slot = codes[place] - base
         head = heads[slot]
         distinct += head == _END
         nexts[row] = head
@@ -81,25 +100,63 @@ def _link_dense(keys, first, heads, nexts, base):  # type: ignore[no-untyped-def
     return distinct
 
 
-@njit(cache=True, nogil=True)
-def _enter_hashed(codes, keys, slots, shift, probes, rows):  # type: ignore[no-untyped-def]
+@compiled("const int64[], const int32[], int64[], int32[], uint64")
+def _widen(old_codes, old_heads, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the heads of a hashed table into an empty, larger one."""
+    for i in range(len(old_heads)):
+        if old_heads[i] != _END:
+            _move(old_codes[i], old_heads[i], codes, heads, shift)
+
+
+@compiled("const int32[], int64, int64[], int32[], uint64")
+def _scatter(old_heads, base, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the heads of a dense table into an empty hashed one."""
+    for i in range(len(old_heads)):
+        if old_heads[i] != _END:
+            _move(np.int64(base + i), old_heads[i], codes, heads, shift)
+
+
+@compiled("const int64[], const int32[], int32[], int64")
+def _gather(old_codes, old_heads, heads, base):  # type: ignore[no-untyped-def]
+    """Put the heads of a hashed table into an empty dense one."""
+    for i in range(len(old_heads)):
+        if old_heads[i] != _END:
+            heads[old_codes[i] - base] = old_heads[i]
+
+
+@compiled("const int64[], const int64[], const int32[], uint64, int32[], int32[]")
+def _enter_hashed(wanted, codes, heads, shift, probes, rows):  # type: ignore[no-untyped-def]
+    """Find the chains of codes; loads come in passes of their own, so that cache misses overlap."""
     count = 0
-    wrap = len(slots) - 1
-    for i in range(len(codes)):
-        hashed = np.uint64(codes[i]) * _FIBONACCI
-        tag, slot = _tag(hashed), np.int64(hashed >> shift)
-        held = slots[slot]
-        while held != _END and (held & _TAG != tag or keys[held & _ROW] != codes[i]):
-            slot = (slot + 1) & wrap
-            held = slots[slot]
-        probes[count] = i
-        rows[count] = _link(held) if held != _END else _END
-        count += held != _END
+    homes = np.empty(_AHEAD, np.int64)
+    links = np.empty(_AHEAD, np.int32)
+    found = np.empty(_AHEAD, np.int64)
+    places = np.empty(_AHEAD, np.int32)
+    for start in range(0, len(wanted), _AHEAD):
+        size = min(_AHEAD, len(wanted) - start)
+        for i in range(size):
+            homes[i] = _home(wanted[start + i], shift)
+            links[i] = heads[homes[i]]
+        taken = 0
+        for i in range(size):
+            places[taken] = i
+            taken += links[i] != _END
+        for i in range(taken):
+            found[i] = codes[homes[places[i]]]
+        for i in range(taken):
+            place = places[i]
+            code, link = wanted[start + place], links[place]
+            if found[i] != code:
+                link = heads[_slot_of(code, homes[place], codes, heads)]
+            probes[count] = start + place
+            rows[count] = link
+            count += link != _END
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[], const int32[], int64, int32[], int32[]")
 def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-def]
+    """Find the chains of codes."""
     size = np.uint64(len(heads))
     count = 0
     for i in range(len(codes)):
@@ -111,12 +168,13 @@ def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-d
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int32[], int64, const int32[], int32[], int32[], int64, int64, int64, int32[], int32[]")
 def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # type: ignore[no-untyped-def]
     """Walk all chains a step at a time: no load waits for another, so cache misses overlap.
 
     ``probes`` and ``rows`` hold where each chain stands (a link), ``active`` of them; places below
-    ``kept`` have been moved on already, those from ``place`` on have not.
+    ``kept`` have been moved on already, those from ``place`` on have not. As newer rows come before
+    older ones, a chain is left at the first row that is not above ``low``.
     """
     count = 0
     bounded = len(high) > 0
@@ -124,8 +182,8 @@ def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # 
         stop = min(active, place + len(left) - count)
         for p in range(place, stop):
             i, link = probes[p], rows[p]
-            goes_on = link < _END
-            row = -(link + 2) if goes_on else link
+            row = -(link + 2) if link < _END else link
+            goes_on = link < _END and row > low
             left[count] = i
             right[count] = row
             count += not bounded or (low <= row and row < high[i])
@@ -140,6 +198,7 @@ def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # 
 
 
 _NO_ROWS = np.empty(0, np.int32)
+_NO_CODES = np.empty(0, np.int64)
 
 
 @dataclass
@@ -185,21 +244,20 @@ class Multimap:
     """Rows by code, insert and resumable probe.
 
     Args:
-        capacity: Rows to make room for at once; the table doubles when it is full.
+        capacity: Rows that are expected; without them the table doubles when it is full.
     """
 
     def __init__(self, capacity: int = 0) -> None:
         self.rows = 0
         self.distinct = 0
-        self._keys = np.empty(max(capacity, 1024), np.int64)
-        self._nexts = np.empty(len(self._keys), np.int32)
-        # Keys behind those: with dense addressing nobody looks at them until the table is rebuilt.
-        self._pending: list[np.ndarray] = []
+        self._expected = capacity
+        self._nexts = np.empty(max(capacity, 1024), np.int32)
         self._low = 0
         self._high = -1
-        self._base: int | None = None
+        self._base: int | None = None  # the code of the first slot, with dense addressing
         self._shift = np.uint64(0)
-        self._slots = np.full(0, _END, np.int32)  # int64 when hashed: tag and row
+        self._heads = np.empty(0, np.int32)
+        self._codes = _NO_CODES  # of the heads, with hashed addressing
         self._left = np.empty(0, np.int32)
         self._right = np.empty(0, np.int32)
 
@@ -210,16 +268,18 @@ class Multimap:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the table in bytes; room that is not filled takes none yet."""
-        return self.rows * (self._keys.itemsize + self._nexts.itemsize) + int(self._slots.nbytes)
+        """Memory of the table in bytes; room for links that is not filled takes none yet."""
+        return self.rows * self._nexts.itemsize + int(self._heads.nbytes + self._codes.nbytes)
 
     def insert(self, codes: np.ndarray) -> None:
         """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``.
 
-        The codes may be kept as they are, without a copy, so they must not change afterwards.
+        Raises:
+            OverflowError: There would be more than ``MAX_ROWS`` rows.
         """
         if not len(codes):
             return
+        codes = np.ascontiguousarray(codes, np.int64)
         first, self.rows = self.rows, self.rows + len(codes)
         if self.rows > MAX_ROWS:
             raise OverflowError(f"an index holds at most {MAX_ROWS} rows")
@@ -228,69 +288,46 @@ class Multimap:
             low, high = min(low, self._low), max(high, self._high)
         self._low, self._high = low, high
         if self.rows > len(self._nexts):
-            self._nexts = _grown(self._nexts, self.rows)
-        self._pending.append(codes)
-        if len(self._pending) > _PARTS:
-            self._settle()
-        if not self._fits() and not self._address():
-            first, self.distinct = 0, 0
+            grown = np.empty(max(self.rows, 2 * len(self._nexts)), np.int32)
+            grown[:first] = self._nexts[:first]
+            self._nexts = grown
+        if not self._fits(len(codes)):
+            self._address(self.distinct + len(codes))
         if self._base is None:
-            self._settle()
-            keys = self._keys
-            self.distinct += _link_hashed(keys, first, self.rows, self._slots, self._nexts, self._shift)
-        elif first:
-            self._link(codes, first)
+            fresh = _link_hashed(codes, first, self._codes, self._heads, self._nexts, self._shift)
         else:
-            row = self.rows - sum(map(len, self._pending))
-            self._link(self._keys[:row], 0)
-            for part in self._pending:
-                self._link(part, row)
-                row += len(part)
+            fresh = _link_dense(codes, first, self._heads, self._nexts, self._base)
+        self.distinct += int(fresh)
 
-    def _link(self, codes: np.ndarray, first: int) -> None:
-        """Link rows from ``first`` on, which have these codes, by dense addressing."""
-        self.distinct += _link_dense(codes, first, self._slots, self._nexts, self._base)
-
-    def _settle(self) -> None:
-        """Put all keys side by side."""
-        low = self.rows - sum(map(len, self._pending))
-        if self.rows > len(self._keys):
-            self._keys = _grown(self._keys[:low], max(self.rows, 2 * len(self._keys)))
-        for codes in self._pending:
-            self._keys[low : low + len(codes)] = codes
-            low += len(codes)
-        self._pending.clear()
-
-    def _fits(self) -> bool:
+    def _fits(self, more: int) -> bool:
+        """Whether there are slots for all codes, of which so many may be new."""
         if self._base is not None:
-            return self._low >= self._base and self._high < self._base + len(self._slots)
-        return 4 * self.rows <= 3 * len(self._slots)
+            return self._low >= self._base and self._high < self._base + len(self._heads)
+        return 4 * (self.distinct + more) <= 3 * len(self._heads)
 
-    def _address(self) -> bool:
-        """Choose the addressing for the codes seen so far, with room for as many again.
-
-        Returns:
-            Whether the rows linked so far are still linked.
-        """
+    def _address(self, needed: int) -> None:
+        """Choose the addressing for the codes seen so far, so many of which may differ; move the heads."""
         spread = self._high - self._low + 1
+        codes, heads, base = self._codes, self._heads, self._base
         if spread > max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
-            bits = max(12, (2 * self.rows - 1).bit_length())
-            self._base = None
-            self._shift = np.uint64(64 - bits)
-            self._slots = np.full(1 << bits, _END, np.int64)
-            return False
+            room = max(needed, min(self._expected, _TRUSTED * self.rows))
+            bits = max(12, (2 * room - 1).bit_length())
+            self._base, self._shift = None, np.uint64(64 - bits)
+            self._codes, self._heads = np.empty(1 << bits, np.int64), np.full(1 << bits, _END, np.int32)
+            if base is None:
+                _widen(codes, heads, self._codes, self._heads, self._shift)
+            else:
+                _scatter(heads, base, self._codes, self._heads, self._shift)
+            return
         # Room on both sides, or every new extreme of randomly ordered codes would move it.
-        base = max(self._low - spread // 8, _LEAST)
-        end = self._high + 1 + spread // 8
-        if self._base is None:
-            self._base = base
-            self._slots = np.full(end - base, _END, np.int32)
-            return False
-        old, base = self._base, min(base, self._base)
-        slots = np.full(max(end, old + len(self._slots)) - base, _END, np.int32)
-        slots[old - base : old - base + len(self._slots)] = self._slots
-        self._base, self._slots = base, slots
-        return True
+        start, end = max(self._low - spread // 8, _LEAST), self._high + 1 + spread // 8
+        if base is not None:
+            start, end = min(start, base), max(end, base + len(heads))
+        self._base, self._codes, self._heads = start, _NO_CODES, np.full(end - start, _END, np.int32)
+        if base is None:
+            _gather(codes, heads, self._heads, start)
+        else:
+            self._heads[base - start : base - start + len(heads)] = heads
 
     def probe(self, codes: np.ndarray, low: int = 0, high: np.ndarray | None = None) -> Walk:
         """Begin to match probe tuples with rows.
@@ -300,13 +337,14 @@ class Multimap:
             low: Only rows from this number on match.
             high: Only rows below ``high[i]`` match probe tuple ``i``, ``int32``, shape ``(n,)``.
         """
+        codes = np.ascontiguousarray(codes, np.int64)
         probes, rows = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         if not self.rows:
             active = 0
         elif self._base is not None:
-            active = _enter_dense(codes, self._slots, self._base, probes, rows)
+            active = _enter_dense(codes, self._heads, self._base, probes, rows)
         else:
-            active = _enter_hashed(codes, self._keys, self._slots, self._shift, probes, rows)
+            active = _enter_hashed(codes, self._codes, self._heads, self._shift, probes, rows)
         if high is None:
             high = _NO_ROWS if low == 0 else np.full(len(codes), MAX_ROWS, np.int32)
         return Walk(probes, rows, active, low, high)
@@ -345,9 +383,3 @@ class Multimap:
         if len(self._left) < size:
             self._left, self._right = np.empty(size, np.int32), np.empty(size, np.int32)
         return self._left[:size], self._right[:size]
-
-
-def _grown(array: np.ndarray, needed: int) -> np.ndarray:
-    grown = np.empty(max(needed, 2 * len(array)), array.dtype)
-    grown[: len(array)] = array
-    return grown

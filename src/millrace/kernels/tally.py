@@ -9,7 +9,8 @@ rounds of multiplication: with one, keys at regular distances tend to fall on on
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from millrace.kernels.compiling import compiled
 
 KEY, SETTLED, NOW, BEFORE = range(4)
 """Columns of the table."""
@@ -19,13 +20,13 @@ _ODD = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 
 
-@njit(inline="always")
+@compiled()
 def _hash(code):  # type: ignore[no-untyped-def]
     x = (np.uint64(code) + _GOLDEN) * _ODD
     return (x ^ (x >> _HALF)) * _ODD
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[]")
 def key_hashes(codes: np.ndarray) -> np.ndarray:
     """Return the ``uint64`` hash of each ``int64`` code that thresholds are compared with."""
     out = np.empty(len(codes), np.uint64)
@@ -34,7 +35,7 @@ def key_hashes(codes: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _slot(code, hashed, table):  # type: ignore[no-untyped-def]
     wrap = np.int64(len(table) - 1)
     slot = np.int64(hashed >> _HALF) & wrap
@@ -43,7 +44,7 @@ def _slot(code, hashed, table):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[], int64, int64, uint64, int64[,], int64, int64")
 def tally(codes, first, last, threshold, table, held, most):  # type: ignore[no-untyped-def]
     """Count codes from ``first`` up to ``last`` whose hash is not above the threshold.
 
@@ -64,14 +65,14 @@ def tally(codes, first, last, threshold, table, held, most):  # type: ignore[no-
     return last, held
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[,], int64[,]")
 def place(entries, table):  # type: ignore[no-untyped-def]
     """Put entries, rows of another table with different keys, into an empty table."""
     for entry in entries:
         table[_slot(entry[KEY], _hash(entry[KEY]), table)] = entry
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[,], const int64[,], uint64, boolean, const int64[]")
 def meet(mine, theirs, threshold, recent, apart):  # type: ignore[no-untyped-def]
     """Sum up what the keys of two tables that are not above the threshold have in common.
 
@@ -126,7 +127,7 @@ def meet(mine, theirs, threshold, recent, apart):  # type: ignore[no-untyped-def
     return sums
 
 
-@njit(cache=True, nogil=True)
+@compiled("const int64[], const int64[,], uint64, boolean")
 def rows_of(keys, table, threshold, recent):  # type: ignore[no-untyped-def]
     """Return the rows of each key in the table, -1 for a key that is above the threshold."""
     rows = np.empty(len(keys))

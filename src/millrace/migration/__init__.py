@@ -7,6 +7,7 @@ from collections.abc import Callable
 from millrace.migration.backoff import Backoff
 from millrace.migration.base import Change, MigrationPolicy
 from millrace.migration.eager import Eager
+from millrace.migration.majority import Majority
 from millrace.migration.never import Never
 from millrace.migration.staged import Staged
 from millrace.options import Options
@@ -30,6 +31,7 @@ __all__ = [
     "Backoff",
     "Change",
     "Eager",
+    "Majority",
     "MigrationPolicy",
     "Never",
     "Staged",

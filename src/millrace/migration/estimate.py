@@ -12,15 +12,17 @@ Everything is counted in operations: a tuple inserted, a tuple that probes, a ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from millrace.kernels import Multimap
+from millrace.migration.counts import counts, sampled
 from millrace.migration.forecast import Forecast
 from millrace.migration.placement import Misplaced
-from millrace.state.matching import Array, Matching
+from millrace.state.matching import Array, Matching, combined
+from millrace.state.stair import STAIR, Section
 from millrace.state.stairs import Route, Stairs
 from millrace.state.stem import SteM
 from millrace.tuples import Signature, TupleBatch
@@ -31,9 +33,6 @@ _RECENT = 1024
 
 _SAMPLE = 64
 """Tuples that stand for those of a slice."""
-
-_MATCHES = 65_536
-"""Matches to look at, at most."""
 
 _LEAST = 256
 """A section of fewer tuples is one slice."""
@@ -102,19 +101,12 @@ class Appraiser:
         slices = np.array_split(positions, 1 if len(positions) < _LEAST else SLICES)
         # How often tuples to come on the other side would meet each slice.
         other = stairs.tree.far(wrong.edge, wrong.signature.span)
-        met = np.zeros(len(slices))
         coming = self._recent(other)
-        if coming.size:
-            places = self._met(wrong, coming)
-            lows = [each[0] for each in slices]
-            met = (
-                np.bincount(np.searchsorted(lows, places, side="right") - 1, minlength=len(slices))
-                / coming.size
-            )
+        met = self._met(stair, section, coming, slices) if coming.size else np.zeros(len(slices))
         met *= self._visits(wrong.edge, other)
         # What its tuples would find, and who would meet them, at the other join.
-        taken = [each[np.linspace(0, len(each) - 1, min(len(each), _SAMPLE)).astype(int)] for each in slices]
-        sample = section.batch({s.number: s.store for s in self._stems}, np.concatenate(taken))
+        taken = [sampled(each, _SAMPLE) for each in slices]
+        sample = section.batch(stairs.stores, np.concatenate(taken))
         slice_of = np.repeat(np.arange(len(slices)), [len(each) for each in taken])
         weights = np.array([len(each) / len(part) for each, part in zip(slices, taken, strict=True)])
         found = self._found(wrong.place, sample, slice_of, len(slices)) * weights
@@ -150,44 +142,48 @@ class Appraiser:
         """Return some of the latest base tuples of a relation."""
         store = self._stems[relation].store
         last = np.arange(max(store.first, store.rows - 16 * _RECENT), store.rows, dtype=np.int32)
-        rows = last[:: max(1, len(last) // _RECENT)]
+        rows = sampled(last, _RECENT)
         return TupleBatch(Signature(1 << relation), {relation: rows}, {relation: store})
 
-    def _met(self, wrong: Misplaced, coming: TupleBatch) -> Array:
-        """Return positions in the section of the tuples that recent tuples of the other side meet."""
-        section = self._stairs.joins[wrong.edge].stairs[wrong.owner].sections[wrong.signature]
-        classes = self._stairs.tree.by_number[wrong.edge].classes
+    def _met(self, stair: STAIR, section: Section, coming: TupleBatch, slices: Sequence[Array]) -> Array:
+        """Return how many tuples of each slice of a section a recent tuple of the other side meets."""
         if section.index is None:  # everybody meets everybody
-            return np.tile(section.positions(), coming.size)
-        codes = self._matching.codes((coming.stores, coming.rows), classes)
-        _, right = section.index.matches(section.index.probe(codes), _MATCHES)
-        present = section.present(right)
-        return right if present is None else right[present]
+            return np.array([float(len(each)) for each in slices])
+        codes = self._matching.codes((coming.stores, coming.rows), stair.classes)
+        found = counts(section.index, section, codes, partial(self._codes_at, stair, section), slices)
+        each: Array = found.sum(axis=0) / coming.size
+        return each
+
+    def _codes_at(self, stair: STAIR, section: Section, positions: Array) -> Array:
+        codes = stair.codes(section.batch(self._stairs.stores, positions))
+        assert codes is not None, "the section is indexed"
+        return codes
 
     def _found(self, place: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
         """Return how many matches the sampled tuples of each slice have at a join."""
         join = self._stairs.joins[place]
         near = join.near(sample)
         dual = join.dual(near)
-        counts = np.zeros(slices)
-        probe = dual.start(sample, near.codes(sample))
-        for section, walk in probe.open:
-            if section.index is None:
-                counts += np.bincount(slice_of, minlength=slices) * section.live
+        codes = near.codes(sample)
+        found = np.zeros(sample.size)
+        for section in dual.sections.values():
+            if section.index is None or codes is None:
+                found += section.live
             else:
-                left, _ = section.index.matches(walk, _MATCHES)  # type: ignore[arg-type]
-                counts += np.bincount(slice_of[left], minlength=slices)
-        return counts
+                found += counts(section.index, section, codes, partial(self._codes_at, dual, section))[:, 0]
+        return np.bincount(slice_of, found, minlength=slices)
 
     def _replaced(self, place: int, near: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
         """Return how many tuples at a join the sampled tuples of each slice are parts of (Invariant B)."""
-        counts = np.zeros(slices)
+        found = np.zeros(sample.size)
         span = sample.signature.span
         for signature, section in self._stairs.joins[place].stairs[near].sections.items():
             if section.live and signature.span & span == span:
-                mine, _ = section.agreeing(sample)
-                counts += np.bincount(slice_of[mine], minlength=slices)
-        return counts
+                relations, index = section.by_shared(sample)
+                rows = section.rows()
+                codes = _codes_of(sample.rows, relations, slice(None))
+                found += counts(index, section, codes, partial(_codes_of, rows, relations))[:, 0]
+        return np.bincount(slice_of, found, minlength=slices)
 
     def _instead(
         self, near: int, far: int, place: int, sample: TupleBatch, slice_of: Array, slices: int
@@ -199,8 +195,12 @@ class Appraiser:
             return np.zeros(slices)
         if not classes:
             return np.bincount(slice_of, minlength=slices).astype(float)
-        index = Multimap()
-        index.insert(self._matching.codes((coming.stores, coming.rows), classes))
+        known = np.sort(self._matching.codes((coming.stores, coming.rows), classes))
         codes = self._matching.codes((sample.stores, {near: sample.rows[near]}), classes)
-        left, _ = index.matches(index.probe(codes), _MATCHES)
-        return np.bincount(slice_of[left], minlength=slices) / coming.size
+        found = np.searchsorted(known, codes, side="right") - np.searchsorted(known, codes)
+        return np.bincount(slice_of, found, minlength=slices) / coming.size
+
+
+def _codes_of(rows: Mapping[int, Array], relations: Sequence[int], positions: Array | slice) -> Array:
+    """Return the codes of the components together that are at some positions."""
+    return combined([rows[r][positions].astype(np.int64) for r in relations])

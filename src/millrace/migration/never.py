@@ -8,6 +8,8 @@ from millrace.migration.base import Change, MigrationPolicy
 class Never(MigrationPolicy):
     """Moves nothing: tuples stored before a change of routing cost as much as ever."""
 
+    follows = False
+
     def allowance(self, change: Change) -> int:
         """Return 0."""
         return 0

@@ -15,7 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
+import numpy as np
+
+from millrace.state.matching import Array
 from millrace.state.stairs import Route, Stairs
 from millrace.trees import JoinTree
 from millrace.tuples import Signature
@@ -93,6 +97,40 @@ def misplaced(stairs: Stairs, places: Places, *, lazy: bool = False) -> Iterator
     yield from sorted(found, key=lambda m: (m.place != m.edge, m.edge, m.signature.span))
 
 
+def clashing(stairs: Stairs) -> dict[tuple[int, int, Signature], Array]:
+    """Return the positions of tuples that break B+, by the edge and the owner of their STAIR and signature.
+
+    None: insertions need not enforce B any more, however many tuples are misplaced.
+    """
+    held = [
+        (edge, stair, one) for edge, stair in stairs.stairs() for one in stair.sections.values() if one.live
+    ]
+    held.sort(key=lambda place: place[2].live)  # an index is made of the smaller one of two sections
+    beyond = {(edge, stair.owner): stairs.tree.beyond(edge, 1 << stair.owner) for edge, stair, _ in held}
+    found: dict[tuple[int, int, Signature], list[Array]] = {}
+    for (edge, stair, one), (via, other_stair, other) in combinations(held, 2):
+        here, there = (edge, stair.owner), (via, other_stair.owner)
+        mine, theirs = one.signature.span, other.signature.span
+        if here == there or not mine & theirs or theirs & beyond[here] or mine & beyond[there]:
+            continue
+        positions = other.positions()
+        left, right = one.agreeing(other.batch(stairs.stores, positions))
+        if len(left):
+            found.setdefault((*here, one.signature), []).append(right)
+            found.setdefault((*there, other.signature), []).append(positions[left])
+    for _, _, one in held:
+        one.forget_shared()
+    return {place: np.unique(np.concatenate(parts)) for place, parts in found.items()}
+
+
+def move(stairs: Stairs, wrong: Misplaced, positions: Array | None = None) -> None:
+    """Move misplaced tuples of a section, all of them by default."""
+    if wrong.place == wrong.edge:
+        stairs.demote(wrong.edge, wrong.owner, wrong.signature, wrong.part, positions)
+    else:
+        stairs.promote(wrong.edge, wrong.owner, wrong.signature, wrong.place, positions)
+
+
 def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: bool = False) -> int:
     """Move misplaced tuples, at most ``most`` of them; return how many were moved.
 
@@ -122,9 +160,6 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: boo
         positions = None
         if count < wrong.tuples:
             positions = stair.sections[wrong.signature].positions()[:count]
-        if wrong.place == wrong.edge:
-            stairs.demote(wrong.edge, wrong.owner, wrong.signature, wrong.part, positions)
-        else:
-            stairs.promote(wrong.edge, wrong.owner, wrong.signature, wrong.place, positions)
+        move(stairs, wrong, positions)
         moved += count
     return moved

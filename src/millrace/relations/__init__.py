@@ -1,12 +1,13 @@
 """Base tuples and their join keys."""
 
-from millrace.relations.code_column import MOST_ROOM
+from millrace.relations.code_column import MOST_ROOM, CodeColumn
 from millrace.relations.keys import codes, is_exact, is_key_type
 from millrace.relations.layout import KeyLayout
 from millrace.relations.store import KeyColumn, RelationStore, keyed
 
 __all__ = [
     "MOST_ROOM",
+    "CodeColumn",
     "KeyColumn",
     "KeyLayout",
     "RelationStore",

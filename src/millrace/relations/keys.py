@@ -101,11 +101,13 @@ def _decimal_codes(array: pa.Array) -> Array:
     words = words[array.offset : array.offset + len(array)]
     if array.type.precision <= _NARROW_DECIMAL:
         return np.ascontiguousarray(words[:, 0])
-    return combine(np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1]))
+    hashed: Array = combine(np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1]))
+    return hashed
 
 
 def _text_codes(array: pa.Array) -> Array:
     _, offsets, data = array.buffers()
     places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
     content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    return hash_bytes(places, content)
+    hashed: Array = hash_bytes(places, content)
+    return hashed

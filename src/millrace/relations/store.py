@@ -69,6 +69,7 @@ class RelationStore:
     Attributes:
         rows: Rows appended so far: the number that the next one gets.
         first: Rows below this number have been forgotten; their numbers are never given again.
+        complete: Whether no more rows will come.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[KeyColumn], room: int = 0) -> None:
@@ -76,9 +77,12 @@ class RelationStore:
         self.keys = tuple(keys)
         self.rows = 0
         self.first = 0
+        self.complete = False
         self._base = 0
         self._chunks: list[pa.RecordBatch] = []
         self._starts: list[int] = []
+        self._taken = 0
+        self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
         self._codes = [CodeColumn(room) for _ in keys]
 
     @classmethod
@@ -136,6 +140,7 @@ class RelationStore:
         starts = [*self._starts[1:], self.rows]
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
         del self._chunks[:gone], self._starts[:gone]
+        self._merged = 0, False
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
@@ -152,58 +157,80 @@ class RelationStore:
             return self._chunks[0]
         if not self.schema.names:
             return self._chunks[0].slice(0, len(rows))
-        return pa.RecordBatch.from_arrays(
-            [self.gather(n, rows) for n in self.schema.names], schema=self.schema
-        )
+        return pa.RecordBatch.from_arrays(self.take(self.schema.names, rows), schema=self.schema)
 
     def gather(self, column: str, rows: Array) -> pa.Array:
         """Return the column's values at these row numbers, in their order."""
-        place = self.schema.get_field_index(column)
+        return self.take([column], rows)[0]
+
+    def take(self, columns: Sequence[str], rows: Array) -> list[pa.Array]:
+        """Return the values of several columns at these row numbers, in their order.
+
+        Where the rows are is worked out once for all columns.
+        """
+        places = [self.schema.get_field_index(column) for column in columns]
+        self._taken += len(rows)
         self._merge()
-        if len(self._chunks) == 1 and is_run(rows):
-            return self._chunks[0].column(place).slice(int(rows[0]) - self._starts[0], len(rows))
-        if len(self._chunks) == 1:
-            start = self._starts[0]
-            return self._chunks[0].column(place).take(pa.array(rows - start if start else rows))
         if not self._chunks:
-            return pa.nulls(0, self.schema.field(place).type)
+            return [pa.nulls(0, self.schema.field(place).type) for place in places]
+        if len(self._chunks) > 1:
+            return self._take(places, rows)
+        chunk, start = self._chunks[0], self._starts[0]
+        if is_run(rows):
+            return [chunk.column(place).slice(int(rows[0]) - start, len(rows)) for place in places]
+        indices = pa.array(rows - start if start else rows)
+        return [chunk.column(place).take(indices) for place in places]
+
+    def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
+        """Return the values of columns by place, of several chunks."""
         owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
         order = np.argsort(owner, kind="stable")
         bounds = np.searchsorted(owner[order], np.arange(len(self._chunks) + 1))
         parts = [
-            chunk.column(place).take(pa.array(rows[order[low:high]] - start))
+            (chunk, pa.array(rows[order[low:high]] - start))
             for chunk, start, low, high in zip(
                 self._chunks, self._starts, bounds[:-1], bounds[1:], strict=True
             )
+            if low < high or not len(rows)
         ]
         inverse = np.empty(len(order), np.int64)
         inverse[order] = np.arange(len(order))
-        return pa.concat_arrays(parts).take(pa.array(inverse))
+        back = pa.array(inverse)
+        return [
+            pa.concat_arrays([chunk.column(place).take(indices) for chunk, indices in parts]).take(back)
+            for place in places
+        ]
 
     def _merge(self) -> None:
-        """Merge the newest chunks until sizes fall geometrically: few chunks, O(n log n) copying."""
-        chunks, starts = self._chunks, self._starts
-        if len(chunks) < 2:
+        """Merge chunks until each is at least twice as large as the next: O(n log n) copying in all.
+
+        When all rows have come they become one chunk, once as many have been taken: then the copy has paid.
+        """
+        whole = self.complete and self._taken >= self.held
+        if self._merged == (len(self._chunks), whole):
             return
-        keep = len(chunks)
-        size, total = 0, 0
-        while keep and (
-            size == 0
-            or (chunks[keep - 1].num_rows < 2 * size and total + chunks[keep - 1].nbytes < _MERGE_BYTES)
-        ):
-            keep -= 1
-            size += max(1, chunks[keep].num_rows)
-            total += chunks[keep].nbytes
-        if len(chunks) - keep > 1:
-            merged = pa.Table.from_batches(chunks[keep:], self.schema).combine_chunks()
-            batches = merged.to_batches() or [pa.RecordBatch.from_pylist([], self.schema)]
-            del chunks[keep:]
-            first = starts[keep]
-            del starts[keep:]
-            for batch in batches:
-                chunks.append(batch)
-                starts.append(first)
-                first += batch.num_rows
+        runs: list[tuple[int, int, int]] = []  # the first chunk of each, rows, bytes
+        for first, chunk in enumerate(self._chunks):
+            rows, size = chunk.num_rows, int(chunk.nbytes)
+            while runs and (whole or runs[-1][1] < 2 * rows) and runs[-1][2] + size < _MERGE_BYTES:
+                first = runs[-1][0]
+                rows, size = rows + runs[-1][1], size + runs.pop()[2]
+            runs.append((first, rows, size))
+        ends = [*(first for first, _, _ in runs[1:]), len(self._chunks)]
+        chunks: list[pa.RecordBatch] = []
+        starts: list[int] = []
+        for (first, _, _), end in zip(runs, ends, strict=True):
+            start = self._starts[first]
+            for chunk in self._joined(self._chunks[first:end]):
+                chunks.append(chunk)
+                starts.append(start)
+                start += chunk.num_rows
+        self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
+
+    def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        if len(chunks) == 1:
+            return chunks
+        return pa.Table.from_batches(chunks, self.schema).combine_chunks().to_batches() or chunks[:1]
 
 
 def is_run(rows: Array) -> bool:

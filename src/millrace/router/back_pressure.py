@@ -5,6 +5,10 @@ With them tuples wait for the module's turn, and a full queue takes no more, so 
 slow one cannot take: costs steer the flow without being known to anybody. An index join that waits for its
 index holds up its own queue alone.
 
+What a probe makes batch by batch goes on before the probe does. It waits for modules as well, but where they
+take no more of it they work at once: so no more than a batch for each step of a join is over the limits,
+however many matches a key has.
+
 Modules take turns by time, as threads on one processor do: next is the one that has worked least in
 proportion to the share of tuples that the policy gives it (start-time fair queueing; by tickets, that is
 lottery scheduling as of Waldspurger & Weihl 1994). One that had nothing to do is not made up for that.
@@ -90,7 +94,9 @@ class QueuedBuffer(Buffer):
         self._clock = clock
         self._coming = coming
         self._tuples = 0
-        self._unfinished: list[tuple[Operator, Any]] = []
+        # Probes that are not done, each with what it made last on top.
+        self._under_way: list[Work] = []
+        self._pressing = self._pressed = False
         self._unrouted: dict[Signature, deque[TupleBatch]] = {}
         self._refused: set[Signature] = set()
         self._queues: dict[Operator, _Queue] = {}
@@ -104,13 +110,20 @@ class QueuedBuffer(Buffer):
         """Add batches; empty ones are dropped."""
         for batch in batches:
             if batch.size:
-                self._of(batch.signature).append(batch)
-                self._tuples += batch.size
+                if self._under_way:
+                    self._under_way.append(batch)
+                else:
+                    self._of(batch.signature).append(batch)
+                    self._tuples += batch.size
                 if self._served is not None:
                     self._served.tickets -= batch.size
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
         """Take back what has not been routed, to try again, if there was no room after some has been made."""
+        if self._under_way:
+            self._under_way.append(batch)
+            self._pressed = refused
+            return
         self._of(batch.signature).appendleft(batch)
         self._tuples += batch.size
         if refused:
@@ -124,7 +137,7 @@ class QueuedBuffer(Buffer):
 
     def resume(self, operator: Operator, rest: Any, *, preferred: bool) -> None:
         """Add a probe whose output did not fit into one batch."""
-        self._unfinished.append((operator, rest))
+        self._under_way.append((operator, rest))
 
     def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
         """Let modules among which the policy divides tuples have turns in the same proportion."""
@@ -139,9 +152,12 @@ class QueuedBuffer(Buffer):
         queue = self._queue(operator)
         if not queue.batches:
             queue.worked = max(queue.worked, self._floor)
+        queue.tickets += batch.size
+        if self._pressing and self._has_no_room(queue):
+            self._serve(queue)
+            return False
         queue.batches.append(batch)
         queue.tuples += batch.size
-        queue.tickets += batch.size
         self._tuples += batch.size
         return True
 
@@ -156,16 +172,19 @@ class QueuedBuffer(Buffer):
 
     def is_full(self, operator: Operator) -> bool:
         """Whether a module takes no more tuples at present; a profile takes the modules of all predicates."""
-        if self._limits.queue is None:
+        if self._pressing:
             return False
         if isinstance(operator, Profiling):
             return any(self.is_full(each) for each in self._queues if isinstance(each, Select))
-        return self._queue(operator).tuples >= self._limits.queue
+        return self._has_no_room(self._queue(operator))
+
+    def _has_no_room(self, queue: _Queue) -> bool:
+        return self._limits.queue is not None and queue.tuples >= self._limits.queue
 
     @property
     def is_flying(self) -> bool:
         """Whether tuples are in flight, those in queues included."""
-        return bool(self._tuples or self._unfinished)
+        return bool(self._tuples or self._under_way)
 
     # What is to be done
 
@@ -179,8 +198,12 @@ class QueuedBuffer(Buffer):
             None when nothing is in flight, and when there is room for tuples that may have arrived.
         """
         self._charge()
-        if self._unfinished:
-            return self._unfinished.pop()
+        self._pressing, self._pressed = self._pressed, False
+        if self._under_way:
+            work = self._under_way.pop()
+            if not isinstance(work, TupleBatch):
+                self._serve(self._queue(work[0]))
+            return work
         for signature, batches in self._unrouted.items():
             if batches and signature not in self._refused:
                 self._tuples -= batches[0].size
@@ -213,17 +236,20 @@ class QueuedBuffer(Buffer):
         batch = queue.batches.popleft()
         queue.tuples -= batch.size
         self._tuples -= batch.size
-        self._served, self._floor, self._began = queue, queue.worked, self._clock.now()
+        self._floor = queue.worked
+        self._serve(queue)
         return batch
+
+    def _serve(self, queue: _Queue) -> None:
+        self._charge()
+        self._served, self._began = queue, self._clock.now()
 
     def _charge(self) -> None:
         """Count the time since the last turn began for the module whose turn it was."""
         if self._served is not None:
             now = self._clock.now()
             self._served.worked += (now - self._began) / self._served.weight
-            self._began = now
-            if not self._unfinished:
-                self._served = None
+            self._served = None
 
     def _sleep(self, seconds: float) -> None:
         if isinstance(self._clock, VirtualClock):

@@ -159,7 +159,8 @@ class Eddy(BlockRun):
                 yield from self._work(draining=True)
             self._admit(arrivals)
             yield from self._work()
-            yield from self._output.rest()
+            if not self._buffer.is_flying:
+                yield from self._output.rest()
             if self._is_empty():
                 break
             if not self._buffer.is_flying:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from millrace.relations import RelationStore
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
@@ -21,8 +22,8 @@ class Sink(Protocol):
 
     counted: int
 
-    def arrive(self, rows: int) -> None:
-        """Take note that a batch of so many base tuples enters the eddy."""
+    def arrive(self, batch: TupleBatch) -> None:
+        """Take note of base tuples that enter the eddy."""
 
     def add(self, batch: TupleBatch) -> Iterator[Any]:
         """Take result tuples; yield output that is ready."""
@@ -47,21 +48,21 @@ class Mask:
 
     def __init__(self) -> None:
         self.counted = 0
-        self._kept: list[np.ndarray[Any, np.dtype[np.bool_]]] = []
+        self._kept: dict[RelationStore, np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
-    def arrive(self, rows: int) -> None:
-        """Begin a mask for the batch; all its tuples are done before the next batch comes."""
-        self._kept.append(np.zeros(rows, np.bool_))
+    def arrive(self, batch: TupleBatch) -> None:
+        """Begin a mask for the batch, which has a store of its own; tuples of several may be on their way."""
+        self._kept[batch.stores[0]] = np.zeros(batch.size, np.bool_)
 
     def add(self, batch: TupleBatch) -> Iterator[pa.Array]:
         """Mark result tuples."""
         self.counted += batch.size
-        self._kept[-1][batch.rows[0]] = True
+        self._kept[batch.stores[0]][batch.rows[0]] = True
         return iter(())
 
     def rest(self) -> Iterator[pa.Array]:
         """Yield the masks of the batches that have arrived, boolean without nulls."""
-        for kept in self._kept:
+        for kept in self._kept.values():
             yield pa.array(kept)
         self._kept.clear()
 
@@ -90,12 +91,15 @@ class Output:
         self._spec = spec
         self._schema = spec.output_schema
         self._size = batch_size
-        self._columns = [(spec.aliases.index(o.source.relation), o.source.column) for o in spec.output]
+        self._columns: dict[int, list[tuple[int, str]]] = {}  # by relation: places in the output, and names
+        for place, o in enumerate(spec.output):
+            relation = spec.aliases.index(o.source.relation)
+            self._columns.setdefault(relation, []).append((place, o.source.column))
         self._ready: list[pa.RecordBatch] = []
         self._rows = 0
         self.counted = 0
 
-    def arrive(self, rows: int) -> None:
+    def arrive(self, batch: TupleBatch) -> None:
         """Nothing to note."""
 
     def rest(self) -> Iterator[pa.RecordBatch]:
@@ -108,8 +112,11 @@ class Output:
         if self._spec.count_only or not batch.size:
             return
         if self._columns:
-            arrays = [batch.stores[r].gather(column, batch.rows[r]) for r, column in self._columns]
-            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            arrays: dict[int, pa.Array] = {}
+            for relation, columns in self._columns.items():
+                taken = batch.stores[relation].take([name for _, name in columns], batch.rows[relation])
+                arrays.update(zip((place for place, _ in columns), taken, strict=True))
+            rows = pa.RecordBatch.from_arrays([arrays[i] for i in range(len(arrays))], schema=self._schema)
         else:  # Arrow takes the number of rows from a column that is then left out
             rows = pa.record_batch([pa.nulls(batch.size)], ["none"]).select([])
         self._ready.append(rows)

@@ -146,7 +146,7 @@ class BlockRun(ABC):
         self._watermark.arrive(relation, batch)
         unbuilt = relation == self._schedule.unbuilt
         found = singletons(self._stems[relation], batch, self._spec.aliases[relation], built=unbuilt)
-        self._output.arrive(found.size)
+        self._output.arrive(found)
         return found
 
     def _emit(self, batch: TupleBatch) -> Iterator[Any]:

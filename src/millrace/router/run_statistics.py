@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.operator import Operator, Select, Step
-from millrace.peak_memory import peak_memory
+from millrace.peak import peak_memory
 from millrace.router.trace import Trace
 from millrace.statistics import Account, Statistics
 from millrace.tuples import Signature, TupleBatch

@@ -16,7 +16,7 @@ from millrace.aggregates import AggregateSpec, PartialAggregation
 from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
-from millrace.peak_memory import peak_memory
+from millrace.peak import peak_memory
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn

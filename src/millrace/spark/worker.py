@@ -8,6 +8,8 @@ task lets the kernel acknowledge at once. (Unix domain sockets, which Spark uses
 **Garbage.** Behind every task a worker that is used again looks through all of its objects for cycles. Those
 of the modules that a task needs are hundreds of thousands, which takes 80 ms. They stay as long as the
 worker, so it need not look at them.
+
+**Memory.** The peak that a task reports is its own, not that of a task before it in the same worker.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
+from millrace.peak import begin_peak
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,12 +35,13 @@ _modules = 0
 
 
 def prompt(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """Let a task have its input at once, and the next one begin soon."""
+    """Let a task have its input at once, the next one begin soon, and its memory be measured."""
 
     @functools.wraps(task)
     def run(*args: P.args, **named: P.kwargs) -> Iterator[T]:
         acknowledge()
         keep_modules()
+        begin_peak()
         yield from task(*args, **named)
 
     return run

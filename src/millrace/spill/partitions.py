@@ -43,7 +43,8 @@ def numbered(coded: Array, level: int, count: int) -> Array:
     """Return each code's partition, ``uint8``; levels are independent of each other."""
     with np.errstate(over="ignore"):
         salted = mix(coded) + _SALT * np.int64(level + 1)
-    return (mix(salted).view(np.uint64) >> np.uint64(64 - (count.bit_length() - 1))).astype(np.uint8)
+    hashed: Array = mix(salted).view(np.uint64)
+    return (hashed >> np.uint64(64 - (count.bit_length() - 1))).astype(np.uint8)
 
 
 class Partitions:

@@ -30,6 +30,7 @@ from millrace.spill.reading import Reading
 from millrace.spill.symmetric import symmetric
 from millrace.spill.tally import Tally
 from millrace.spill.work import Inputs, Setting, evened
+from millrace.tuples import TupleBatch
 
 _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
 
@@ -220,8 +221,8 @@ class _Unfinished:
         self._sink = sink
         self.counted = 0
 
-    def arrive(self, rows: int) -> None:
-        self._sink.arrive(rows)
+    def arrive(self, batch: TupleBatch) -> None:
+        self._sink.arrive(batch)
 
     def add(self, batch: Any) -> Iterator[Any]:
         self.counted += batch.size

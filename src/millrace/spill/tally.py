@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from millrace.figures import CellFigures, ModuleFigures
-from millrace.peak_memory import peak_memory
+from millrace.peak import peak_memory
 
 
 @dataclass

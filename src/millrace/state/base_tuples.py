@@ -38,7 +38,6 @@ class BaseTuples:
 
     Attributes:
         store: The tuples and their key codes.
-        complete: Whether a scan has returned all there is (the EOT of the relation).
         scanned: Whether some scan does, so that every tuple comes without being asked for.
         eots: The bindings for which an index has returned everything, by the columns and types bound.
         offset: Row number of the first row in the indexes.
@@ -46,7 +45,6 @@ class BaseTuples:
 
     def __init__(self, alias: str, schema: pa.Schema, layouts: list[KeyLayout], room: int = 0) -> None:
         self.store = RelationStore(schema, layouts[0].keys, room)
-        self.complete = False
         self.scanned = True
         self.eots: dict[tuple[tuple[str, str], ...], BindingSet] = {}
         self.offset = 0
@@ -57,6 +55,15 @@ class BaseTuples:
         self._indexes: dict[Keys, Index] = {}
         self._ordered: dict[tuple[str, str], tuple[OrderedIndex, pa.DataType]] = {}
         self._duplicates: Duplicates | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether a scan has returned all there is (the EOT of the relation)."""
+        return self.store.complete
+
+    @complete.setter
+    def complete(self, complete: bool) -> None:
+        self.store.complete = complete
 
     @property
     def nbytes(self) -> int:

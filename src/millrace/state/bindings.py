@@ -91,6 +91,10 @@ class BindingSet:
         """Memory of the bindings in bytes."""
         return self._rows.store.nbytes
 
+    def codes(self, first: int) -> Array:
+        """Return a code for each binding from number ``first`` on: equal ones have equal codes."""
+        return combined([self._rows.store.codes(k)[first:] for k in range(len(self.keys))])
+
     def contains(self, coded: Sequence[Array], values: Values) -> Array:
         """Return which tuples have a binding that is in the set, shape ``(n,)``.
 

@@ -6,17 +6,19 @@ promotion and eviction work on whole sets of tuples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from millrace.kernels import Multimap
 from millrace.relations import MOST_ROOM, RelationStore
-from millrace.state.matching import Array
+from millrace.state.matching import Array, combined
 from millrace.tuples import Signature, TupleBatch
 
 _LEAST = 1024
+_PIECE = 65_536
+"""Pairs that are looked at in one go."""
 
 
 class Section:
@@ -39,7 +41,7 @@ class Section:
         self._rows = {r: np.empty(room, np.int32) for r in _members(signature.span)}
         self._failures: dict[int, Array] = {}
         self._gone: Array | None = None
-        self._owners: Multimap | None = None
+        self._shared: dict[tuple[int, ...], Multimap] = {}
 
     @property
     def live(self) -> int:
@@ -50,7 +52,7 @@ class Section:
     def nbytes(self) -> int:
         """Memory of row numbers and index in bytes."""
         arrays = sum(a.itemsize * self.size for a in self._rows.values())
-        indexes = sum(i.nbytes for i in (self.index, self._owners) if i is not None)
+        indexes = sum(i.nbytes for i in (self.index, *self._shared.values()) if i is not None)
         return arrays + indexes + (0 if self._gone is None else self.size)
 
     def append(self, batch: TupleBatch, codes: Array | None) -> None:
@@ -63,8 +65,6 @@ class Section:
             self._failures[predicate] = _appended(held, self.size, failures)
         if self._gone is not None:
             self._gone = _appended(self._gone, self.size, np.zeros(batch.size, np.bool_))
-        if self._owners is not None:
-            self._owners.insert(batch.rows[self.owner].astype(np.int64))
         if self.index is not None:
             assert codes is not None
             self.index.insert(codes)
@@ -107,23 +107,62 @@ class Section:
         return None if not self.dead or self._gone is None else ~self._gone[positions]
 
     def agreeing(self, batch: TupleBatch) -> tuple[Array, Array]:
-        """Return pairs that agree on all components they share: positions in ``batch`` and here."""
-        if self._owners is None:
-            self._owners = Multimap(self.size)
-            self._owners.insert(self._rows[self.owner][: self.size].astype(np.int64))
-        walk = self._owners.probe(batch.rows[self.owner].astype(np.int64))
-        found = []
+        """Return what agrees on all components that both sides share: positions in ``batch``, and here.
+
+        A semi-join: each position once, however many tuples of the other side it agrees with. So no more
+        pairs are looked at than there are tuples here that agree with something.
+        """
+        relations, index = self.by_shared(batch)
+        codes = combined([batch.rows[r].astype(np.int64) for r in relations])
+        walk = index.probe(codes)
+        known = walk.probes[: walk.active]
+        first, group = grouped([batch.rows[r][known] for r in relations])
+        different = known[first]
+        agreed = np.zeros(len(different), np.bool_)
+        found = [np.empty(0, np.int32)]
+        walk = index.probe(codes[different])
         while not walk.is_done:
-            left, right = (part.copy() for part in self._owners.matches(walk, 65_536))
-            keep = self.present(right)
-            keep = np.ones(len(left), np.bool_) if keep is None else keep
-            for relation, rows in batch.rows.items():
-                if relation in self._rows and relation != self.owner:
-                    keep &= rows[left] == self._rows[relation][right]
-            found.append((left[keep], right[keep]))
-        if not found:
-            return np.empty(0, np.int32), np.empty(0, np.int32)
-        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+            left, right = index.matches(walk, _PIECE)
+            # Codes of several components may collide.
+            keep = np.ones(len(left), np.bool_) if (present := self.present(right)) is None else present
+            for r in relations:
+                keep &= batch.rows[r][different[left]] == self._rows[r][right]
+            agreed[left[keep]] = True
+            found.append(right[keep])
+        return known[agreed[group]], np.concatenate(found)
+
+    def by_shared(self, batch: TupleBatch) -> tuple[tuple[int, ...], Multimap]:
+        """Return the relations shared with tuples, and an index by all of their components together."""
+        relations = tuple(r for r in self._rows if r in batch.rows)
+        index = self._shared.setdefault(relations, Multimap())
+        if index.rows < self.size:  # it is brought up to date when it is asked for
+            new = [self._rows[r][index.rows : self.size].astype(np.int64) for r in relations]
+            index.insert(combined(new))
+        return relations, index
+
+    def forget_shared(self) -> None:
+        """Let go of the indexes that agreement is found by."""
+        self._shared.clear()
+
+
+def grouped(columns: Sequence[Array]) -> tuple[Array, Array]:
+    """Group equal tuples.
+
+    Args:
+        columns: Components by relation, each of shape ``(n,)``.
+
+    Returns:
+        The position of the first tuple of each group, and for each tuple the place of its group among those.
+    """
+    order = np.lexsort(columns)
+    differs = np.ones(len(order), np.bool_)
+    differs[1:] = False
+    for column in columns:
+        ordered = column[order]
+        differs[1:] |= ordered[1:] != ordered[:-1]
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(differs) - 1
+    return order[differs], group
 
 
 def _members(span: int) -> list[int]:

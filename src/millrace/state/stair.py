@@ -23,7 +23,7 @@ from millrace.kernels import Walk
 from millrace.relations import RelationStore
 from millrace.state.matching import Array, Classes, Matching
 from millrace.state.product import Product
-from millrace.state.segment import Section
+from millrace.state.segment import Section, grouped
 from millrace.tuples import Signature, TupleBatch
 
 __all__ = ["STAIR", "Section", "StairProbe", "distinct"]
@@ -254,7 +254,11 @@ class STAIR:
         waiting = [batch]
         while waiting:
             batch = waiting.pop()
-            for section in list(self.sections.values()):
+            # What contains a stored tuple agrees with no other one (B), so it is dropped before those are
+            # looked through.
+            span = batch.signature.span
+            parts_first = sorted(self.sections.values(), key=lambda s: s.signature.span & ~span != 0)
+            for section in parts_first:
                 if not batch.size:
                     break
                 if not section.live:
@@ -264,7 +268,6 @@ class STAIR:
                     continue
                 shared = section.signature.span & batch.signature.span
                 if shared != section.signature.span:
-                    theirs = np.unique(theirs)
                     held = self.take_out(section.signature, theirs)
                     self.demoted += len(theirs)
                     if shared != batch.signature.span:
@@ -304,10 +307,5 @@ def distinct(batch: TupleBatch) -> TupleBatch:
         first[numbers[0] - numbers[0].min()] = np.arange(batch.size)
         kept = first[first >= 0]
         return batch if len(kept) == batch.size else batch.take(kept)
-    order = np.lexsort(numbers)
-    differs = np.zeros(batch.size, np.bool_)
-    differs[0] = True
-    for rows in numbers:
-        ordered = rows[order]
-        differs[1:] |= ordered[1:] != ordered[:-1]
-    return batch if differs.all() else batch.take(np.sort(order[differs]))
+    first, _ = grouped(numbers)
+    return batch if len(first) == batch.size else batch.take(np.sort(first))

@@ -63,7 +63,9 @@ class Stairs:
             What these hold is the answer to what was asked: it is not to be moved.
 
     Attributes:
+        stores: Base tuples by relation.
         loose: Whether state has been moved in a way that leaves B+ to insertions.
+        enforced: Tuples that were inserted with B enforced, since it was last looked whether B+ holds again.
         moved: Stored tuples demoted or promoted so far.
         recomputed: Tuples made by moving state so far.
         storing: What is stored of intermediate tuples; None for all of them as they are.
@@ -79,13 +81,14 @@ class Stairs:
     ) -> None:
         self.tree = tree
         self.loose = False
+        self.enforced = 0
         self.moved = 0
         self.recomputed = 0
         self.storing: Storing | None = None
         self._spec = spec
         self._graph = graph
         self._stems = stems
-        self._stores = {stem.number: stem.store for stem in stems}
+        self.stores = {stem.number: stem.store for stem in stems}
         self._matching = Matching(graph)
         self._make = make or {}
         self.joins: dict[int, BinaryJoin] = {}
@@ -99,8 +102,8 @@ class Stairs:
     def _join(self, edge: Edge) -> BinaryJoin:
         for end in edge.ends:
             if end in self._make:
-                return self._make[end](edge, self._matching, self._stores)
-        return BinaryJoin(edge, self._spec, self._matching, self._stores)
+                return self._make[end](edge, self._matching, self.stores)
+        return BinaryJoin(edge, self._spec, self._matching, self.stores)
 
     def stairs(self) -> Iterator[tuple[int, STAIR]]:
         """Yield every STAIR with the number of its edge."""
@@ -149,6 +152,7 @@ class Stairs:
             stored = self.storing.parts(join.near(batch), batch, self.tree)
             self.loose = self.loose or stored is not None
         merged = self.loose and intermediate
+        self.enforced += batch.size if merged else 0
         return join.route(batch, kept=kept, merged=merged, skip=skip, stored=stored)
 
     # State management
@@ -229,27 +233,33 @@ class Stairs:
         self.moved += self.tuples
         self.loose = False
         self._grow(tree)
-        everything = self._graph.everything
-        coming = everything
+        coming = self._graph.everything
         for stem in self._stems:
             for low in range(stem.store.first, stem.rows, _PIECE):
                 rows = np.arange(low, min(low + _PIECE, stem.rows), dtype=np.int32)
                 base = TupleBatch(Signature(1 << stem.number), {stem.number: rows}, {stem.number: stem.store})
-                waiting = [base]
-                while waiting:
-                    batch = waiting.pop()
-                    # Results are out already; only what later arrivals need is made again.
-                    edge = route(batch.signature.span)
-                    near = self.tree.near(edge, batch.signature.span)
-                    kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
-                    probe = self._route(edge, batch, everything, kept=kept)
-                    while not probe.is_done:
-                        found = self.joins[edge].matches(probe, _PIECE)
-                        self.recomputed += found.size
-                        if found.size:
-                            waiting.append(found)
+                self._replay(base, route, coming)
             coming &= ~(1 << stem.number)
         self.close()
+
+    def _replay(self, batch: TupleBatch, route: Route, coming: int) -> None:
+        """Route tuples again, and what comes of them piece by piece; results are out already.
+
+        Args:
+            batch: The tuples.
+            route: Where tuples of each span go.
+            coming: Span of the relations whose base tuples are still to be routed again.
+        """
+        # Only what later arrivals need is made again.
+        edge = route(batch.signature.span)
+        near = self.tree.near(edge, batch.signature.span)
+        kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
+        probe = self._route(edge, batch, self._graph.everything, kept=kept)
+        while not probe.is_done:
+            found = self.joins[edge].matches(probe, _PIECE)
+            self.recomputed += found.size
+            if found.size:
+                self._replay(found, route, coming)
 
     def precompute(self, missing: int) -> bool:
         """Join what waits for relations that have stalled, as far as the other relations can (section 3.3).

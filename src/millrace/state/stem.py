@@ -293,6 +293,12 @@ class SteM:
                 here |= eots.contains(*bound(self._matching, batch, classes))
         return np.flatnonzero(~here)
 
+    def bound_codes(self, batch: TupleBatch, classes: Classes) -> Array | None:
+        """Return a code for what each tuple binds of these classes; None where they do not bind all."""
+        if not set(classes) <= set(self._graph.bound(batch.signature.span, self.number)):
+            return None
+        return self._matching.codes((batch.stores, batch.rows), classes)
+
     def evict(self, below: int) -> None:
         """Drop the tuples with row numbers below this one, whose window has passed.
 

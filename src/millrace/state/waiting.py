@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from millrace.state.stem import SteM
+from millrace.state.waiters import Waiters
 from millrace.state.windows import Windows
 from millrace.tuples import TupleBatch
 
@@ -20,7 +21,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[TupleBatch]] = {}
-        self._ended: dict[int, int] = {}
+        self._waiters: dict[int, Waiters] = {}
 
     def hold(self, batch: TupleBatch, relation: int, seen: int) -> None:
         """Keep a tuple batch that a SteM bounced until that SteM has grown beyond ``seen`` rows."""
@@ -32,36 +33,22 @@ class Waiting:
 
         Without a scan that is so once it has all of their matches: one more probe is enough then.
         """
-        if relation not in self._waiting:
-            return []
-        if stem.base.scanned:
-            waiting = self._waiting.pop(relation)
-            still = [] if stem.complete else [batch for batch in waiting if batch.seen >= stem.rows]
-            released = [batch for batch in waiting if batch.seen < stem.rows]
-        else:
-            ended = sum(eots.size for _, eots in stem.lookups)
-            if self._ended.get(relation) == ended:
-                return []
-            self._ended[relation] = ended
-            still, released = [], []
-            for batch in self._waiting.pop(relation):
-                missing = stem.missing(batch)
-                found = np.setdiff1d(np.arange(batch.size), missing, assume_unique=True)
-                released.append(batch.take(found))
-                if len(missing):
-                    still.append(batch.take(missing))
+        waiting = self._waiting.pop(relation, [])
+        if not stem.base.scanned:
+            if waiting and relation not in self._waiters:
+                self._waiters[relation] = Waiters(stem)
+            found = self._waiters[relation].release(waiting) if relation in self._waiters else ()
+            return [batch for batch in found if batch.size]
+        still = [] if stem.complete else [batch for batch in waiting if batch.seen >= stem.rows]
         if still:
             self._waiting[relation] = still
-        return [batch for batch in released if batch.size]
+        return [batch for batch in waiting if batch.seen < stem.rows]
 
     def expire(self, windows: Windows, watermark: int) -> None:
         """Drop prior probers that have expired before the watermark: nothing to come matches them."""
-        for relation, waiting in list(self._waiting.items()):
-            found = []
-            for batch in waiting:
-                alive = windows.alive(batch, watermark)
-                if alive.all():
-                    found.append(batch)
-                elif alive.any():
-                    found.append(batch.take(np.flatnonzero(alive)))
-            self._waiting[relation] = found
+        for relation, waiters in self._waiters.items():
+            self._waiting.setdefault(relation, []).extend(waiters.held)
+        self._waiters.clear()
+        for relation, waiting in self._waiting.items():
+            alive = [batch.take(np.flatnonzero(windows.alive(batch, watermark))) for batch in waiting]
+            self._waiting[relation] = [batch for batch in alive if batch.size]

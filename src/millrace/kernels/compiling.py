@@ -1,0 +1,153 @@
+"""How kernels are compiled: when they are first called, once for a machine, for declared types.
+
+Loading numba takes about half a second, and a task that only filters calls no kernel, so a kernel is plain
+Python until its first call. Types are declared, so that a read-only array (a view of Arrow's memory is one)
+does not make a second version of a kernel. What has been compiled is kept in files; of the workers that start
+together one compiles, and the others wait for its files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_COMPILING = threading.RLock()
+_LOCK = "millrace.lock"
+
+
+class Kernel:
+    """A function that is compiled when it is first called.
+
+    Args:
+        function: Over numbers and numpy arrays.
+        arguments: The types of its arguments, see :func:`compiled`; None where it is only called by other
+            kernels, and is compiled into them.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: str | None) -> None:
+        self.__doc__ = function.__doc__
+        self.function = function
+        self.arguments = arguments
+        self._dispatcher: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function.
+
+        Raises:
+            TypeError: The arguments are of other types than declared.
+        """
+        return (self._dispatcher or self.dispatcher)(*arguments)
+
+    @property
+    def dispatcher(self) -> Any:
+        """The compiled function, of numba; where numba is told not to compile, the function as it is."""
+        with _COMPILING:
+            if self._dispatcher is None:
+                self._dispatcher = self._compiled()
+        return self._dispatcher
+
+    def _compiled(self) -> Any:
+        import numba
+
+        known = self.function.__globals__
+        for name in self.function.__code__.co_names:
+            if isinstance(known.get(name), Kernel):  # numba looks into modules for what kernels call
+                known[name] = known[name].dispatcher
+        if self.arguments is None:
+            return numba.njit(inline="always")(self.function)
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+            return self.function
+        made = _cached(self.function)
+        with _alone(made.stats.cache_path, self.function.__qualname__):
+            made.compile(tuple(map(_type, self.arguments.split(", "))))
+        made.disable_compile()
+        return made
+
+
+def compiled(arguments: str | None = None) -> Callable[[Callable[..., Any]], Kernel]:
+    """Return a decorator that compiles a function when it is first called, without the lock of Python.
+
+    Args:
+        arguments: Types as in ``"const int64[], int32[,], uint64"``: arrays are contiguous, and a
+            ``const`` one may be read-only. None for a function that only kernels of the same module call.
+    """
+    return lambda function: Kernel(function, arguments)
+
+
+def _type(text: str) -> Any:
+    from numba import types
+
+    name, _, dimensions = text.removeprefix("const ").partition("[")
+    kind = getattr(types, name)
+    if not dimensions:
+        return kind
+    return types.Array(kind, 1 + dimensions.count(","), "C", readonly=text.startswith("const "))
+
+
+def _cached(function: Callable[..., Any]) -> Any:
+    """Return a dispatcher that keeps what it compiles where that can be written.
+
+    That is ``NUMBA_CACHE_DIR``, or else beside this file, or in the user's folder for such files, or in that
+    of temporary files; if there is no such place it is compiled in each process.
+    """
+    import numba
+
+    for folder in (None, _temporary):
+        with suppress(RuntimeError, OSError), _cache_dir(None if folder is None else folder()):
+            made = numba.njit(cache=True, nogil=True)(function)
+            path = Path(str(made.stats.cache_path))
+            path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
+            return made
+    return numba.njit(nogil=True)(function)
+
+
+@contextmanager
+def _cache_dir(folder: str | None) -> Iterator[None]:
+    """Let numba use a folder, if one is given, for functions that are decorated in the body."""
+    from numba import config
+
+    before = config.CACHE_DIR  # type: ignore[attr-defined]
+    if folder is not None:
+        config.CACHE_DIR = folder  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+def _temporary() -> str:
+    """Return a folder of temporary files that only this user can write: what is in it will be executed.
+
+    Raises:
+        OSError: Somebody else has made it, or may write to it.
+    """
+    user = getattr(os, "getuid", lambda: 0)()
+    folder = Path(tempfile.gettempdir()) / f"millrace-kernels-{user}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+        raise PermissionError(f"{folder} can be written by others")
+    return str(folder)
+
+
+@contextmanager
+def _alone(path: str | None, name: str) -> Iterator[None]:
+    """Keep other processes waiting that would compile the same; where files cannot be locked nobody waits."""
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):
+            if path is not None:
+                import fcntl
+
+                lock = stack.enter_context((Path(path) / _LOCK).open("a"))
+                # What is there already can be loaded by many at once.
+                known = any(Path(path).glob(f"*.{name}-*.nbi"))
+                fcntl.flock(lock, fcntl.LOCK_SH if known else fcntl.LOCK_EX)
+        yield
