@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("graph", "trees"),
     ("tuples", "relations", "sources"),
-    ("statistics", "sampling", "operator", "peak_memory"),
+    ("statistics", "sampling", "operator"),
     ("state",),
     ("arrivals", "policies"),
     ("operators", "migration"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.architectures.partial import joined
 from millrace.architectures.stairs import StairState
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
@@ -18,7 +19,6 @@ from millrace.options import POLICY_NAMES, Options
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.router.buffer import Buffer
 from millrace.router.eddy import Eddy
-from millrace.router.partial import joined
 from millrace.state import stairs
 from millrace.state.binary_join import BinaryJoin
 from millrace.state.stem import SteM
