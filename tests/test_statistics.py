@@ -134,7 +134,7 @@ def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given
     met = [p for e, p in seen if e & (bit | given_) == bit | given_ and p & given_ == given_]
     assert profile.passing(predicate, given_, newest) == (len(met), sum(p & bit != 0 for p in met))
     again = Profile(16)
-    again.learn(*profile.lessons())
+    again.learn(*profile.export())
     assert again.passing(predicate, given_) == profile.passing(predicate, given_)
     profile.forget()
     assert profile.passing(predicate) == (0, 0)
@@ -146,7 +146,7 @@ def test_lessons_are_recent_knowledge_and_no_totals():
     first.update(("a", 1), 50, 10, 2.0)
     first.profile(1).add(3, np.array([1, 3], np.uint64))
     second = Statistics(100)
-    second.learn(json.loads(json.dumps(first.lessons())))
+    second.learn(json.loads(json.dumps(first.export())))
     account = second.get(("a", 1))
     assert (account.selectivity, account.cost, account.tuples_in) == (0.2, 0.04, 0)
     assert second.profile(1).passing(1) == (2, 1)

@@ -85,7 +85,7 @@ class Profile:
         self._passed[places] = passed
         self.tuples += len(passed)
 
-    def lessons(self) -> tuple[list[int], list[int]]:
+    def export(self) -> tuple[list[int], list[int]]:
         """Return the window, oldest first: bit sets of predicates met, and passed."""
         places = np.arange(self.tuples - self.held, self.tuples) % len(self._passed)
         return self._evaluated[places].tolist(), self._passed[places].tolist()
@@ -148,18 +148,18 @@ class Statistics:
         """Book one call under the key."""
         self.get(key).update(tuples_in, tuples_out, seconds)
 
-    def lessons(self) -> list[list[Any]]:
+    def export(self) -> list[list[Any]]:
         """Return what is worth passing on, ready for JSON: recent accounts, by key, and profiles."""
         accounts = [
             [repr(key), a.recent_in, a.recent_out, a.recent_seconds]
             for key, a in self._accounts.items()
             if a.recent_in
         ]
-        return [accounts, [[span, *profile.lessons()] for span, profile in self._profiles.items()]]
+        return [accounts, [[span, *profile.export()] for span, profile in self._profiles.items()]]
 
-    def learn(self, lessons: list[list[Any]]) -> None:
+    def learn(self, warm_start: list[list[Any]]) -> None:
         """Begin with what another task passed on; totals, which are for reports, stay at zero."""
-        accounts, profiles = lessons
+        accounts, profiles = warm_start
         self._taught = {key: numbers for key, *numbers in accounts}
         for span, evaluated, passed in profiles:
             self.profile(span).learn(evaluated, passed)

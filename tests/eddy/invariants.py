@@ -37,7 +37,7 @@ _OPERATORS = {
 
 @dataclass(frozen=True)
 class Stored:
-    """The tuples of one section of a STAIR.
+    """The tuples of one segment of a STAIR.
 
     Attributes:
         edge: The STAIR's edge,
@@ -88,11 +88,11 @@ class Invariants:
         """
         self._arrive()
         stored = self._stored()
-        for section in stored:
-            self._check_section(section)
+        for segment in stored:
+            self._check_section(segment)
         self._check_presence(stored)
-        for section in stored:
-            self._check_once(section)
+        for segment in stored:
+            self._check_once(segment)
         for one, other in combinations(stored, 2):
             self._check_apart(one, other)
 
@@ -220,31 +220,31 @@ class Invariants:
     def _stored(self) -> list[Stored]:
         found = []
         for edge, stair in self._stairs.stairs():
-            for signature, section in stair.sections.items():
-                positions = section.positions()
-                assert len(positions) == section.live, f"{stair.name} miscounts {self._named(signature.span)}"
-                rows = section.rows()
+            for signature, segment in stair.segments.items():
+                positions = segment.positions()
+                assert len(positions) == segment.live, f"{stair.name} miscounts {self._named(signature.span)}"
+                rows = segment.rows()
                 assert sorted(rows) == members(signature.span), f"{stair.name} holds other than it says"
                 parts = [rows[r][positions].tolist() for r in members(signature.span)]
                 tuples = tuple(zip(*parts, strict=True))
                 found.append(Stored(edge, stair.owner, stair.name, signature.span, tuples))
         return found
 
-    def _check_section(self, section: Stored) -> None:
+    def _check_section(self, segment: Stored) -> None:
         """A STAIR holds tuples that contain its relation, nothing from beyond its edge, and that match."""
-        span, where = section.span, f"tuples of {self._named(section.span)} in {section.name}"
-        assert span >> section.owner & 1, f"{where} lack the STAIR's relation"
-        assert not span & self._beyond(section.edge, section.owner), f"{where} reach across its join"
+        span, where = segment.span, f"tuples of {self._named(segment.span)} in {segment.name}"
+        assert span >> segment.owner & 1, f"{where} lack the STAIR's relation"
+        assert not span & self._beyond(segment.edge, segment.owner), f"{where} reach across its join"
         assert self._connected(span), f"{where} are not connected by the tree"
-        for one in section.tuples:
+        for one in segment.tuples:
             if (span, one) in self._proper:
                 continue
             arrived = all(row in self._rows(r) for r, row in zip(members(span), one, strict=True))
-            assert arrived, f"{self._shown(one, span)} in {section.name} has a component that is not here"
+            assert arrived, f"{self._shown(one, span)} in {segment.name} has a component that is not here"
             for columns in self._classes:
                 values = {self._value(one, span, r, column) for r, column in columns if span >> r & 1}
                 assert len(values) < 2, (
-                    f"{self._shown(one, span)} in {section.name} does not match: {columns} are {values}"
+                    f"{self._shown(one, span)} in {segment.name} does not match: {columns} are {values}"
                 )
             self._proper.add((span, one))
 
@@ -259,9 +259,9 @@ class Invariants:
                 continue
             at = {(edge, near) for edge, near, _ in border}
             parts: dict[int, set[Rows]] = {}
-            for section in stored:
-                if (section.edge, section.owner) in at and not section.span & ~span:
-                    parts.setdefault(section.span, set()).update(section.tuples)
+            for segment in stored:
+                if (segment.edge, segment.owner) in at and not segment.span & ~span:
+                    parts.setdefault(segment.span, set()).update(segment.tuples)
             for one in self.results(span):
                 self.checked += 1
                 assert any(project(one, span, part) in held for part, held in parts.items()), (
@@ -269,16 +269,16 @@ class Invariants:
                     f"{self._named(span)}: {self._borders(at)}"
                 )
 
-    def _check_once(self, section: Stored) -> None:
-        """Invariant B within a section: nothing is there twice."""
-        twice = Counter(section.tuples) - Counter(set(section.tuples))
-        assert not twice, f"invariant B: {self._shown(min(twice), section.span)} is in {section.name} twice"
+    def _check_once(self, segment: Stored) -> None:
+        """Invariant B within a segment: nothing is there twice."""
+        twice = Counter(segment.tuples) - Counter(set(segment.tuples))
+        assert not twice, f"invariant B: {self._shown(min(twice), segment.span)} is in {segment.name} twice"
 
     def _check_apart(self, one: Stored, other: Stored) -> None:
-        """Invariant B between two sections of a STAIR, B+ between two STAIRs."""
+        """Invariant B between two segments of a STAIR, B+ between two STAIRs."""
         shared = one.span & other.span
         together = (one.edge, one.owner) == (other.edge, other.owner)
-        if not shared or (self._stairs.loose and not together):
+        if not shared or (self._stairs.enforcing and not together):
             return
         if one.span & self._across(other) or other.span & self._across(one):
             return
@@ -293,12 +293,12 @@ class Invariants:
                 f"{self._named(shared)}"
             )
 
-    def _across(self, section: Stored) -> int:
-        return self._beyond(section.edge, section.owner)
+    def _across(self, segment: Stored) -> int:
+        return self._beyond(segment.edge, segment.owner)
 
     def _borders(self, at: set[tuple[int, int]]) -> str:
         held = [
-            f"{stair.name} with {[self._named(s.span) for s in stair.sections] or 'nothing'}"
+            f"{stair.name} with {[self._named(s.span) for s in stair.segments] or 'nothing'}"
             for edge, stair in self._stairs.stairs()
             if (edge, stair.owner) in at
         ]

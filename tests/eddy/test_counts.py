@@ -1,4 +1,4 @@
-"""Appraisal counts what it cannot look at: right under skew, in bounded work and memory."""
+"""MigrationEstimate counts what it cannot look at: right under skew, in bounded work and memory."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hypothesis import given, settings, strategies as st
 from millrace.arrivals.singletons import singletons
 from millrace.migration import counts as module
 from millrace.migration.counts import counts, sampled
-from millrace.migration.estimate import FOUND, MOVED, Appraisal
+from millrace.migration.estimate import FOUND, MOVED, MigrationEstimate
 from millrace.migration.placement import Misplaced
-from millrace.state.segment import Section
+from millrace.state.segment import Segment
 from millrace.tuples import Signature
-from tests.modules.rig import EQUALITIES, Rig, Tables
-from tests.modules.test_section import pairs, tuples_of
+from tests.state.rig import EQUALITIES, Rig, Tables
+from tests.state.test_section import pairs, tuples_of
 
 
-def stored(codes: list[int], gone: list[int]) -> Section:
-    """Return a section of tuples with these codes, some of them removed."""
-    section = Section(Signature(1), 0, indexed=True)
+def stored(codes: list[int], gone: list[int]) -> Segment:
+    """Return a segment of tuples with these codes, some of them removed."""
+    segment = Segment(Signature(1), 0, indexed=True)
     batch = tuples_of(1, [{0: i} for i in range(len(codes))])
-    section.append(batch, np.array(codes, np.int64))
+    segment.append(batch, np.array(codes, np.int64))
     if gone:
-        section.remove(np.array(gone))
-    return section
+        segment.remove(np.array(gone))
+    return segment
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -38,13 +38,13 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 10**15]), min_size=1, max_size=60))
     gone = data.draw(st.sets(st.integers(0, len(codes) - 1), max_size=len(codes) - 1))
     asked = np.array(data.draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 10**15]), max_size=20)), np.int64)
-    section = stored(codes, sorted(gone))
-    parts = np.array_split(section.positions(), data.draw(st.integers(1, min(4, section.live))))
-    assert section.index is not None
-    found = counts(section.index, section, asked, np.array(codes).__getitem__, parts)
+    segment = stored(codes, sorted(gone))
+    parts = np.array_split(segment.positions(), data.draw(st.integers(1, min(4, segment.live))))
+    assert segment.index is not None
+    found = counts(segment.index, segment, asked, np.array(codes).__getitem__, parts)
     expected = [[sum(codes[p] == code for p in part) for part in parts] for code in asked.tolist()]
     assert found.tolist() == expected if len(asked) else found.shape == (0, len(parts))
-    whole = counts(section.index, section, asked, np.array(codes).__getitem__)
+    whole = counts(segment.index, segment, asked, np.array(codes).__getitem__)
     assert whole[:, 0].tolist() == [sum(each) for each in expected]
 
 
@@ -55,12 +55,12 @@ def test_many_matches_are_estimated_in_bounded_work(seed: int, keys: int) -> Non
     draw = np.random.default_rng(seed)
     codes = draw.integers(1, keys, 20_000)
     codes[::2] = 0
-    section = stored(codes.tolist(), [])
-    assert section.index is not None
+    segment = stored(codes.tolist(), [])
+    assert segment.index is not None
     asked = draw.choice(codes, 500)
-    slices = np.array_split(section.positions(), 4)
+    slices = np.array_split(segment.positions(), 4)
     with mock.patch.object(module, "MATCHES", 2000), pairs() as looked:
-        found = counts(section.index, section, asked, codes.__getitem__, slices)
+        found = counts(segment.index, segment, asked, codes.__getitem__, slices)
     assert sum(looked) < 2 * 2000
     truth = Counter(codes.tolist())
     whole = sum(truth[code] for code in asked.tolist())
@@ -85,14 +85,14 @@ def test_what_recurs_is_not_taken_for_all_or_nothing() -> None:
     assert 0.4 < hot.mean() < 0.6
 
 
-def appraised(rig: Rig, relations: str, pair: str, place: str) -> list[Appraisal]:
+def estimated(rig: Rig, relations: str, pair: str, place: str) -> list[MigrationEstimate]:
     """Appraise moving what ``s`` holds in one join to another."""
     state = rig.state_of_eddy
     edge, owner = rig.edge(pair), rig.aliases.index("s")
     signature = rig.signature(relations)
-    live = state.stairs.joins[edge].stairs[owner].sections[signature].live
+    live = state.stairs.joins[edge].stairs[owner].segments[signature].live
     wrong = Misplaced(edge, owner, signature, live, signature.span, rig.edge(place))
-    return state._appraiser.appraise(wrong)
+    return state._estimator.estimate(wrong)
 
 
 def numbered(alias: str, count: int, first: int = 1) -> str:
@@ -117,7 +117,7 @@ def test_a_cross_product_is_appraised_in_the_memory_of_what_is_stored() -> None:
     arrive_only(rig, "s")
     tracemalloc.start()
     try:
-        slices = appraised(rig, "s", "rs", "st")
+        slices = estimated(rig, "s", "rs", "st")
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -152,7 +152,7 @@ def test_cost_and_saving_grow_with_a_hot_key(far: str, hot: int) -> None:
     arrive_only(rig, "r")
     arrive_only(rig, "t")
     with pairs() as looked:
-        slices = appraised(rig, "s", "rs", "st")
+        slices = estimated(rig, "s", "rs", "st")
     assert sum(looked) < 3 * module.MATCHES
 
     def found(alias: str, column: str) -> int:

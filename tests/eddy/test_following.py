@@ -13,7 +13,7 @@ from millrace.architectures.enforcement import Enforcement
 from millrace.architectures.stairs import StairState
 from millrace.clock import VirtualClock
 from millrace.migration import MIGRATION_POLICIES
-from millrace.migration.estimate import Appraisal
+from millrace.migration.estimate import MigrationEstimate
 from millrace.migration.forecast import Forecast
 from millrace.migration.placement import Misplaced, clashing
 from millrace.options import MIGRATIONS, Options
@@ -26,8 +26,8 @@ from tests.eddy.oracle import Case, multiset
 from tests.eddy.test_laws import schedules
 from tests.eddy.test_stairs_laws import All
 from tests.eddy.unrest import Unrest
-from tests.modules.rig import EQUALITIES, Rig, Tables
 from tests.operators import Join
+from tests.state.rig import EQUALITIES, Rig, Tables
 
 
 def test_signatures_of_one_span_that_disagree_are_one_decision() -> None:
@@ -41,7 +41,7 @@ def test_signatures_of_one_span_that_disagree_are_one_decision() -> None:
         to = Join(rig.edge("rs" if turn % 2 else "st"))
         state.decided(signature, [(to, 1.0)])
         state._majority.count(signature, 100)
-        state.rest()
+        state.at_stasis()
         changes.append(state._serial)
     assert changes[-1] <= 1
     assert state.edge_of(rig.span("s")) == rig.edge("st")
@@ -78,12 +78,12 @@ def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> Non
 
 
 def choosy(state: StairState, seed: int) -> None:
-    """Let only some slices of some sections seem worth moving; the rest stays for good."""
-    appraise = state._appraiser.appraise
+    """Let only some slices of some segments seem worth moving; the rest stays for good."""
+    estimate = state._estimator.estimate
 
-    def appraised(wrong: Misplaced) -> list[Appraisal]:
+    def estimated(wrong: Misplaced) -> list[MigrationEstimate]:
         found = []
-        for each in appraise(wrong):
+        for each in estimate(wrong):
             half = len(each.positions) // 2
             parts = each.positions[:half], each.positions[half:]
             chosen = (wrong.signature.span + wrong.edge + seed) % 3
@@ -94,7 +94,7 @@ def choosy(state: StairState, seed: int) -> None:
             ]
         return found
 
-    state._appraiser.appraise = appraised  # type: ignore[method-assign]
+    state._estimator.estimate = estimated  # type: ignore[method-assign]
 
 
 @st.composite
@@ -112,7 +112,7 @@ def stars(draw: st.DrawFn) -> Case:
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.data())
 def test_insertions_stop_enforcing_b_only_when_they_may(data: st.DataObject) -> None:
-    """Slices that are not worth it stay where they are; still B+ holds whenever state is not loose."""
+    """Slices that are not worth it stay where they are; still B+ holds whenever state is not enforcing."""
     case = data.draw(stars())
     options = Options(
         architecture="stairs",
@@ -138,9 +138,9 @@ def test_insertions_stop_enforcing_b_only_when_they_may(data: st.DataObject) -> 
         """Look every time, as often as it would after many more insertions."""
         self._stairs.enforced += 1 << 20
         self._next = 0
-        was = self._stairs.loose
+        was = self._stairs.enforcing
         found = find(self, wrong)
-        looked.append((was, self._stairs.loose, bool(found)))
+        looked.append((was, self._stairs.enforcing, bool(found)))
         return found
 
     with mock.patch.object(Enforcement, "find", eager):
@@ -172,16 +172,16 @@ def test_slices_that_are_kept_do_not_make_insertions_dear_for_good() -> None:
     rig = kept(n)
     state = rig.state_of_eddy
     state._migration = MIGRATION_POLICIES["backoff"](Options())
-    state._appraiser.appraise = lambda _: []  # type: ignore[method-assign]
+    state._estimator.estimate = lambda _: []  # type: ignore[method-assign]
     state._latest[rig.span("s")] = rig.edge("st")
-    assert rig.stairs.loose
+    assert rig.stairs.enforcing
     for i in range(4 * n):
         rig.arrive(f"r{i + 1}", rs="st")
         rig.arrive(f"t{i + 1}", st="rs")
         state._next_look = 0
-        state.rest()
+        state.at_stasis()
         rig.check()
-    assert not rig.stairs.loose
+    assert not rig.stairs.enforcing
     held = rig.held("s", "rs")
     assert [name for name in held if "t" not in name] == [f"s{i + 1}" for i in range(n // 2, n)], (
         "still misplaced"
@@ -200,16 +200,16 @@ def test_what_clashes_is_found_and_moved_when_that_is_cheaper() -> None:
     state._migration = MIGRATION_POLICIES["backoff"](Options())
     for span, pair in {"s": "bs", "sb": "as", "sab": "sr"}.items():
         state._latest[rig.span(span)] = rig.edge(pair)
-    appraise = state._appraiser.appraise
-    state._appraiser.appraise = lambda one: [  # type: ignore[method-assign]
-        replace(each, saving=0.0) for each in appraise(one)
+    estimate = state._estimator.estimate
+    state._estimator.estimate = lambda one: [  # type: ignore[method-assign]
+        replace(each, saving=0.0) for each in estimate(one)
     ]
     rig.stairs.enforced = 1
-    state.rest()
+    state.at_stasis()
     assert rig.held("s", "sr") == ["s1a1"], "enforcing B has cost less so far"
     rig.stairs.enforced = 1000
     state._next_look = 0
-    state.rest()
+    state.at_stasis()
     assert rig.held("s", "sr") == []
     rig.check()
     assert not clashing(rig.stairs)
@@ -223,7 +223,7 @@ def test_clashes_are_what_the_checker_finds(monkeypatch: pytest.MonkeyPatch) -> 
     assert clashing(rig.stairs) == {}
     rig.demote("s", "st", "s", "r1s1")
     assert {place[:2] for place in clashing(rig.stairs)} == {(rig.edge("rs"), 1), (rig.edge("st"), 1)}
-    monkeypatch.setattr(rig.stairs, "loose", False)
+    monkeypatch.setattr(rig.stairs, "enforcing", False)
     with pytest.raises(AssertionError, match="agree on"):
         rig.check()
     assert isinstance(rig.stairs, Stairs)

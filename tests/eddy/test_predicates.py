@@ -14,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError, PredicateError
 from millrace.expressions import Call, Column, ColumnRef, Literal
-from millrace.operators.called import CalledSelection
+from millrace.operators.udf_selection import UdfSelection
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
 from millrace.router.eddy import Eddy
@@ -239,7 +239,7 @@ def test_constants_are_arguments_too():
 
 def test_raising_before_the_others_were_asked_is_caught(monkeypatch):
     """The law test sees a module that lets exceptions out at once."""
-    honest = CalledSelection.judge
+    honest = UdfSelection.judge
 
     def hasty(self, batch):
         truth, failures = honest(self, batch)
@@ -247,7 +247,7 @@ def test_raising_before_the_others_were_asked_is_caught(monkeypatch):
             raise ExecutionError("predicate 'p' raised Boom")
         return truth, failures
 
-    monkeypatch.setattr(CalledSelection, "judge", hasty)
+    monkeypatch.setattr(UdfSelection, "judge", hasty)
     tables = [Table([True, "raise"]), Table([True, False])]
     with pytest.raises(ExecutionError):
         run(tables, 2)
@@ -255,7 +255,7 @@ def test_raising_before_the_others_were_asked_is_caught(monkeypatch):
 
 def test_forgetting_what_was_raised_is_caught(monkeypatch):
     """The law test sees a module that keeps tuples for which its predicate raised."""
-    monkeypatch.setattr(CalledSelection, "settle", lambda self, batch: np.arange(batch.size))
+    monkeypatch.setattr(UdfSelection, "settle", lambda self, batch: np.arange(batch.size))
     tables = [Table([True, "raise"]), Table([True, True])]
     assert expected(tables, 2) is None
     assert run(tables, 2) == [True, True]
@@ -313,6 +313,6 @@ def test_a_predicate_runs_before_or_after_the_join():
 
 def test_forgetting_what_was_asked_before_building_is_caught(monkeypatch):
     """The test above sees a module that asks again."""
-    monkeypatch.setattr(CalledSelection, "remember", lambda self, built: None)
+    monkeypatch.setattr(UdfSelection, "remember", lambda self, built: None)
     asked, _ = joined("fixed", "s")
     assert len(asked) > len(set(asked))

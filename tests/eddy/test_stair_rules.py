@@ -26,7 +26,7 @@ from millrace.options import Options
 from millrace.router.eddy import Eddy
 from millrace.state.binary_join import BinaryJoin
 from millrace.state.matching import Matching
-from millrace.state.stair import STAIR, Section, StairProbe
+from millrace.state.stair import STAIR, Segment, StairProbe
 from millrace.state.stairs import Stairs
 from tests.eddy.blocks import Rows, batches, block
 from tests.eddy.oracle import Case, multiset
@@ -72,8 +72,8 @@ def first_come(patch: Patch) -> None:
     """Invariant B by dropping whatever agrees with something stored, rather than by demotion."""
 
     def merge(self: STAIR, batch: Any) -> None:
-        for section in list(self.sections.values()):
-            batch = batch.take(np.setdiff1d(np.arange(batch.size), section.agreeing(batch)[0]))
+        for segment in list(self.segments.values()):
+            batch = batch.take(np.setdiff1d(np.arange(batch.size), segment.agreeing(batch)[0]))
         self.insert(batch)
 
     patch.setattr(STAIR, "merge", merge)
@@ -84,11 +84,11 @@ def insert_loosely(patch: Patch) -> None:
     route = Stairs.route
 
     def careless(self: Stairs, *given: Any, **named: Any) -> StairProbe:
-        loose, self.loose = self.loose, False
+        enforcing, self.enforcing = self.enforcing, False
         try:
             return route(self, *given, **named)
         finally:
-            self.loose = loose
+            self.enforcing = enforcing
 
     patch.setattr(Stairs, "route", careless)
 
@@ -100,7 +100,7 @@ def forget_loose(patch: Patch) -> None:
 
         def careless(self: Stairs, *given: Any, move: Callable[..., None] = move) -> None:
             move(self, *given)
-            self.loose = False
+            self.enforcing = False
 
         patch.setattr(Stairs, name, careless)
 
@@ -168,42 +168,42 @@ def promote_first(patch: Patch) -> None:
 
 
 def revive(patch: Patch) -> None:
-    """What has been taken out of a section is still found there."""
-    patch.setattr(Section, "present", lambda *_: None)
+    """What has been taken out of a segment is still found there."""
+    patch.setattr(Segment, "present", lambda *_: None)
 
 
 def forget_base(patch: Patch) -> None:
     """Another spanning tree: state is made of the base tuples of all relations but one."""
-    replant = Stairs.replant
+    rebuild = Stairs.rebuild
 
     def careless(self: Stairs, *given: Any) -> None:
         stems = self._stems
         self._stems = stems[1:]
         try:
-            replant(self, *given)
+            rebuild(self, *given)
         finally:
             self._stems = stems
 
-    patch.setattr(Stairs, "replant", careless)
+    patch.setattr(Stairs, "rebuild", careless)
 
 
 def replant_bare(patch: Patch) -> None:
     """Another spanning tree: base tuples go to their joins, but what they make there goes nowhere."""
-    replant, matches = Stairs.replant, BinaryJoin.matches
+    rebuild, matches = Stairs.rebuild, BinaryJoin.matches
 
     def careless(self: Stairs, *given: Any) -> None:
         none = lambda *probed: matches(*probed).take(np.empty(0, np.int64))  # noqa: E731
         with patched(BinaryJoin, "matches", none):
-            replant(self, *given)
+            rebuild(self, *given)
 
-    patch.setattr(Stairs, "replant", careless)
+    patch.setattr(Stairs, "rebuild", careless)
 
 
 def trust_tree(patch: Patch) -> None:
     """Conjuncts that close a cycle are not verified on what joins along the tree return."""
 
-    def careless(self: STAIR, section: Section, batch: Any, left: Any, right: Any) -> Any:
-        present = section.present(right)
+    def careless(self: STAIR, segment: Segment, batch: Any, left: Any, right: Any) -> Any:
+        present = segment.present(right)
         return (left, right) if present is None else (left[present], right[present])
 
     patch.setattr(STAIR, "_kept", careless)

@@ -12,7 +12,7 @@ from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.migration import MIGRATION_POLICIES, Change, MigrationPolicy
-from millrace.migration.estimate import Appraisal
+from millrace.migration.estimate import MigrationEstimate
 from millrace.migration.placement import Misplaced
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
@@ -22,7 +22,7 @@ from tests.eddy.blocks import Rows, batches
 from tests.eddy.oracle import Case, answer_of, cases, multiset
 from tests.eddy.test_laws import schedules
 from tests.eddy.unrest import Unrest
-from tests.modules.rig import Rig, Tables
+from tests.state.rig import Rig, Tables
 
 ELSEWHERE = {"stems"}
 """Architectures without STAIRs, whose laws are in ``test_laws.py``."""
@@ -62,12 +62,12 @@ def answer(data: st.DataObject, case: Case, often: float) -> Rows:
 
 def hope(state: StairState) -> None:
     """Let every move seem worth it, so that policies that weigh move more than so few tuples are worth."""
-    appraise = state._appraiser.appraise
+    estimate = state._estimator.estimate
 
-    def hopeful(wrong: Misplaced) -> list[Appraisal]:
-        return [replace(each, cost=1.0, saving=1e9) for each in appraise(wrong)]
+    def hopeful(wrong: Misplaced) -> list[MigrationEstimate]:
+        return [replace(each, cost=1.0, saving=1e9) for each in estimate(wrong)]
 
-    state._appraiser.appraise = hopeful  # type: ignore[method-assign]
+    state._estimator.estimate = hopeful  # type: ignore[method-assign]
 
 
 def law(data: st.DataObject, often: float) -> None:
@@ -87,7 +87,7 @@ def test_any_moves_leave_the_oracles_rows(data: st.DataObject) -> None:
 @settings(max_examples=35, deadline=None, derandomize=True)
 @given(st.data())
 def test_own_migration_leaves_the_oracles_rows(data: st.DataObject) -> None:
-    """Nobody moves anything but the migration policy; B+ holds whenever state is not loose."""
+    """Nobody moves anything but the migration policy; B+ holds whenever state is not enforcing."""
     law(data, often=0.0)
 
 

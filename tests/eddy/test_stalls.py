@@ -110,7 +110,7 @@ def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[Eddy,
         edge = next(e.number for e in edges_of(eddy._graph) if e.ends == (1, 2))
         waiting = state.stairs.joins[edge].stairs[1] if edge in state.stairs.joins else None
         at["pairs"] = sum(
-            s.live for sig, s in (waiting.sections.items() if waiting else ()) if sig.span == 0b011
+            s.live for sig, s in (waiting.segments.items() if waiting else ()) if sig.span == 0b011
         )
         at["recomputed"] = state.stairs.recomputed
         yield from rs["t"][before:]

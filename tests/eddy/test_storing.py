@@ -29,8 +29,8 @@ def ran(case: Case, options: Options, schedule: Schedule | None = None, chunk: i
 
         def rest(state: StairState = state, right: Any = state.rest) -> bool:
             for _, stair in state.stairs.stairs():
-                for signature, section in stair.sections.items():
-                    assert not section.live or signature.span == 1 << stair.owner
+                for signature, segment in stair.segments.items():
+                    assert not segment.live or signature.span == 1 << stair.owner
             return bool(right())
 
         state.rest = rest  # type: ignore[method-assign]

@@ -150,10 +150,10 @@ def dangling(state: StairState) -> int:
     """Return how many held tuples have a component that is evicted."""
     first = [stem.store.first for stem in state.stems]
     return sum(
-        int((rows[section.positions()] < first[r]).sum())
+        int((rows[segment.positions()] < first[r]).sum())
         for _, stair in state.stairs.stairs()
-        for section in stair.sections.values()
-        for r, rows in section.rows().items()
+        for segment in stair.segments.values()
+        for r, rows in segment.rows().items()
     )
 
 

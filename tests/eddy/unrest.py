@@ -10,12 +10,12 @@ import numpy as np
 from millrace.architectures.stairs import StairState
 from millrace.migration.placement import places_of, settle
 from millrace.spec import JoinSpec
-from millrace.state.stair import STAIR, Section
+from millrace.state.stair import STAIR, Segment
 from millrace.trees import JoinTree, spanning_trees
 from millrace.tuples import Signature
 from tests.eddy.invariants import Invariants
 
-Moved = tuple[int, STAIR, Signature, Section]
+Moved = tuple[int, STAIR, Signature, Segment]
 MOVES = ("demote", "promote", "promote", "settle", "switch")
 
 
@@ -64,7 +64,7 @@ class Unrest:
         self._trees = tuple(spanning_trees(state._graph))
         state.rest = self.rest  # type: ignore[method-assign]
 
-    def rest(self) -> bool:
+    def at_stasis(self) -> bool:
         """Check what routing has left, let the state rest as it would, then move something."""
         self._check("routing")
         moved = self._state.stairs.moved
@@ -89,19 +89,19 @@ class Unrest:
                 raise AssertionError(f"{error}; after {after}; so far: {self.steps}") from error
             self.broken.add(str(error).partition(":")[0])
 
-    def _sections(self) -> list[Moved]:
+    def _segments(self) -> list[Moved]:
         return [
-            (edge, stair, signature, section)
+            (edge, stair, signature, segment)
             for edge, stair in self._state.stairs.stairs()
-            for signature, section in stair.sections.items()
-            if section.live
+            for signature, segment in stair.segments.items()
+            if segment.live
         ]
 
-    def _some(self, section: Section) -> np.ndarray | None:
+    def _some(self, segment: Segment) -> np.ndarray | None:
         """Return all positions, as None, or a random subset of them."""
         if self._draw.random() < 0.5:
             return None
-        positions = section.positions().tolist()
+        positions = segment.positions().tolist()
         count = self._draw.randint(0, len(positions))
         return np.asarray(self._draw.sample(positions, count), np.int64)
 
@@ -109,24 +109,24 @@ class Unrest:
         tree = self._state.stairs.tree
         choices = [
             (moved, span)
-            for moved in self._sections()
+            for moved in self._segments()
             for span in parts(tree, moved[2].span)
             if span >> moved[1].owner & 1
         ]
         if not choices:
             return ""
-        (edge, stair, signature, section), span = self._draw.choice(choices)
-        some = self._some(section)
+        (edge, stair, signature, segment), span = self._draw.choice(choices)
+        some = self._some(segment)
         self._state.stairs.demote(edge, stair.owner, signature, span, some)
         return f"demote({stair.name} on edge {edge}, {signature.span:b}, {span:b}, {_told(some)})"
 
     def _promote(self) -> str:
         tree = self._state.stairs.tree
-        choices = [(m, via) for m in self._sections() for via in tree.border(m[2].span) if via != m[0]]
+        choices = [(m, via) for m in self._segments() for via in tree.border(m[2].span) if via != m[0]]
         if not choices:
             return ""
-        (edge, stair, signature, section), via = self._draw.choice(choices)
-        some = self._some(section)
+        (edge, stair, signature, segment), via = self._draw.choice(choices)
+        some = self._some(segment)
         self._state.stairs.promote(edge, stair.owner, signature, via, some)
         return f"promote({stair.name} on edge {edge}, {signature.span:b}, via {via}, {_told(some)})"
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.errors import OptionError
 from millrace.options import Options
 from millrace.policies import DECISION_SECONDS, POLICIES
-from millrace.policies.course import START, Meter
+from millrace.policies.filter_order import START, Meter
 from millrace.policies.joint import Joint
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
@@ -63,7 +63,7 @@ def test_a_larger_regret_may_profile_more() -> None:
 
 @pytest.mark.parametrize("seed", [1, 49, 79, 193, 260, 358])
 def test_an_order_that_keeps_looking_better_than_it_is_is_given_up(seed: int) -> None:
-    """Few profiled tuples may mislead again and again; an overdrawn purse ends that."""
+    """Few profiled tuples may mislead again and again; an overdrawn budget ends that."""
     case = independent(seed, (186.6, 120.4, 100), (0.0, 0.5, 0.5), 8000)
     written = static(case.outcomes, case.costs, (0, 1, 2))
     assert simulate(case.outcomes, case.costs, "bounded").work <= 1.04 * written
@@ -87,7 +87,7 @@ def test_near_ties_do_not_thrash(seed: int) -> None:
 
 
 def test_clusters_are_no_drift() -> None:
-    """Tuples that come in short runs of the same outcome neither empty the purse nor upset the order."""
+    """Tuples that come in short runs of the same outcome neither empty the budget nor upset the order."""
     for seed in range(12):
         case = independent(seed, (20, 40, 60), (0.2, 0.5, 0.8), 800)
         outcomes = np.repeat(case.outcomes, 25, axis=0)

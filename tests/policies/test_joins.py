@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.operator import Operator
 from millrace.options import Options
-from millrace.policies import POLICIES, Candidate, frugal
+from millrace.policies import POLICIES, Candidate, bounded_exploration
+from millrace.policies.bounded_exploration import TRIAL
 from millrace.policies.cumulative import MARGIN
-from millrace.policies.frugal import TRIAL
 from millrace.router.decision_lifetime import DecisionLifetime
 from millrace.router.routing_table import RoutingTable
 from millrace.statistics import Statistics
@@ -176,10 +176,12 @@ def test_without_the_rate_that_would_not_hold(monkeypatch: pytest.MonkeyPatch) -
     """With the usual share for exploring, whatever it loses, the budget would be exceeded."""
     case = ([0.01, 0.95], [0.01, 0.95], 0.001)
     assert overspent(*case) <= 0
-    monkeypatch.setattr(frugal.Frugal, "affordable", lambda *_: 1 / 128)
-    monkeypatch.setattr(frugal.Frugal, "_regret", 1.0, raising=False)
+    monkeypatch.setattr(bounded_exploration.BoundedExploration, "affordable", lambda *_: 1 / 128)
+    monkeypatch.setattr(bounded_exploration.BoundedExploration, "_regret", 1.0, raising=False)
     monkeypatch.setattr(
-        frugal.Frugal, "_settle", lambda self, s, _: self._purses.setdefault(s, frugal._Purse())
+        bounded_exploration.BoundedExploration,
+        "_settle",
+        lambda self, s, _: self._budgets.setdefault(s, bounded_exploration._RegretBudget()),
     )
     assert overspent(*case) > 0
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from millrace.migration.estimate import MOVED, Appraiser
+from millrace.migration.estimate import MOVED, MigrationEstimator
 from millrace.migration.placement import Misplaced, clashing
 from millrace.state.matching import Array
 from millrace.state.stairs import Stairs
@@ -32,9 +32,9 @@ class Enforcement:
         appraiser: Says what moving tuples costs.
     """
 
-    def __init__(self, stairs: Stairs, appraiser: Appraiser) -> None:
+    def __init__(self, stairs: Stairs, appraiser: MigrationEstimator) -> None:
         self._stairs = stairs
-        self._appraiser = appraiser
+        self._estimator = appraiser
         self._next = 0
 
     def find(self, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
@@ -48,14 +48,14 @@ class Enforcement:
             expected to cost no more than to enforce B has.
         """
         stairs = self._stairs
-        if not stairs.loose:
+        if not stairs.enforcing:
             stairs.enforced = self._next = 0
-        if not stairs.loose or stairs.enforced < max(stairs.tuples / _SHARE, self._next):
+        if not stairs.enforcing or stairs.enforced < max(stairs.tuples / _SHARE, self._next):
             return {}
         self._next = 2 * stairs.enforced
         clashes = clashing(stairs)
         if not clashes:
-            stairs.loose = False
+            stairs.enforcing = False
             return {}
         keys = {one: (one.edge, one.owner, one.signature) for one in wrong}
         found = {one: clashes[key] for one, key in keys.items() if key in clashes}
@@ -63,8 +63,8 @@ class Enforcement:
         return found if costs <= stairs.enforced else {}
 
     def _cost(self, one: Misplaced, positions: Array) -> float:
-        """Return the operations expected of moving tuples of a section."""
+        """Return the operations expected of moving tuples of a segment."""
         if one.place == one.edge:
             return float(MOVED * len(positions))
-        slices = self._appraiser.appraise(one)
+        slices = self._estimator.estimate(one)
         return sum(each.cost * float(np.isin(each.positions, positions).mean()) for each in slices)

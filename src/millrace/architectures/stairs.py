@@ -18,7 +18,7 @@ from millrace.architectures.partial import each_once, joined
 from millrace.arrivals.schedule import Schedule
 from millrace.graph import QueryGraph
 from millrace.migration import Change, Majority, MigrationPolicy
-from millrace.migration.estimate import FOUND, MOVED, REPLACED, Appraiser, gain
+from millrace.migration.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
 from millrace.migration.forecast import Forecast
 from millrace.migration.placement import Misplaced, Places, misplaced, move, places_of, settle
 from millrace.operator import Estimate, Join, Operator
@@ -28,7 +28,7 @@ from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
 from millrace.state.matching import Array, Matching
 from millrace.state.materialization import BaseTuplesOnly, LongLiving
-from millrace.state.stair import Section, StairProbe
+from millrace.state.stair import Segment, StairProbe
 from millrace.state.stairs import Stairs
 from millrace.state.stem import SteM
 from millrace.trees import JoinTree, edge_names, spanning_tree, spanning_trees
@@ -38,9 +38,9 @@ _SWITCH_GAIN = 2.0
 """Another spanning tree is taken if it is expected to leave less than half of the work."""
 
 _STEADY = 32
-"""What was appraised is looked at again when one out of so many tuples is new."""
+"""What was estimated is looked at again when one out of so many tuples is new."""
 
-_REPLANT_COST = 3
+_REBUILD_COST = 3
 """Tuples' worth of work to put one base tuple into the state of another tree."""
 
 
@@ -98,9 +98,9 @@ class StairState:
         self._watermark: int | None = None
         windows = Matching(graph).windows
         if footprint == "base":
-            self.stairs.storing = BaseTuplesOnly()
+            self.stairs.materialization = BaseTuplesOnly()
         elif migration is not None and windows.span:
-            self.stairs.storing = LongLiving(windows, lambda: self._watermark)
+            self.stairs.materialization = LongLiving(windows, lambda: self._watermark)
         self._latest: dict[int, int] = {}
         self._majority = Majority(window)
         self._serial = 0
@@ -112,8 +112,10 @@ class StairState:
         self._looked = 0
         self._patience = window
         self._next_look, self._looked_at = 0, -1
-        self._appraiser = Appraiser(self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of)
-        self._enforcement = Enforcement(self.stairs, self._appraiser)
+        self._estimator = MigrationEstimator(
+            self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of
+        )
+        self._enforcement = Enforcement(self.stairs, self._estimator)
 
     # Routing
 
@@ -150,7 +152,7 @@ class StairState:
         self._worked += found.size
         return found.walked(self._spec.aliases[self.stairs.tree.far(edge, probe.batch.signature.span)])
 
-    def grown(self, relation: int) -> Sequence[TupleBatch]:
+    def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """When a relation has ended, let go of what only it would have looked for; nothing waits."""
         if self.stems[relation].complete:
             self.stairs.close()
@@ -234,7 +236,7 @@ class StairState:
             self.stairs.expire(relation, row)
             self.stems[relation].evict(row)
 
-    def rest(self) -> bool:
+    def at_stasis(self) -> bool:
         """Let state follow routing as far as the migration policy allows."""
         self._note_peak()
         if self._migration is None:
@@ -242,7 +244,7 @@ class StairState:
         # Decisions for several spans that change together are one change.
         self._serial += self._changed
         self._changed = False
-        switched = self._migration.follows and self._replant()
+        switched = self._migration.follows and self._rebuild()
         self._follow(self._migration)
         return switched
 
@@ -261,8 +263,8 @@ class StairState:
             self._places = places_of(self.stairs.tree, self.edge_of)
         wrong = list(misplaced(self.stairs, self._places))
         if not wrong:
-            self.stairs.loose = False
-        lazy = self.stairs.storing is not None
+            self.stairs.enforcing = False
+        lazy = self.stairs.materialization is not None
         if lazy:
             wrong = list(misplaced(self.stairs, self._places, lazy=True))
         if self._footprint == "base":
@@ -281,13 +283,13 @@ class StairState:
             self._follow_worthy(policy, wrong)
 
     def _follow_worthy(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> None:
-        """Promote the slices of misplaced sections that are worth it, and those of settled ones."""
+        """Promote the slices of misplaced segments that are worth it, and those of settled ones."""
         # A demotion alone spares nothing; those that a promotion needs come with it.
         wrong = [one for one in wrong if one.place != one.edge]
-        appraised = [a for one in wrong for a in self._appraiser.appraise(one)]
+        estimated = [a for one in wrong for a in self._estimator.estimate(one)]
         for places in self._undecided(wrong):
-            appraised += max([self._appraiser.appraise(one) for one in places], key=gain)
-        worthy = sorted((a for a in appraised if a.saving > a.cost), key=lambda a: a.cost / a.saving)
+            estimated += max([self._estimator.estimate(one) for one in places], key=gain)
+        worthy = sorted((a for a in estimated if a.saving > a.cost), key=lambda a: a.cost / a.saving)
         if not worthy:
             return
         tuples = sum(len(a.positions) for a in worthy)
@@ -302,11 +304,11 @@ class StairState:
         self._move({one: np.concatenate(slices) for one, slices in chosen.items()})
 
     def _move(self, chosen: Mapping[Misplaced, Array]) -> None:
-        """Move tuples at these positions of misplaced sections."""
-        held = {one: self._section(one) for one in chosen}
+        """Move tuples at these positions of misplaced segments."""
+        held = {one: self._segment(one) for one in chosen}
         for one, positions in chosen.items():
-            # What a move inserts may have demoted some of the next section's tuples.
-            found = self._section(one)
+            # What a move inserts may have demoted some of the next segment's tuples.
+            found = self._segment(one)
             if found is None or found is not held[one]:
                 continue
             present = found.present(positions)
@@ -317,7 +319,7 @@ class StairState:
             self._next_look = 0  # what they have become may be worth another move
 
     def _undecided(self, wrong: Sequence[Misplaced]) -> Iterator[list[Misplaced]]:
-        """Yield the other joins of sections of spans that routing decides nothing about any more.
+        """Yield the other joins of segments of spans that routing decides nothing about any more.
 
         When the relations of a span have ended, no tuple of it comes to be routed; the last decision, maybe
         made before the others had begun, would stand for good. What is right for its stored tuples is left
@@ -325,17 +327,17 @@ class StairState:
         """
         known = {(one.edge, one.owner, one.signature) for one in wrong}
         for edge, stair in self.stairs.stairs():
-            for signature, section in stair.sections.items():
+            for signature, segment in stair.segments.items():
                 ended = all(s.complete for s in self.stems if signature.span >> s.number & 1)
-                if not ended or not section.live or (edge, stair.owner, signature) in known:
+                if not ended or not segment.live or (edge, stair.owner, signature) in known:
                     continue
                 others = [via for via in self.stairs.tree.border(signature.span) if via != edge]
                 if others:
-                    one = Misplaced(edge, stair.owner, signature, section.live, signature.span, edge)
+                    one = Misplaced(edge, stair.owner, signature, segment.live, signature.span, edge)
                     yield [replace(one, place=via) for via in others]
 
-    def _section(self, wrong: Misplaced) -> Section | None:
-        return self.stairs.joins[wrong.edge].stairs[wrong.owner].sections.get(wrong.signature)
+    def _segment(self, wrong: Misplaced) -> Segment | None:
+        return self.stairs.joins[wrong.edge].stairs[wrong.owner].segments.get(wrong.signature)
 
     def _change(self, tuples: int, cost: float, saving: float) -> Change:
         return Change(
@@ -351,7 +353,7 @@ class StairState:
             + sum(MOVED * stair.promoted + REPLACED * stair.demoted for _, stair in self.stairs.stairs()),
         )
 
-    def _replant(self) -> bool:
+    def _rebuild(self) -> bool:
         """Take another spanning tree where that leaves much less work; only cyclic queries have one."""
         arrived = sum(self.forecast.arrived)
         if arrived - self._looked < self._patience:
@@ -364,7 +366,7 @@ class StairState:
         present = self.forecast.work(self.stairs.tree)
         best = min(self._trees, key=self.forecast.work)
         least = self.forecast.work(best)
-        if present <= _SWITCH_GAIN * least or present - least <= _REPLANT_COST * arrived:
+        if present <= _SWITCH_GAIN * least or present - least <= _REBUILD_COST * arrived:
             return False
         self.switch(best)
         self._patience *= 2
@@ -377,7 +379,7 @@ class StairState:
         self._places = None
         self._serial += 1
         self.stairs.tree = tree
-        self.stairs.replant(tree, self.edge_of)
+        self.stairs.rebuild(tree, self.edge_of)
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM and STAIR."""

@@ -111,7 +111,7 @@ class SteMs:
             return found
         return (self._probes[prior], *found)
 
-    def grown(self, relation: int) -> Sequence[TupleBatch]:
+    def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """Return prior probers of the relation's SteM that it has more for."""
         roles = self.stems[relation].roles
         return [batch for role in roles for batch in self._waiting.release(role, self.stems[role])]
@@ -134,7 +134,7 @@ class SteMs:
             if relation == self._graph.leads[relation]:
                 self.stems[relation].evict(row)
 
-    def rest(self) -> bool:
+    def at_stasis(self) -> bool:
         """Nothing to move."""
         self._peak = max(self._peak, sum(stem.store.held for stem in self._bases()))
         return False

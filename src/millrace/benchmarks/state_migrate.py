@@ -171,5 +171,5 @@ class _Inner:
         return {name: self._count(edge, span) for name, (edge, span) in places.items()}
 
     def _count(self, edge: int, span: int) -> int:
-        sections = self.stairs.joins[edge].stairs[1].sections
-        return sum(section.live for signature, section in sections.items() if signature.span == span)
+        segments = self.stairs.joins[edge].stairs[1].segments
+        return sum(segment.live for signature, segment in segments.items() if signature.span == span)

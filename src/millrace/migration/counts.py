@@ -13,7 +13,7 @@ import numpy as np
 
 from millrace.kernels import Multimap
 from millrace.state.matching import Array
-from millrace.state.stair import Section
+from millrace.state.stair import Segment
 
 MATCHES = 65_536
 """Matches to look at before the rest is estimated."""
@@ -24,19 +24,19 @@ SAMPLE = 1024
 
 def counts(
     index: Multimap,
-    section: Section,
+    segment: Segment,
     codes: Array,
     codes_at: Callable[[Array], Array],
     slices: Sequence[Array] | None = None,
 ) -> Array:
-    """Return how many tuples of a section have each code, exact up to ``MATCHES`` of them.
+    """Return how many tuples of a segment have each code, exact up to ``MATCHES`` of them.
 
     Args:
-        index: The section's tuples by codes.
-        section: The section.
+        index: The segment's tuples by codes.
+        segment: The segment.
         codes: What to look for, ``int64``, shape ``(n,)``.
-        codes_at: Returns the codes of the tuples at positions in the section.
-        slices: Positions of the section's tuples, in ascending order; by default all in one slice.
+        codes_at: Returns the codes of the tuples at positions in the segment.
+        slices: Positions of the segment's tuples, in ascending order; by default all in one slice.
 
     Returns:
         Tuples by code and slice, shape ``(n, slices)``.
@@ -50,7 +50,7 @@ def counts(
     while not walk.is_done and looked < MATCHES:
         left, right = index.matches(walk, MATCHES)
         looked += len(left)
-        present = section.present(right)
+        present = segment.present(right)
         if present is not None:
             left, right = left[present], right[present]
         places = left.astype(np.int64) * number + np.searchsorted(lows, right, side="right")
@@ -58,7 +58,7 @@ def counts(
     result: Array = found.reshape(len(different), number)
     if not walk.is_done:
         more = np.concatenate([walk.probes[: walk.kept], walk.probes[walk.place : walk.active]])
-        for i, positions in enumerate([section.positions()] if slices is None else slices):
+        for i, positions in enumerate([segment.positions()] if slices is None else slices):
             result[more, i] = _estimated(different, positions, codes_at)[more]
     return result[place_of]
 

@@ -1,8 +1,8 @@
 """What moving stored tuples would cost, and what it would spare.
 
-Tuples of one section differ: those that arrived while the data were different may be of no use to anybody
-any more, and best left where they are. So misplaced tuples are appraised in slices, by age, with samples:
-tuples like those that will come probe the section, to see how often its tuples are met; some of its tuples
+Tuples of one segment differ: those that arrived while the data were different may be of no use to anybody
+any more, and best left where they are. So misplaced tuples are estimated in slices, by age, with samples:
+tuples like those that will come probe the segment, to see how often its tuples are met; some of its tuples
 probe the join that they would be moved to, to see what they would become. How many will come is followed
 along present routing: to a STAIR come the base tuples of the relation at its edge's other end, and what
 tuples of relations behind that one have become by then, which may be many more.
@@ -22,7 +22,7 @@ from millrace.migration.counts import counts, sampled
 from millrace.migration.forecast import Forecast
 from millrace.migration.placement import Misplaced
 from millrace.state.matching import Array, Matching, combined
-from millrace.state.stair import STAIR, Section
+from millrace.state.stair import STAIR, Segment
 from millrace.state.stairs import Route, Stairs
 from millrace.state.stem import SteM
 from millrace.tuples import Signature, TupleBatch
@@ -35,10 +35,10 @@ _SAMPLE = 64
 """Tuples that stand for those of a slice."""
 
 _LEAST = 256
-"""A section of fewer tuples is one slice."""
+"""A segment of fewer tuples is one slice."""
 
 MOVED, FOUND, REPLACED = 2, 2, 1
-"""Operations to promote a tuple: for itself (it is inserted, and probes; to take a section out is a sweep),
+"""Operations to promote a tuple: for itself (it is inserted, and probes; to take a segment out is a sweep),
 for each match (it is made and inserted), and for each longer tuple that it replaces where it is inserted."""
 
 _SPARED = 3
@@ -46,11 +46,11 @@ _SPARED = 3
 
 
 @dataclass(frozen=True)
-class Appraisal:
-    """What is expected of moving a slice of a section.
+class MigrationEstimate:
+    """What is expected of moving a slice of a segment.
 
     Attributes:
-        misplaced: The section, and where its tuples belong.
+        misplaced: The segment, and where its tuples belong.
         positions: Of the slice's tuples.
         cost: Operations that moving takes.
         saving: Operations spared until the sources end.
@@ -62,12 +62,12 @@ class Appraisal:
     saving: float
 
 
-def gain(slices: Iterable[Appraisal]) -> float:
-    """Return what moving those slices of a section that are worth it spares, less what it costs."""
+def gain(slices: Iterable[MigrationEstimate]) -> float:
+    """Return what moving those slices of a segment that are worth it spares, less what it costs."""
     return sum(max(0.0, each.saving - each.cost) for each in slices)
 
 
-class Appraiser:
+class MigrationEstimator:
     """Appraises misplaced tuples.
 
     Args:
@@ -92,21 +92,21 @@ class Appraiser:
         self._matching = matching
         self._forecast = forecast
 
-    def appraise(self, wrong: Misplaced) -> list[Appraisal]:
-        """Return the slices of a section that belongs to another join, oldest first."""
+    def estimate(self, wrong: Misplaced) -> list[MigrationEstimate]:
+        """Return the slices of a segment that belongs to another join, oldest first."""
         stairs = self._stairs
         stair = stairs.joins[wrong.edge].stairs[wrong.owner]
-        section = stair.sections[wrong.signature]
-        positions = section.positions()
+        segment = stair.segments[wrong.signature]
+        positions = segment.positions()
         slices = np.array_split(positions, 1 if len(positions) < _LEAST else SLICES)
         # How often tuples to come on the other side would meet each slice.
         other = stairs.tree.far(wrong.edge, wrong.signature.span)
         coming = self._recent(other)
-        met = self._met(stair, section, coming, slices) if coming.size else np.zeros(len(slices))
+        met = self._met(stair, segment, coming, slices) if coming.size else np.zeros(len(slices))
         met *= self._visits(wrong.edge, other)
         # What its tuples would find, and who would meet them, at the other join.
         taken = [sampled(each, _SAMPLE) for each in slices]
-        sample = section.batch(stairs.stores, np.concatenate(taken))
+        sample = segment.batch(stairs.stores, np.concatenate(taken))
         slice_of = np.repeat(np.arange(len(slices)), [len(each) for each in taken])
         weights = np.array([len(each) / len(part) for each, part in zip(slices, taken, strict=True)])
         found = self._found(wrong.place, sample, slice_of, len(slices)) * weights
@@ -118,7 +118,7 @@ class Appraiser:
         costs = MOVED * moved + FOUND * found + REPLACED * replaced
         savings = _SPARED * (met - instead)
         return [
-            Appraisal(wrong, each, float(cost), float(saving))
+            MigrationEstimate(wrong, each, float(cost), float(saving))
             for each, cost, saving in zip(slices, costs, savings, strict=True)
         ]
 
@@ -145,18 +145,18 @@ class Appraiser:
         rows = sampled(last, _RECENT)
         return TupleBatch(Signature(1 << relation), {relation: rows}, {relation: store})
 
-    def _met(self, stair: STAIR, section: Section, coming: TupleBatch, slices: Sequence[Array]) -> Array:
-        """Return how many tuples of each slice of a section a recent tuple of the other side meets."""
-        if section.index is None:  # everybody meets everybody
+    def _met(self, stair: STAIR, segment: Segment, coming: TupleBatch, slices: Sequence[Array]) -> Array:
+        """Return how many tuples of each slice of a segment a recent tuple of the other side meets."""
+        if segment.index is None:  # everybody meets everybody
             return np.array([float(len(each)) for each in slices])
         codes = self._matching.codes((coming.stores, coming.rows), stair.classes)
-        found = counts(section.index, section, codes, partial(self._codes_at, stair, section), slices)
+        found = counts(segment.index, segment, codes, partial(self._codes_at, stair, segment), slices)
         each: Array = found.sum(axis=0) / coming.size
         return each
 
-    def _codes_at(self, stair: STAIR, section: Section, positions: Array) -> Array:
-        codes = stair.codes(section.batch(self._stairs.stores, positions))
-        assert codes is not None, "the section is indexed"
+    def _codes_at(self, stair: STAIR, segment: Segment, positions: Array) -> Array:
+        codes = stair.codes(segment.batch(self._stairs.stores, positions))
+        assert codes is not None, "the segment is indexed"
         return codes
 
     def _found(self, place: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
@@ -166,23 +166,23 @@ class Appraiser:
         dual = join.dual(near)
         codes = near.codes(sample)
         found = np.zeros(sample.size)
-        for section in dual.sections.values():
-            if section.index is None or codes is None:
-                found += section.live
+        for segment in dual.segments.values():
+            if segment.index is None or codes is None:
+                found += segment.live
             else:
-                found += counts(section.index, section, codes, partial(self._codes_at, dual, section))[:, 0]
+                found += counts(segment.index, segment, codes, partial(self._codes_at, dual, segment))[:, 0]
         return np.bincount(slice_of, found, minlength=slices)
 
     def _replaced(self, place: int, near: int, sample: TupleBatch, slice_of: Array, slices: int) -> Array:
         """Return how many tuples at a join the sampled tuples of each slice are parts of (Invariant B)."""
         found = np.zeros(sample.size)
         span = sample.signature.span
-        for signature, section in self._stairs.joins[place].stairs[near].sections.items():
-            if section.live and signature.span & span == span:
-                relations, index = section.by_shared(sample)
-                rows = section.rows()
+        for signature, segment in self._stairs.joins[place].stairs[near].segments.items():
+            if segment.live and signature.span & span == span:
+                relations, index = segment.by_shared(sample)
+                rows = segment.rows()
                 codes = _codes_of(sample.rows, relations, slice(None))
-                found += counts(index, section, codes, partial(_codes_of, rows, relations))[:, 0]
+                found += counts(index, segment, codes, partial(_codes_of, rows, relations))[:, 0]
         return np.bincount(slice_of, found, minlength=slices)
 
     def _instead(

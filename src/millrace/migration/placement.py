@@ -33,7 +33,7 @@ _STEPS = 64
 
 @dataclass(frozen=True)
 class Misplaced:
-    """Tuples of one section that are not where present routing would have put them.
+    """Tuples of one segment that are not where present routing would have put them.
 
     Attributes:
         edge: The edge,
@@ -70,7 +70,7 @@ def places_of(tree: JoinTree, route: Route) -> Places:
 
 
 def misplaced(stairs: Stairs, places: Places, *, lazy: bool = False) -> Iterator[Misplaced]:
-    """Yield the sections that are to be moved, demotions first: they make room for what is promoted.
+    """Yield the segments that are to be moved, demotions first: they make room for what is promoted.
 
     Args:
         stairs: The state.
@@ -79,8 +79,8 @@ def misplaced(stairs: Stairs, places: Places, *, lazy: bool = False) -> Iterator
     """
     found = []
     for edge, stair in stairs.stairs():
-        for signature, section in stair.sections.items():
-            if not section.live or (signature.span, edge) in places:
+        for signature, segment in stair.segments.items():
+            if not segment.live or (signature.span, edge) in places:
                 continue
             span, owner = signature.span, stair.owner
             if lazy and any(e == edge and s >> owner & 1 and not span & ~s for s, e in places):
@@ -93,7 +93,7 @@ def misplaced(stairs: Stairs, places: Places, *, lazy: bool = False) -> Iterator
             ]
             # A demotion has to keep the STAIR's own relation; a part at the STAIR's edge always does.
             _, _, part, place = min(parts)
-            found.append(Misplaced(edge, stair.owner, signature, section.live, part, place))
+            found.append(Misplaced(edge, stair.owner, signature, segment.live, part, place))
     yield from sorted(found, key=lambda m: (m.place != m.edge, m.edge, m.signature.span))
 
 
@@ -103,9 +103,9 @@ def clashing(stairs: Stairs) -> dict[tuple[int, int, Signature], Array]:
     None: insertions need not enforce B any more, however many tuples are misplaced.
     """
     held = [
-        (edge, stair, one) for edge, stair in stairs.stairs() for one in stair.sections.values() if one.live
+        (edge, stair, one) for edge, stair in stairs.stairs() for one in stair.segments.values() if one.live
     ]
-    held.sort(key=lambda place: place[2].live)  # an index is made of the smaller one of two sections
+    held.sort(key=lambda place: place[2].live)  # an index is made of the smaller one of two segments
     beyond = {(edge, stair.owner): stairs.tree.beyond(edge, 1 << stair.owner) for edge, stair, _ in held}
     found: dict[tuple[int, int, Signature], list[Array]] = {}
     for (edge, stair, one), (via, other_stair, other) in combinations(held, 2):
@@ -124,7 +124,7 @@ def clashing(stairs: Stairs) -> dict[tuple[int, int, Signature], Array]:
 
 
 def move(stairs: Stairs, wrong: Misplaced, positions: Array | None = None) -> None:
-    """Move misplaced tuples of a section, all of them by default."""
+    """Move misplaced tuples of a segment, all of them by default."""
     if wrong.place == wrong.edge:
         stairs.demote(wrong.edge, wrong.owner, wrong.signature, wrong.part, positions)
     else:
@@ -148,18 +148,18 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: boo
     while moved < most:
         if not steps:
             # Parts that overlap may push each other to and fro; from base tuples it is certain.
-            stairs.replant(stairs.tree, route)
+            stairs.rebuild(stairs.tree, route)
             break
         steps -= 1
         wrong = next(misplaced(stairs, places, lazy=lazy), None)
         if wrong is None:
-            stairs.loose = stairs.loose and lazy
+            stairs.enforcing = stairs.enforcing and lazy
             break
         stair = stairs.joins[wrong.edge].stairs[wrong.owner]
         count = min(wrong.tuples, most - moved)
         positions = None
         if count < wrong.tuples:
-            positions = stair.sections[wrong.signature].positions()[:count]
+            positions = stair.segments[wrong.signature].positions()[:count]
         move(stairs, wrong, positions)
         moved += count
     return moved

@@ -14,10 +14,10 @@ from millrace.expressions import Call, Exists, Predicate
 from millrace.figures import StateFigures
 from millrace.graph import QueryGraph
 from millrace.operator import Estimate, Profiling, Select, Settle, Step
-from millrace.operators.called import CalledSelection
 from millrace.operators.exists import ExistsSelection
 from millrace.operators.ready import ready_predicates
 from millrace.operators.selection import CompiledSelection, Selection, divide
+from millrace.operators.udf_selection import UdfSelection
 from millrace.options import Options
 from millrace.predicates import Caller
 from millrace.predicates.callers import caller_of
@@ -48,7 +48,7 @@ def selections_of(
             case Call():
                 caller = (callers or _local_caller)(number, predicate)
                 masked = options.mask_values
-                return CalledSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
+                return UdfSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
             case Exists(relation):
                 return ExistsSelection(number, predicate, schemas[relation], spec.aliases, clock)
         return CompiledSelection(number, predicate, spec.aliases, clock)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.policies.base import Candidate
-from millrace.policies.course import Course, CoursePolicy, Lap, profiling_cost
+from millrace.policies.filter_order import Epoch, FilterOrderOptimizer, FilterOrderPolicy, profiling_cost
 from millrace.policies.greedy import Greedy
 from millrace.policies.joint import Joint, Order
 from millrace.policies.rank import Rank
@@ -29,7 +29,7 @@ _MARGIN = 1.2
 """A predicate overtakes when it drops so many times more per second than the one before it."""
 
 
-class AGreedy(CoursePolicy):
+class AGreedy(FilterOrderPolicy):
     """Keeps the greedy invariant, by profiling a sample of the tuples for a share of the time.
 
     Args:
@@ -39,12 +39,12 @@ class AGreedy(CoursePolicy):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(Greedy(seed), Rank(seed))
 
-    def course(self, top: Signature, written: Order) -> Course:
-        """Return a course that starts from the order as written."""
+    def optimizer(self, top: Signature, written: Order) -> FilterOrderOptimizer:
+        """Return an optimizer that starts from the order as written."""
         return _Greedy(top, written)
 
 
-class _Greedy(Course):
+class _Greedy(FilterOrderOptimizer):
     """An order that satisfies the greedy invariant within the margin."""
 
     def __init__(self, top: Signature, written: Order) -> None:
@@ -54,12 +54,12 @@ class _Greedy(Course):
     def watch(self, signature: Signature, selections: Sequence[Candidate]) -> None:
         """Leave it to the profile's window to follow the data."""
 
-    def wanted(self, profile: Profile, lap: Lap) -> int:
+    def wanted(self, profile: Profile, epoch: Epoch) -> int:
         """Mend the order, and return as many tuples as the time saved up for them allows."""
         joint = Joint(profile, self.order, newest=_WINDOW)
         self.order = self._mended(joint)
         each = sum(self.costs.values()) - joint.cost(self.order, self.costs)
-        self._saved += _RATE * lap.seconds - lap.profiled * each
+        self._saved += _RATE * epoch.seconds - epoch.profiled * each
         return profiling_cost(self._saved, each)
 
     def _mended(self, joint: Joint) -> Order:

@@ -4,17 +4,18 @@ The arms are the orders of the predicates. What an arm would cost is estimated f
 tuples that met every predicate (:mod:`millrace.policies.joint`), so looking for a better order
 means profiling. Three rules keep it honest:
 
-* **Budget.** Beyond a first handful of tuples, profiling is paid from a purse that gets ``regret`` of
+* **Budget.** Beyond a first handful of tuples, profiling is paid from a budget that gets ``regret`` of
   what the order as written would have cost, and what a better order has saved, and from which a
   worse order is paid too. While it is overdrawn, nothing but the order as written is used. And
   however much is in it, profiling never takes more than a few percent of the time.
 * **Hysteresis.** The order changes when what is expected to be saved is above a margin and above the
   noise of the estimate. While a promising order is within the noise, more is profiled.
 * **Drift.** When a predicate departs from what it passed so far, the profile is forgotten and a burst of
-  tuples is profiled, if the purse allows. Clusters that come and go all the time raise the bar
+  tuples is profiled, if the budget allows. Clusters that come and go all the time raise the bar
   for what counts as a departure.
 
-Where joins are ready, alone or beside predicates, :mod:`millrace.policies.frugal` keeps the budget.
+Where joins are ready, alone or beside predicates, the budget is that of
+:mod:`millrace.policies.bounded_exploration`.
 
 Related: POLAR's bounded regret for join orders (Justen et al. 2024), A-Greedy's profile (Babu et al. 2004).
 """
@@ -26,8 +27,14 @@ from dataclasses import dataclass
 
 from millrace.operator import Operator
 from millrace.policies.base import Candidate
-from millrace.policies.course import START, Course, CoursePolicy, Lap, profiling_cost
-from millrace.policies.frugal import Frugal
+from millrace.policies.bounded_exploration import BoundedExploration
+from millrace.policies.filter_order import (
+    START,
+    Epoch,
+    FilterOrderOptimizer,
+    FilterOrderPolicy,
+    profiling_cost,
+)
 from millrace.policies.greedy import Greedy
 from millrace.policies.joint import Joint, Order
 from millrace.policies.rank import Rank
@@ -68,7 +75,7 @@ _FEW = 16
 """Tuples below which a share is not compared."""
 
 
-class Bounded(CoursePolicy):
+class Bounded(FilterOrderPolicy):
     """Chooses orders of predicates, and joins, within a regret budget.
 
     Args:
@@ -77,11 +84,11 @@ class Bounded(CoursePolicy):
     """
 
     def __init__(self, regret: float = 0.01) -> None:
-        super().__init__(Frugal(Greedy(), regret), Frugal(Rank(), regret))
+        super().__init__(BoundedExploration(Greedy(), regret), BoundedExploration(Rank(), regret))
         self._regret = regret
 
-    def course(self, top: Signature, written: Order) -> Course:
-        """Return a course that starts from the order as written."""
+    def optimizer(self, top: Signature, written: Order) -> FilterOrderOptimizer:
+        """Return an optimizer that starts from the order as written."""
         return _Bandit(top, written, self._regret)
 
 
@@ -135,13 +142,13 @@ class _Watch:
         self.stale = stale
 
 
-class _Bandit(Course):
-    """The order, the purse and the watches of one span."""
+class _Bandit(FilterOrderOptimizer):
+    """The order, the budget and the watches of one span."""
 
     def __init__(self, top: Signature, written: Order, regret: float) -> None:
         super().__init__(top, written)
         self._regret = regret
-        self._purse = _POCKET_MONEY
+        self._budget = _POCKET_MONEY
         self._credit = _POCKET_MONEY
         self._watches: dict[tuple[Signature, Operator], _Watch] = {}
         self._overall: dict[int, Account] = {}
@@ -160,13 +167,13 @@ class _Bandit(Course):
             if signature == self.top and c.overall is not None:
                 self._overall[c.operator.target] = c.overall
 
-    def wanted(self, profile: Profile, lap: Lap) -> int:
-        """Renew purse and order, and return what to profile."""
+    def wanted(self, profile: Profile, epoch: Epoch) -> int:
+        """Renew budget and order, and return what to profile."""
         if profile.tuples != self._counted[0]:
             self._counted = (profile.tuples, {})
         joint = Joint(profile, self.order, self._observed(), counted=self._counted[1])
-        self._settle_accounts(joint, lap)
-        self._watch_last(profile, lap)
+        self._settle_accounts(joint, epoch)
+        self._watch_last(profile, epoch)
         full = sum(self.costs.values())
         self._hurry = _HASTE if self._departed else max(0, self._hurry - 1)
         self.urgent = self._hurry > 0
@@ -179,23 +186,23 @@ class _Bandit(Course):
             self._counted = (0, {})
             joint = Joint(profile, self.order)
             self._credit = max(self._credit, _BURST * full)
-        if self._purse < 0:  # what was tried has cost too much: nothing but the order as written, for now
+        if self._budget < 0:  # what was tried has cost too much: nothing but the order as written, for now
             self.order = self.written
             return 0
         curious = self._reconsider(joint) if joint.tuples >= START else True
         now, written = (joint.cost(order, self.costs) for order in (self.order, self.written))
-        self._credit += (_CURIOSITY if curious else 1.0) * self._regret * lap.seconds
+        self._credit += (_CURIOSITY if curious else 1.0) * self._regret * epoch.seconds
         self._credit = min(self._credit, _HOARD * full)
-        return min(profiling_cost(self._credit, full - now), profiling_cost(self._purse, full - written))
+        return min(profiling_cost(self._credit, full - now), profiling_cost(self._budget, full - written))
 
-    def _watch_last(self, profile: Profile, lap: Lap) -> None:
+    def _watch_last(self, profile: Profile, epoch: Epoch) -> None:
         """Watch the predicate at the end of the order, for which there is never a decision.
 
         What it passes outside the profile hangs together with who stands before it, so a new order
         begins a new watch, with the next look: until then tuples of the old order are under way.
         """
         for i, (met, passed) in self._profiled.items():
-            more_met, more_passed = profile.passing(i, 0, lap.profiled) if lap.profiled else (0, 0)
+            more_met, more_passed = profile.passing(i, 0, epoch.profiled) if epoch.profiled else (0, 0)
             self._profiled[i] = (met + more_met, passed + more_passed)
         last = self.order[-1]
         if self._last[0] != self.order:
@@ -213,16 +220,16 @@ class _Bandit(Course):
             if not signature.raised
         }
 
-    def _settle_accounts(self, joint: Joint, lap: Lap) -> None:
-        """Book what the last lap cost and what it would have cost in the order as written."""
+    def _settle_accounts(self, joint: Joint, epoch: Epoch) -> None:
+        """Book what the last epoch cost and what it would have cost in the order as written."""
         full = sum(self.costs.values())
         now, written = (joint.cost(order, self.costs) for order in (self.order, self.written))
         if self._started:  # the first handful is free
-            self._credit -= lap.profiled * (full - now)
-            self._purse -= lap.profiled * (full - written)
+            self._credit -= epoch.profiled * (full - now)
+            self._budget -= epoch.profiled * (full - written)
         self._started = True
-        self._purse += lap.tuples * self._regret * written
-        self._purse += (lap.tuples - lap.profiled) * (written - now)
+        self._budget += epoch.tuples * self._regret * written
+        self._budget += (epoch.tuples - epoch.profiled) * (written - now)
 
     def _reconsider(self, joint: Joint) -> bool:
         """Change the order if that is worth it; return whether a promising one is within the noise."""

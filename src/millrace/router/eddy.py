@@ -50,7 +50,7 @@ class Eddy(BlockRun):
         options: Policy, batch size and the other settings.
         prefer: Over columns of one relation: results of such tuples are wanted first.
         policy: Overrides ``options.policy``.
-        lessons: Where eddies of the same run leave what they learned for those that come later.
+        warm_start: Where eddies of the same run leave what they learned for those that come later.
         backpressure: Let tuples wait in bounded queues in front of operators; without it they work at once.
         given: See :class:`millrace.router.run.Given`.
 
@@ -65,7 +65,7 @@ class Eddy(BlockRun):
         options: Options | None = None,
         *,
         policy: Policy | None = None,
-        lessons: WarmStart | None = None,
+        warm_start: WarmStart | None = None,
         prefer: Predicate | None = None,
         backpressure: Backpressure | None = None,
         **given: Unpack[Given],
@@ -92,8 +92,8 @@ class Eddy(BlockRun):
         legality = Legality(
             self._graph, builds, selecting.selects, selecting.profile, selecting.settles, self._state.joins
         )
-        self._lessons = lessons
-        recall(lessons, statistics.accounts)
+        self._warm_start = warm_start
+        recall(warm_start, statistics.accounts)
         self._buffer, tickets, is_full = Buffer(), None, None
         if backpressure is not None:
             self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._arrivals.due)
@@ -167,11 +167,11 @@ class Eddy(BlockRun):
                 self._expire()
                 if stalled := self._stalled(arrivals):
                     yield from self._pause(stalled)
-                elif self._state.rest():
+                elif self._state.at_stasis():
                     self._table.clear()
                 if all(batch is STALLED for _, batch in arrivals):
                     yield from self._output.idle()
-        share(self._lessons, self._statistics.accounts)
+        share(self._warm_start, self._statistics.accounts)
 
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
@@ -198,7 +198,7 @@ class Eddy(BlockRun):
             if batch is None:
                 self._stems[relation].complete = True
             if not batch:  # an EOT, of the relation or of a binding
-                self._buffer.push(self._state.grown(relation))
+                self._buffer.push(self._state.on_build(relation))
                 continue
             found = self._singletons(relation, batch)
             self._buffer.push(self._preference.split(found) if found.signature.built else [found])

@@ -18,14 +18,14 @@ class WarmStart(Protocol):
         """Replace the text."""
 
 
-def recall(lessons: WarmStart | None, statistics: Statistics) -> None:
-    """Begin with what was learned before; a text that cannot be read is no lesson."""
-    text = None if lessons is None else lessons.read()
+def recall(warm_start: WarmStart | None, statistics: Statistics) -> None:
+    """Begin with what was learned before; a text that cannot be read is none."""
+    text = None if warm_start is None else warm_start.read()
     if text is not None:
         statistics.learn(json.loads(text))
 
 
-def share(lessons: WarmStart | None, statistics: Statistics) -> None:
+def share(warm_start: WarmStart | None, statistics: Statistics) -> None:
     """Leave what was learned to others."""
-    if lessons is not None:
-        lessons.write(json.dumps(statistics.lessons(), separators=(",", ":")))
+    if warm_start is not None:
+        warm_start.write(json.dumps(statistics.export(), separators=(",", ":")))

@@ -19,7 +19,7 @@ def run_of(
     sources: Mapping[str, Source],
     options: Options,
     *,
-    lessons: WarmStart | None = None,
+    warm_start: WarmStart | None = None,
     **given: Unpack[Given],
 ) -> Run:
     """Return what runs a block by the architecture that the options name.
@@ -28,9 +28,9 @@ def run_of(
         spec: The block.
         sources: Record batches by alias, each with exactly the schema of its relation.
         options: The run's settings.
-        lessons: Where eddies of the same run leave what they learned; a static plan learns nothing.
+        warm_start: Where eddies of the same run leave what they learned; a static plan learns nothing.
         given: See :class:`millrace.router.run.Given`.
     """
     if options.architecture == "static":
         return StaticPlan(spec, sources, options, **given)
-    return Eddy(spec, sources, options, lessons=lessons, **given)
+    return Eddy(spec, sources, options, warm_start=warm_start, **given)

@@ -20,7 +20,6 @@ from millrace.options import Options
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
-from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.parallelism import default_parallelism
@@ -29,6 +28,7 @@ from millrace.spark.reports import Reports
 from millrace.spark.streaming import Target, stream_of
 from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, Scan, ScanTask
 from millrace.spark.types import spark_schema
+from millrace.spark.warm_start import FileWarmStart
 from millrace.spec import JoinSpec
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
@@ -153,7 +153,7 @@ class _Assembly:
             frame=stream if Mode.FRAME in placement.modes else None,
             exchanged=bool(exchanged),
             limits=Limits.of(self._spark, sink.run, [p.spec for p in called], self._options),
-            lessons=FileLessons(sink.run) if called else None,
+            warm_start=FileWarmStart(sink.run) if called else None,
             last=last,
             sink=sink,
             lookups=self._lookups,

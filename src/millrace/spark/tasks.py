@@ -22,12 +22,12 @@ from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
-from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reports import Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
+from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 from millrace.spec import JoinSpec
 from millrace.spill import run_of
@@ -90,7 +90,7 @@ class EddyTask:
         exchanged: Whether the task's input is blocks; otherwise, without ``frame``, it is one row
             that holds the cell's number.
         limits: How the tasks agree on the limits of users' predicates.
-        lessons: What tasks on this machine have learned, None where there are no users' predicates.
+        warm_start: What tasks on this machine have learned, None where there are no users' predicates.
         last: With sorted blocks, the number of the relation whose blocks come last.
         sink: Where the figures go.
         lookups: The relations that are looked up, None without.
@@ -106,7 +106,7 @@ class EddyTask:
     frame: str | None
     exchanged: bool
     limits: Limits
-    lessons: FileLessons | None
+    warm_start: FileWarmStart | None
     last: int | None
     sink: Sink
     lookups: Lookups | None = None
@@ -146,7 +146,7 @@ class EddyTask:
                 self.options,
                 stream=self.stream,
                 callers=self.limits.caller,
-                lessons=self.lessons,
+                warm_start=self.warm_start,
                 access=opened.access if opened else None,
             )
             results = run.run()

@@ -23,10 +23,10 @@ from millrace.predicates import PredicateSpec
 from millrace.router.eddy import Eddy
 from millrace.router.output import Mask as KeepMask
 from millrace.spark.failures import shortened
-from millrace.spark.lessons import FileLessons
 from millrace.spark.limits import Limits
 from millrace.spark.reports import Reports, Sink, task_name
 from millrace.spark.values import SparkValues, spark_values
+from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 from millrace.spec import JoinSpec, RelationSpec
 
@@ -87,7 +87,7 @@ def mask(
         options,
         spark_values(spark),
         Limits.of(spark, reports.sink.run, [slot.spec for slot in slots], options),
-        FileLessons(reports.sink.run),
+        FileWarmStart(reports.sink.run),
         reports.sink,
     )
 
@@ -115,7 +115,7 @@ class MaskTask:
         options: The run's settings.
         values: How arguments are converted.
         limits: How the tasks agree on limits.
-        lessons: What tasks on this machine have learned.
+        warm_start: What tasks on this machine have learned.
         sink: Where the figures go.
     """
 
@@ -124,7 +124,7 @@ class MaskTask:
     options: Options
     values: SparkValues
     limits: Limits
-    lessons: FileLessons
+    warm_start: FileWarmStart
     sink: Sink = field(repr=False)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
@@ -142,7 +142,7 @@ class MaskTask:
             stream=_ROWS,
             output=KeepMask(),
             callers=self.limits.caller,
-            lessons=self.lessons,
+            warm_start=self.warm_start,
         )
         if self.sink.hidden:
             yield from _reported(eddy)

@@ -21,7 +21,7 @@ def run_of(
     sources: Mapping[str, Iterable[pa.RecordBatch]],
     options: Options | None = None,
     *,
-    lessons: WarmStart | None = None,
+    warm_start: WarmStart | None = None,
     **given: Unpack[Given],
 ) -> Run:
     """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
@@ -32,7 +32,7 @@ def run_of(
         spec: The block.
         sources: Record batches by alias.
         options: The run's settings.
-        lessons: Where eddies of the same run leave what they learned.
+        warm_start: Where eddies of the same run leave what they learned.
         given: See :class:`millrace.router.run.Given`; no access modules under a memory budget.
 
     Raises:
@@ -66,6 +66,6 @@ def run_of(
             clock=given.get("clock"),
             output=given.get("output"),
             callers=given.get("callers"),
-            lessons=lessons,
+            warm_start=warm_start,
         )
-    return in_memory.run_of(spec, sources, options, lessons=lessons, **given)
+    return in_memory.run_of(spec, sources, options, warm_start=warm_start, **given)

@@ -56,7 +56,7 @@ class SpillingEddy:
         clock: What times are measured by.
         output: What becomes of result tuples; by default the block's record batches.
         callers: Returns what calls a user's predicate; asked once for each.
-        lessons: Where eddies leave what they learned; each begins with what those before it learned.
+        warm_start: Where eddies leave what they learned; each begins with what those before it learned.
 
     Raises:
         OptionError: No memory budget, or a spill folder that cannot be used.
@@ -73,7 +73,7 @@ class SpillingEddy:
         clock: Clock | None = None,
         output: Sink | None = None,
         callers: Callable[[int, Call], Caller] | None = None,
-        lessons: WarmStart | None = None,
+        warm_start: WarmStart | None = None,
     ) -> None:
         self._options = options or Options()
         if self._options.memory_budget is None:
@@ -88,7 +88,7 @@ class SpillingEddy:
         self._clock = clock or WallClock()
         self._output = output
         self._callers = _Callers(callers)
-        self._lessons = lessons or _Notes()
+        self._warm_start = warm_start or _Notes()
         self.tally = Tally(spec.aliases)
         self._seconds = 0.0
         # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
@@ -190,7 +190,7 @@ class SpillingEddy:
             clock=self._clock,
             output=None if self._output is None else _Unfinished(self._output),
             callers=self._callers,
-            lessons=self._lessons,
+            warm_start=self._warm_start,
         )
 
     def _rest(self) -> Iterator[Any]:

@@ -40,7 +40,7 @@ class JoinState(Protocol):
     def joins(self, signature: Signature) -> Sequence[Operator]:
         """Return the joins, and lookups, that are legal for tuples of a signature."""
 
-    def grown(self, relation: int) -> Sequence[TupleBatch]:
+    def on_build(self, relation: int) -> Sequence[TupleBatch]:
         """A relation has got tuples, or has ended: return the tuples that waited for that."""
 
     def decided(self, signature: Signature, shares: Sequence[tuple[Operator, float]]) -> None:
@@ -63,7 +63,7 @@ class JoinState(Protocol):
         Predicates that are not join predicates may or may not have been applied, as signatures say.
         """
 
-    def rest(self) -> bool:
+    def at_stasis(self) -> bool:
         """No tuple is in flight (a point of stasis): state may be moved now.
 
         Returns:

@@ -21,7 +21,7 @@ _PIECE = 65_536
 """Pairs that are looked at in one go."""
 
 
-class Section:
+class Segment:
     """The tuples of one signature in a STAIR, by position in the order of insertion.
 
     Args:
@@ -56,7 +56,7 @@ class Section:
         return arrays + indexes + (0 if self._gone is None else self.size)
 
     def append(self, batch: TupleBatch, codes: Array | None) -> None:
-        """Add tuples of the section's signature, with the codes of their join attributes."""
+        """Add tuples of the segment's signature, with the codes of their join attributes."""
         last = self.size + batch.size
         for relation, rows in batch.rows.items():
             self._rows[relation] = _appended(self._rows[relation], self.size, rows)

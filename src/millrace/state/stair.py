@@ -4,7 +4,7 @@ Deshpande & Hellerstein 2004, section 3.1. A STAIR on relation R and the join at
 holds tuples that contain a component of R, base tuples and intermediate ones, indexed by those
 attributes. Its *dual* is the STAIR at the edge's other end.
 
-What it holds is kept in sections, one for each signature, so that insertion, probe, demotion and
+What it holds is kept in segments, one for each signature, so that insertion, probe, demotion and
 promotion work on whole sets of tuples: arrays of row numbers of base tuples, which stay in their stores.
 
 Invariant B (appendix A.1): no two tuples of a STAIR agree on all components that they share. Routing
@@ -23,10 +23,10 @@ from millrace.kernels import Walk
 from millrace.relations import RelationStore
 from millrace.state.matching import Array, Classes, Matching
 from millrace.state.product import Product
-from millrace.state.segment import Section, grouped
+from millrace.state.segment import Segment, grouped
 from millrace.tuples import Signature, TupleBatch
 
-__all__ = ["STAIR", "Section", "StairProbe", "distinct"]
+__all__ = ["STAIR", "Segment", "StairProbe", "distinct"]
 
 _SPREAD = 16
 """Row numbers spread over no more than so many times their number are sorted by counting."""
@@ -34,7 +34,7 @@ _SPREAD = 16
 
 @dataclass(eq=False)
 class StairProbe:
-    """A probe into a STAIR that may be under way: which sections are still to be walked.
+    """A probe into a STAIR that may be under way: which segments are still to be walked.
 
     Attributes:
         batch: The probing tuples.
@@ -43,7 +43,7 @@ class StairProbe:
     """
 
     batch: TupleBatch
-    open: list[tuple[Section, Walk | Product]]
+    open: list[tuple[Segment, Walk | Product]]
     is_new: bool = True
 
     @property
@@ -77,7 +77,7 @@ class STAIR:
         self.owner = owner
         self.classes = classes
         self.name = name
-        self.sections: dict[Signature, Section] = {}
+        self.segments: dict[Signature, Segment] = {}
         self.inserted = 0
         self.demoted = 0
         self.promoted = 0
@@ -89,12 +89,12 @@ class STAIR:
     @property
     def tuples(self) -> int:
         """Number of tuples held."""
-        return sum(section.live for section in self.sections.values())
+        return sum(segment.live for segment in self.segments.values())
 
     @property
     def nbytes(self) -> int:
         """Memory in bytes, that of base tuples not included."""
-        return sum(section.nbytes for section in self.sections.values())
+        return sum(segment.nbytes for segment in self.segments.values())
 
     def figures(self) -> StateFigures:
         """Return what is held, and what went through."""
@@ -112,12 +112,12 @@ class STAIR:
         if not batch.size:
             return
         signature = batch.signature
-        section = self.sections.get(signature)
-        if section is None:
+        segment = self.segments.get(signature)
+        if segment is None:
             room = self._room if signature.span == 1 << self.owner else 0
-            section = Section(signature, self.owner, indexed=bool(self.classes), room=room)
-            self.sections[signature] = section
-        section.append(batch, self.codes(batch) if codes is None else codes)
+            segment = Segment(signature, self.owner, indexed=bool(self.classes), room=room)
+            self.segments[signature] = segment
+        segment.append(batch, self.codes(batch) if codes is None else codes)
         self.inserted += batch.size
 
     def codes(self, batch: TupleBatch) -> Array | None:
@@ -134,15 +134,15 @@ class STAIR:
             codes: Of their join attributes; None for a cross product.
             skip: Leave out matches that would together span these relations.
         """
-        opened: list[tuple[Section, Walk | Product]] = []
-        for section in self.sections.values():
-            if not section.live or (skip and section.signature.span | batch.signature.span == skip):
+        opened: list[tuple[Segment, Walk | Product]] = []
+        for segment in self.segments.values():
+            if not segment.live or (skip and segment.signature.span | batch.signature.span == skip):
                 continue
-            if section.index is not None:
+            if segment.index is not None:
                 assert codes is not None
-                opened.append((section, section.index.probe(codes)))
+                opened.append((segment, segment.index.probe(codes)))
             else:
-                opened.append((section, Product(batch.size, 0, section.size, None)))
+                opened.append((segment, Product(batch.size, 0, segment.size, None)))
         return StairProbe(batch, opened)
 
     def matches(self, probe: StairProbe, limit: int) -> TupleBatch:
@@ -152,27 +152,27 @@ class STAIR:
         probe.is_new = False
         if not probe.open:
             return batch.take(np.empty(0, np.int64), origin=origin)
-        section, walk = probe.open[-1]
+        segment, walk = probe.open[-1]
         in_order = walk.is_new and len(probe.open) == 1
         if isinstance(walk, Product):
             left, right = walk.pairs(limit)
         else:
-            assert section.index is not None
-            left, right = section.index.matches(walk, limit)
-            in_order = in_order and section.index.unique and walk.is_done
+            assert segment.index is not None
+            left, right = segment.index.matches(walk, limit)
+            in_order = in_order and segment.index.unique and walk.is_done
         if walk.is_done:
             probe.open.pop()
-        left, right = self._kept(section, batch, left, right)
-        if self._matching.windows.decide(batch.signature.span, section.signature.span):
-            sides = (batch.stores, batch.rows), (self._stores, section.rows())
+        left, right = self._kept(segment, batch, left, right)
+        if self._matching.windows.decide(batch.signature.span, segment.signature.span):
+            sides = (batch.stores, batch.rows), (self._stores, segment.rows())
             near = self._matching.windows.agree(*sides, left, right)
             left, right = left[near], right[near]
-        mine, signature = section.rows(), batch.signature
+        mine, signature = segment.rows(), batch.signature
         signature = replace(
             signature,
-            span=signature.span | section.signature.span,
-            done=signature.done | section.signature.done,
-            raised=signature.raised | section.signature.raised,
+            span=signature.span | segment.signature.span,
+            done=signature.done | segment.signature.done,
+            raised=signature.raised | segment.signature.raised,
         )
         if in_order and len(left) == batch.size and not isinstance(walk, Product):
             rows, failures = dict(batch.rows), dict(batch.failures)
@@ -181,69 +181,69 @@ class STAIR:
             failures = {i: f[left] for i, f in batch.failures.items()}
         for relation, numbers in mine.items():
             rows[relation] = numbers[right]
-        for predicate, found in section.failures().items():
+        for predicate, found in segment.failures().items():
             failures[predicate] = found[right]
         stores = {**batch.stores, **{r: self._stores[r] for r in mine}}
         return TupleBatch(signature, rows, stores, path=batch.path, origin=origin, failures=failures)
 
-    def _kept(self, section: Section, batch: TupleBatch, left: Array, right: Array) -> tuple[Array, Array]:
+    def _kept(self, segment: Segment, batch: TupleBatch, left: Array, right: Array) -> tuple[Array, Array]:
         """Drop removed tuples, and pairs that conjuncts between the two sides reject."""
-        present = section.present(right)
+        present = segment.present(right)
         if present is not None:
             left, right = left[present], right[present]
         shared = tuple(
             i
             for i, c in enumerate(self._matching.graph.classes)
-            if c.span & batch.signature.span and c.span & section.signature.span
+            if c.span & batch.signature.span and c.span & segment.signature.span
         )
         if shared == self.classes and (not shared or self._matching.decides(self.owner, shared)):
             return left, right
         if len(self.classes) == 1 and self._matching.decides(self.owner, self.classes):
             shared = tuple(c for c in shared if c != self.classes[0])
         one = batch.stores, batch.rows
-        other = self._stores, section.rows()
+        other = self._stores, segment.rows()
         keep = self._matching.verified(one, other, shared, left, right)
         return left[keep], right[keep]
 
     def take_out(self, signature: Signature, positions: Array | None = None) -> TupleBatch:
-        """Remove tuples of a section and return them; all of them if no positions are given."""
-        section = self.sections[signature]
-        batch = section.batch(self._stores, positions)
-        if positions is None or len(positions) >= section.live:
-            del self.sections[signature]
+        """Remove tuples of a segment and return them; all of them if no positions are given."""
+        segment = self.segments[signature]
+        batch = segment.batch(self._stores, positions)
+        if positions is None or len(positions) >= segment.live:
+            del self.segments[signature]
         else:
-            section.remove(positions)
-            if 2 * section.dead > section.size:
-                self._compact(section)
+            segment.remove(positions)
+            if 2 * segment.dead > segment.size:
+                self._compact(segment)
         return batch
 
     def expire(self, relation: int, below: int) -> None:
         """Remove the tuples whose component of a relation has a row number below this one: it has expired."""
-        for section in list(self.sections.values()):
-            if not section.signature.span >> relation & 1:
+        for segment in list(self.segments.values()):
+            if not segment.signature.span >> relation & 1:
                 continue
-            positions = np.flatnonzero(section.rows()[relation] < below)
-            present = section.present(positions)
+            positions = np.flatnonzero(segment.rows()[relation] < below)
+            present = segment.present(positions)
             positions = positions if present is None else positions[present]
             if not len(positions):
                 continue
             self.evicted += len(positions)
-            if len(positions) == section.live:
-                del self.sections[section.signature]
+            if len(positions) == segment.live:
+                del self.segments[segment.signature]
                 continue
-            section.remove(positions)
-            if 2 * section.dead > section.size:
-                self._compact(section)
+            segment.remove(positions)
+            if 2 * segment.dead > segment.size:
+                self._compact(segment)
 
-    def _compact(self, section: Section) -> None:
-        """Rebuild a section of which more than half has been removed."""
-        batch = section.batch(self._stores)
-        fresh = Section(section.signature, self.owner, indexed=bool(self.classes))
-        self.sections[section.signature] = fresh
+    def _compact(self, segment: Segment) -> None:
+        """Rebuild a segment of which more than half has been removed."""
+        batch = segment.batch(self._stores)
+        fresh = Segment(segment.signature, self.owner, indexed=bool(self.classes))
+        self.segments[segment.signature] = fresh
         if batch.size:
             fresh.append(batch, self.codes(batch))
         else:
-            del self.sections[section.signature]
+            del self.segments[segment.signature]
 
     def merge(self, batch: TupleBatch) -> None:
         """Insert different tuples and keep Invariant B: those that agree are demoted to what they share.
@@ -257,22 +257,22 @@ class STAIR:
             # What contains a stored tuple agrees with no other one (B), so it is dropped before those are
             # looked through.
             span = batch.signature.span
-            parts_first = sorted(self.sections.values(), key=lambda s: s.signature.span & ~span != 0)
-            for section in parts_first:
+            parts_first = sorted(self.segments.values(), key=lambda s: s.signature.span & ~span != 0)
+            for segment in parts_first:
                 if not batch.size:
                     break
-                if not section.live:
+                if not segment.live:
                     continue
-                mine, theirs = section.agreeing(batch)
+                mine, theirs = segment.agreeing(batch)
                 if not len(mine):
                     continue
-                shared = section.signature.span & batch.signature.span
-                if shared != section.signature.span:
-                    held = self.take_out(section.signature, theirs)
+                shared = segment.signature.span & batch.signature.span
+                if shared != segment.signature.span:
+                    held = self.take_out(segment.signature, theirs)
                     self.demoted += len(theirs)
                     if shared != batch.signature.span:
                         waiting.append(distinct(self.part(held, shared)))
-                if shared != batch.signature.span or shared == section.signature.span:
+                if shared != batch.signature.span or shared == segment.signature.span:
                     # Shorter ones stand for longer ones, and what is held for what comes.
                     left = np.ones(batch.size, np.bool_)
                     left[mine] = False
@@ -292,9 +292,9 @@ class STAIR:
 
     def contents(self) -> Iterator[TupleBatch]:
         """Yield everything held, a batch for each signature."""
-        for section in self.sections.values():
-            if section.live:
-                yield section.batch(self._stores)
+        for segment in self.segments.values():
+            if segment.live:
+                yield segment.batch(self._stores)
 
 
 def distinct(batch: TupleBatch) -> TupleBatch:

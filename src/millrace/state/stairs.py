@@ -18,8 +18,8 @@ as ``r2s1`` beside ``s1`` in S.b, and then a ``t`` makes ``r2s1t`` twice. What r
 
 (B is the case of one STAIR. Proof for routing: a new tuple that clashed with a stored one was made by a
 match that clashed with it before.) Whoever moves only part of what belongs together breaks B+, so until it
-holds again (:attr:`Stairs.loose`), insertions enforce B one by one: a tuple that agrees with a stored one is
-demoted to the part they share, which loses nothing.
+holds again (:attr:`Stairs.enforcing`), insertions enforce B one by one: a tuple that agrees with a stored one
+is demoted to the part they share, which loses nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Stairs:
 
     Attributes:
         stores: Base tuples by relation.
-        loose: Whether state has been moved in a way that leaves B+ to insertions.
+        enforcing: Whether state has been moved in a way that leaves B+ to insertions.
         enforced: Tuples that were inserted with B enforced, since it was last looked whether B+ holds again.
         moved: Stored tuples demoted or promoted so far.
         recomputed: Tuples made by moving state so far.
@@ -80,11 +80,11 @@ class Stairs:
         make: Mapping[int, MakeJoin] | None = None,
     ) -> None:
         self.tree = tree
-        self.loose = False
+        self.enforcing = False
         self.enforced = 0
         self.moved = 0
         self.recomputed = 0
-        self.storing: Storing | None = None
+        self.materialization: Storing | None = None
         self._spec = spec
         self._graph = graph
         self._stems = stems
@@ -124,8 +124,8 @@ class Stairs:
     def close(self) -> None:
         """Let go of what nobody will look for any more, after a relation has ended."""
         for edge, stair in self.stairs():
-            if stair.sections and not self.is_open(edge, stair.owner):
-                stair.sections.clear()
+            if stair.segments and not self.is_open(edge, stair.owner):
+                stair.segments.clear()
 
     def expire(self, relation: int, below: int) -> None:
         """Remove tuples with a component of a relation whose row number is below this one, everywhere.
@@ -148,10 +148,10 @@ class Stairs:
         # A base tuple that has just come agrees with nothing stored.
         intermediate = span & (span - 1) != 0
         stored = None
-        if kept and intermediate and self.storing is not None:
-            stored = self.storing.parts(join.near(batch), batch, self.tree)
-            self.loose = self.loose or stored is not None
-        merged = self.loose and intermediate
+        if kept and intermediate and self.materialization is not None:
+            stored = self.materialization.parts(join.near(batch), batch, self.tree)
+            self.enforcing = self.enforcing or stored is not None
+        merged = self.enforcing and intermediate
         self.enforced += batch.size if merged else 0
         return join.route(batch, kept=kept, merged=merged, skip=skip, stored=stored)
 
@@ -165,9 +165,9 @@ class Stairs:
         Args:
             edge: The STAIR's edge,
             owner: and its relation.
-            signature: Of the tuples; they are in one section.
+            signature: Of the tuples; they are in one segment.
             span: Of the sub-tuples.
-            positions: Which tuples of the section; all of them by default.
+            positions: Which tuples of the segment; all of them by default.
 
         Raises:
             StateError: A precondition does not hold.
@@ -179,7 +179,7 @@ class Stairs:
                 f"cannot demote tuples of {self._named(whole)} in {stair.name} to {self._named(span)}: "
                 f"expected a smaller connected part of them that keeps {self._spec.aliases[owner]!r}"
             )
-        self.loose = True
+        self.enforcing = True
         batch = stair.take_out(signature, positions)
         self.moved += batch.size
         stair.demoted += batch.size
@@ -193,9 +193,9 @@ class Stairs:
         Args:
             edge: The STAIR's edge,
             owner: and its relation.
-            signature: Of the tuples; they are in one section.
+            signature: Of the tuples; they are in one segment.
             via: Edge of the join; it leads out of the tuples' span.
-            positions: Which tuples of the section; all of them by default.
+            positions: Which tuples of the segment; all of them by default.
 
         Raises:
             StateError: A precondition does not hold.
@@ -210,7 +210,7 @@ class Stairs:
                 "expected a join of one of their relations with another one, not the STAIR's own, here one "
                 f"of {usable}"
             )
-        self.loose = True
+        self.enforcing = True
         batch = stair.take_out(signature, positions)
         self.moved += batch.size
         stair.promoted += batch.size
@@ -223,7 +223,7 @@ class Stairs:
             self.recomputed += found.size
             stair.merge(found)
 
-    def replant(self, tree: JoinTree, route: Route) -> None:
+    def rebuild(self, tree: JoinTree, route: Route) -> None:
         """Exchange the spanning tree (section 3.3, cyclic queries): rebuild all state from base tuples.
 
         Args:
@@ -231,7 +231,7 @@ class Stairs:
             route: Where tuples of each span go from now on.
         """
         self.moved += self.tuples
-        self.loose = False
+        self.enforcing = False
         self._grow(tree)
         coming = self._graph.everything
         for stem in self._stems:
@@ -288,9 +288,9 @@ class Stairs:
         return steps > 0
 
     def _unfinished(self, stair: STAIR, whole: int) -> tuple[Signature, int] | None:
-        """Return a section that could be joined with more of a span, and by which edge."""
-        for signature, section in stair.sections.items():
-            if section.live and not signature.span & ~whole:
+        """Return a segment that could be joined with more of a span, and by which edge."""
+        for signature, segment in stair.segments.items():
+            if segment.live and not signature.span & ~whole:
                 for via in self.tree.border(signature.span):
                     inside = whole >> self.tree.far(via, signature.span) & 1
                     if inside and self.tree.by_number[via].classes:
@@ -304,21 +304,21 @@ class Stairs:
                 f"{[(e.number, e.ends) for e in self.tree.edges]}"
             )
         stair = self.joins[edge].stairs[owner]
-        section = stair.sections.get(signature)
-        if section is None:
-            held = [self._named(s.span) for s in stair.sections]
+        segment = stair.segments.get(signature)
+        if segment is None:
+            held = [self._named(s.span) for s in stair.segments]
             raise StateError(
                 f"{stair.name} holds no tuples of {self._named(signature.span)} with the signature "
                 f"{signature}; it holds {held or 'nothing'}"
             )
         if positions is not None:
             places = np.asarray(positions)
-            present = len(places) == 0 or (places.min() >= 0 and places.max() < section.size)
-            keep = section.present(places) if present else None
+            present = len(places) == 0 or (places.min() >= 0 and places.max() < segment.size)
+            keep = segment.present(places) if present else None
             if not present or len(np.unique(places)) != len(places) or (keep is not None and not keep.all()):
                 raise StateError(
                     f"positions given for {stair.name} are not those of different tuples it holds: expected "
-                    f"some of the section's positions below {section.size}"
+                    f"some of the segment's positions below {segment.size}"
                 )
         return stair
 

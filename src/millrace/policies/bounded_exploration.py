@@ -7,7 +7,7 @@ the difference of the matches. Three rules bound the loss:
 
 * **Rate.** The share sent to another operator than the best one, times what that is expected to lose,
   is at most ``regret`` times what a tuple costs at the best.
-* **Purse.** What was lost is measured, for expectations may be wrong: every tuple pays in ``regret`` times
+* **Budget.** What was lost is measured, for expectations may be wrong: every tuple pays in ``regret`` times
   its cost at the best operator, and while more was lost than paid in, nothing is explored.
 * **Trial.** What is not known is tried with a few tuples at a time, in short decisions: a join may
   multiply them by a number that nobody expects.
@@ -32,7 +32,7 @@ TRIAL_HOLD = 1024
 
 
 @dataclass
-class _Purse:
+class _RegretBudget:
     """What exploring may still cost for tuples of a signature, and what the last decision was."""
 
     left: float = 0.0
@@ -40,7 +40,7 @@ class _Purse:
     totals: dict[Operator, tuple[int, int]] = field(default_factory=dict)
 
 
-class Frugal(LearningPolicy):
+class BoundedExploration(LearningPolicy):
     """Decides as another policy does, and explores within a budget.
 
     Args:
@@ -52,7 +52,7 @@ class Frugal(LearningPolicy):
         super().__init__()
         self._policy = policy
         self._regret = regret
-        self._purses: dict[Signature, _Purse] = {}
+        self._budgets: dict[Signature, _RegretBudget] = {}
 
     def score(self, candidate: Candidate) -> float:
         """Return what to minimise."""
@@ -71,12 +71,12 @@ class Frugal(LearningPolicy):
         self.hold = None
         self._settle(signature, candidates)
         shares = super().choose(signature, candidates)
-        self._purses[signature].best = shares[0][0]
+        self._budgets[signature].best = shares[0][0]
         return shares
 
     def exploring(self, signature: Signature, best: Candidate, others: Sequence[Candidate]) -> Shares:
         """Return a share for the least known of the others that is within the budget."""
-        if self._purses[signature].left < 0:
+        if self._budgets[signature].left < 0:
             return ((best.operator, 1.0),)
         unknown = [c for c in others if not self.is_known(c)]
         tried = min(unknown or others, key=lambda c: (c.account.tuples_in, c.operator.target))
@@ -94,15 +94,15 @@ class Frugal(LearningPolicy):
 
     def _settle(self, signature: Signature, candidates: Sequence[Candidate]) -> None:
         """Book what the decision before this one has cost more than the best operator alone."""
-        purse = self._purses.setdefault(signature, _Purse())
-        best = next((c for c in candidates if c.operator == purse.best), None)
+        budget = self._budgets.setdefault(signature, _RegretBudget())
+        best = next((c for c in candidates if c.operator == budget.best), None)
         for c in candidates:
-            before = purse.totals.get(c.operator, (0, 0))
-            purse.totals[c.operator] = c.account.tuples_in, c.account.tuples_out
+            before = budget.totals.get(c.operator, (0, 0))
+            budget.totals[c.operator] = c.account.tuples_in, c.account.tuples_out
             if best is None:
                 continue
             tuples, out = c.account.tuples_in - before[0], c.account.tuples_out - before[1]
-            purse.left += self._regret * tuples * self.price(best)
+            budget.left += self._regret * tuples * self.price(best)
             if c is not best:
                 lost = tuples * self.price(c) * (1 - best.selectivity) - self.price(best) * (tuples - out)
-                purse.left -= max(0.0, lost)
+                budget.left -= max(0.0, lost)

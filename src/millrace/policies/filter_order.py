@@ -1,6 +1,6 @@
 """Policies that keep an order of predicates and profile some tuples to know what order is best.
 
-One course per span: an order that all signatures of the span follow, each with the predicates it
+One optimizer per span: an order that all signatures of the span follow, each with the predicates it
 still has to meet. Where joins are open, alone or beside predicates, other policies decide.
 """
 
@@ -90,8 +90,8 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Lap:
-    """What happened between two decisions for tuples that enter a course.
+class Epoch:
+    """What happened between two decisions for tuples that enter an optimizer.
 
     Attributes:
         tuples: Number that entered, the profiled ones among them.
@@ -104,7 +104,7 @@ class Lap:
     seconds: float
 
 
-class Course(ABC):
+class FilterOrderOptimizer(ABC):
     """An order of predicates for the tuples of one span.
 
     Args:
@@ -131,7 +131,7 @@ class Course(ABC):
         """Look at what was measured, before each decision for any signature of the span."""
 
     @abstractmethod
-    def wanted(self, profile: Profile, lap: Lap) -> int:
+    def wanted(self, profile: Profile, epoch: Epoch) -> int:
         """Renew the order, and return how many tuples to profile in the decision to come.
 
         Costs of all predicates are known when this is called.
@@ -145,24 +145,24 @@ class Course(ABC):
 
     def sampled(self, candidates: Sequence[Candidate]) -> tuple[float, int | None]:
         """Return the share of the entering tuples to profile, and for how many tuples at most it holds."""
-        lap = self._lap(candidates)
+        epoch = self._epoch(candidates)
         profile = next((c.profile for c in candidates if c.profile is not None), None)
         if profile is None:
             return 0.0, None
         if any(not meter.tuples for meter in self._meters.values()):
             # Nothing is known: a handful of tuples tells costs and a first order.
-            return (START / FIRST_DECISION if lap is None or not lap.tuples else 0.0), None
+            return (START / FIRST_DECISION if epoch is None or not epoch.tuples else 0.0), None
         self.costs = {i: meter.cost for i, meter in self._meters.items()}
-        lap = lap or Lap(0, 0, 0.0)
-        wanted = min(_MOST, self.wanted(profile, lap))
+        epoch = epoch or Epoch(0, 0, 0.0)
+        wanted = min(_MOST, self.wanted(profile, epoch))
         if wanted < _PIECE:
             return 0.0, None
         if self.urgent:
             # In a few short decisions, for neighbours may be alike.
             return _PIECE_SHARE, max(FIRST_DECISION, round(min(wanted, 3 * _PIECE) / _PIECE_SHARE))
-        return min(0.5, wanted / _expected(lap)), None
+        return min(0.5, wanted / _expected(epoch)), None
 
-    def _lap(self, candidates: Sequence[Candidate]) -> Lap | None:
+    def _epoch(self, candidates: Sequence[Candidate]) -> Epoch | None:
         """Read all books; None at the first decision."""
         seconds = 0.0
         for c in modules_of(candidates):
@@ -171,13 +171,13 @@ class Course(ABC):
         tuples = sum(c.account.tuples_in for c in candidates)
         profiled = sum(c.account.tuples_in for c in candidates if isinstance(c.operator, Profiling))
         before, self._entered = self._entered, (tuples, profiled)
-        return None if before is None else Lap(tuples - before[0], profiled - before[1], seconds)
+        return None if before is None else Epoch(tuples - before[0], profiled - before[1], seconds)
 
 
-def _expected(lap: Lap) -> float:
-    """Return the expected tuples of the decision after the lap."""
-    fitting = DECISION_SECONDS * lap.tuples / lap.seconds if lap.seconds else 0.0
-    return max(FIRST_DECISION, min(DECISION_GROWTH * lap.tuples, fitting))
+def _expected(epoch: Epoch) -> float:
+    """Return the expected tuples of the decision after the epoch."""
+    fitting = DECISION_SECONDS * epoch.tuples / epoch.seconds if epoch.seconds else 0.0
+    return max(FIRST_DECISION, min(DECISION_GROWTH * epoch.tuples, fitting))
 
 
 def profiling_cost(saved: float, each: float) -> int:
@@ -185,8 +185,8 @@ def profiling_cost(saved: float, each: float) -> int:
     return int(min(_MOST, max(0.0, saved - _PIECE_SECONDS) / max(each, _FREE)))
 
 
-class CoursePolicy(Policy):
-    """Follows a course per span where only predicates are open; leaves joins to others.
+class FilterOrderPolicy(Policy):
+    """Follows an optimizer per span where only predicates are open; leaves joins to others.
 
     Args:
         joins: Decides between joins.
@@ -194,13 +194,13 @@ class CoursePolicy(Policy):
     """
 
     def __init__(self, joins: Policy, mixed: Policy) -> None:
-        self._courses: dict[int, Course] = {}
+        self._optimizers: dict[int, FilterOrderOptimizer] = {}
         self._joins = joins
         self._mixed = mixed
 
     @abstractmethod
-    def course(self, top: Signature, written: Order) -> Course:
-        """Return a course to begin with."""
+    def optimizer(self, top: Signature, written: Order) -> FilterOrderOptimizer:
+        """Return an optimizer to begin with."""
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the next predicate of the order, and a share for profiling where it is worth it."""
@@ -212,16 +212,16 @@ class CoursePolicy(Policy):
             shares = other.choose(signature, candidates)
             self.hold = other.hold
             return shares
-        course = self._courses.get(signature.span)
-        if course is None:
+        optimizer = self._optimizers.get(signature.span)
+        if optimizer is None:
             written = tuple(sorted(c.operator.target for c in selections))
-            course = self._courses[signature.span] = self.course(signature, written)
-        course.watch(signature, selections)
+            optimizer = self._optimizers[signature.span] = self.optimizer(signature, written)
+        optimizer.watch(signature, selections)
         profiling = next((c.operator for c in candidates if c not in modules), None)
         share = 0.0
-        if profiling and signature == course.top:
-            share, self.hold = course.sampled(candidates)
-        next_one = course.first(selections).operator
+        if profiling and signature == optimizer.top:
+            share, self.hold = optimizer.sampled(candidates)
+        next_one = optimizer.first(selections).operator
         if not profiling or not share:
             return ((next_one, 1.0),)
         return ((next_one, 1 - share), (profiling, share))

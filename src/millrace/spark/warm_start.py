@@ -1,4 +1,4 @@
-"""Lessons in a file of the executor's own folder, which Spark removes with the executor."""
+"""Warm-start statistics in a file of the executor's own folder, which Spark removes with the executor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark import SparkFiles
 
 
 @dataclass(frozen=True)
-class FileLessons:
+class FileWarmStart:
     """What the tasks of a run on one machine tell each other.
 
     Attributes:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from millrace.errors import StateError
-from tests.modules.rig import EQUALITIES, Rig, Tables, three
+from tests.state.rig import EQUALITIES, Rig, Tables, three
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_promotion_wants_a_join_that_leads_out(moved: Rig) -> None:
 
 @pytest.mark.parametrize("primitive", ["demote", "promote"])
 def test_both_want_tuples_that_are_there(moved: Rig, primitive: str) -> None:
-    """The STAIR exists, it has such a section, and the positions are of different tuples in it."""
+    """The STAIR exists, it has such a segment, and the positions are of different tuples in it."""
     move, last = (
         getattr(moved.stairs, primitive),
         {"demote": moved.span("s"), "promote": moved.edge("rs")}[primitive],

@@ -13,7 +13,7 @@ import pytest
 
 from millrace.state import stairs
 from millrace.trees import spanning_trees
-from tests.modules.rig import EQUALITIES, Rig, Tables, split, three
+from tests.state.rig import EQUALITIES, Rig, Tables, split, three
 
 
 def test_a_join_is_two_stairs() -> None:
@@ -76,7 +76,7 @@ def test_demotion_replaces_a_tuple_by_its_part() -> None:
     assert rig.state() == {"r in rs": ["r1"], "s in rs": ["s1", "s2"], "s in st": ["s1", "s3"], "t in st": []}
     assert rig.stair("s", "st").demoted == 1
     assert rig.stairs.moved == 1
-    assert rig.stairs.loose
+    assert rig.stairs.enforcing
     rig.check()
 
 
@@ -160,7 +160,7 @@ def test_a_local_invariant_fails_that_very_example() -> None:
     rig.arrive("s1", s="rs")
     rig.demote("s", "st", "s", "r1s1")
     rig.check()
-    rig.stairs.loose = False
+    rig.stairs.enforcing = False
     with pytest.raises(
         AssertionError, match=r"invariant B\+: \(s#0\) in .* and \(s#0\) in .* agree on \(s\)"
     ):
@@ -242,9 +242,9 @@ def test_another_tree_holds_the_same_base_tuples() -> None:
     rig.arrive("t1", t=first, rs=first, rt=second, st=second)
     assert rig.results == ["r1s1t1"]
     other = next(t for t in spanning_trees(rig.graph) if {e.ends for e in t.edges} != ends)
-    rig.stairs.replant(other, lambda span: other.border(span)[0])
+    rig.stairs.rebuild(other, lambda span: other.border(span)[0])
     assert {edge.ends for edge in rig.stairs.tree.edges} != ends
-    assert not rig.stairs.loose
+    assert not rig.stairs.enforcing
     rig.check()
     assert rig.results == ["r1s1t1"]
 
@@ -297,13 +297,13 @@ def test_batches_make_the_same_state(batch: int, limit: int) -> None:
 
 
 def test_a_probe_goes_on_where_it_stopped() -> None:
-    """With room for one match, a probe of two tuples over two sections returns each match once."""
+    """With room for one match, a probe of two tuples over two segments returns each match once."""
     rig = three()
     rig.arrive("r1 r2")
     rig.arrive("s1", s="rs", rs="st")
     rig.arrive("s3", s="st")
     stair = rig.stair("s", "st")
-    assert len(stair.sections) == 2
+    assert len(stair.segments) == 2
     rig.arrive("t1", st="rs")
     rig = three(limit=1)
     rig.arrive("r1 r2")
@@ -325,23 +325,23 @@ def test_promotion_in_pieces_puts_everything_back(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_taken_out_is_not_found() -> None:
-    """Places of removed tuples stay empty until more than half of a section is; neither is ever matched."""
+    """Places of removed tuples stay empty until more than half of a segment is; neither is ever matched."""
     tables: Tables = {"r": {"a": [1] * 3}, "s": {"a": [1] * 5, "b": [2] * 5}, "t": {"b": [2]}}
     rig = Rig(tables, EQUALITIES)
     rig.arrive("s1 s2 s3 s4 s5", s="rs")
-    section = rig.stair("s", "rs").sections[rig.signature("s")]
+    segment = rig.stair("s", "rs").segments[rig.signature("s")]
     rig.promote("s", "rs", "st", "s2", "s4")
-    assert (section.size, section.live, section.dead) == (5, 3, 2)
+    assert (segment.size, segment.live, segment.dead) == (5, 3, 2)
     assert rig.held("s", "rs") == ["s1", "s3", "s5"]
     rig.arrive("r1", rs="st")
     assert rig.held("s", "st") == ["r1s1", "r1s3", "r1s5", "s2", "s4"]
     rig.promote("s", "rs", "st", "s1")
-    fresh = rig.stair("s", "rs").sections[rig.signature("s")]
+    fresh = rig.stair("s", "rs").segments[rig.signature("s")]
     assert (fresh.size, fresh.live, fresh.dead) == (2, 2, 0), "rebuilt without its empty places"
     rig.arrive("t1", st="rs")
     assert sorted(rig.results) == [f"r1s{i}t1" for i in range(1, 6)]
     rig.promote("s", "rs", "st", "s3", "s5")
-    assert rig.signature("s") not in rig.stair("s", "rs").sections
+    assert rig.signature("s") not in rig.stair("s", "rs").segments
 
 
 def test_agreement_is_found_before_and_after_insertions() -> None:
@@ -349,12 +349,12 @@ def test_agreement_is_found_before_and_after_insertions() -> None:
     rig = three()
     rig.arrive("s1 s2", s="rs")
     stair = rig.stair("s", "rs")
-    section = stair.sections[rig.signature("s")]
-    both = section.batch(stair._stores)
-    assert [part.tolist() for part in section.agreeing(both.take(np.asarray([1])))] == [[0], [1]]
+    segment = stair.segments[rig.signature("s")]
+    both = segment.batch(stair._stores)
+    assert [part.tolist() for part in segment.agreeing(both.take(np.asarray([1])))] == [[0], [1]]
     rig.arrive("s3", s="rs")
-    three_of_them = section.batch(stair._stores)
-    found = sorted(zip(*(part.tolist() for part in section.agreeing(three_of_them)), strict=True))
+    three_of_them = segment.batch(stair._stores)
+    found = sorted(zip(*(part.tolist() for part in segment.agreeing(three_of_them)), strict=True))
     assert found == [(0, 0), (1, 1), (2, 2)]
 
 

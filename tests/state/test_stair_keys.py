@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.eddy.test_rules import weak_hashes
-from tests.modules.rig import Rig, Tables
+from tests.state.rig import Rig, Tables
 
 
 def test_keys_of_several_columns() -> None:
@@ -58,4 +58,4 @@ def test_a_cross_product_is_joined_step_by_step() -> None:
     rig.arrive("r2")
     rig.arrive("s3")
     assert sorted(rig.results) == ["r1s1", "r1s2", "r1s3", "r2s1", "r2s2", "r2s3"]
-    assert rig.stair("r", "rs").sections[rig.signature("r")].index is None
+    assert rig.stair("r", "rs").segments[rig.signature("r")].index is None

@@ -33,7 +33,7 @@ _SHOWN = 100
 """Characters of a value that an error shows."""
 
 
-class CalledSelection:
+class UdfSelection:
     """A selection by a user's predicate.
 
     Args:

@@ -124,11 +124,11 @@ class Rig:
         return Signature(self.span(relations))
 
     def positions(self, owner: str, pair: str, *names: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return where tuples of one section are in a STAIR."""
+        """Return where tuples of one segment are in a STAIR."""
         stair = self.stair(owner, pair)
         (relations,) = {"".join(part[0] for part in split(name)) for name in names}
-        section = stair.sections[self.signature(relations)]
-        held = dict(zip(self.named(section.batch(stair._stores)), section.positions().tolist(), strict=True))
+        segment = stair.segments[self.signature(relations)]
+        held = dict(zip(self.named(segment.batch(stair._stores)), segment.positions().tolist(), strict=True))
         return np.asarray([held[name] for name in names])
 
     def demote(self, owner: str, pair: str, relations: str, *names: str) -> None:

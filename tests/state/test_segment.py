@@ -1,4 +1,4 @@
-"""Agreement between tuples and a section is plain enumeration's, in work that a hot key does not multiply."""
+"""Agreement between tuples and a segment is plain enumeration's, in work that a hot key does not multiply."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.kernels import Multimap
 from millrace.state import matching, stairs
-from millrace.state.segment import Section
+from millrace.state.segment import Segment
 from millrace.tuples import Signature, TupleBatch
-from tests.modules.rig import EQUALITIES, Rig, Tables
+from tests.state.rig import EQUALITIES, Rig, Tables
 
 Tuples = list[dict[int, int]]
 
@@ -64,20 +64,20 @@ def test_agreement_is_that_of_plain_enumeration(collide: bool, monkeypatch: pyte
     @given(st.data())
     def law(data: st.DataObject) -> None:
         mine, theirs = (data.draw(st.integers(0, 15).map(lambda span: span | 2)) for _ in "12")
-        section = Section(Signature(theirs), 1, indexed=False)
+        segment = Segment(Signature(theirs), 1, indexed=False)
         held: Tuples = []
         gone: set[int] = set()
         for _ in range(data.draw(st.integers(1, 3))):
             more = [one for one in drawn(data, theirs, 30) if one not in held]
             if more:
-                section.append(tuples_of(theirs, more), None)
+                segment.append(tuples_of(theirs, more), None)
                 held += more
             out = data.draw(st.sets(st.integers(0, len(held) - 1))) - gone if held else set()
             if out:
-                section.remove(np.array(sorted(out)))
+                segment.remove(np.array(sorted(out)))
                 gone |= out
             batch = drawn(data, mine, 30)
-            left, right = section.agreeing(tuples_of(mine, batch)) if batch else ((), ())
+            left, right = segment.agreeing(tuples_of(mine, batch)) if batch else ((), ())
             both = [
                 (i, j)
                 for i, one in enumerate(batch)
@@ -94,12 +94,12 @@ def test_agreement_is_that_of_plain_enumeration(collide: bool, monkeypatch: pyte
 @given(st.integers(0, 2000), st.integers(0, 2000), st.booleans())
 def test_no_more_pairs_are_looked_at_than_tuples(stored: int, coming: int, agree: bool) -> None:
     """All tuples have one owner: as pairs they are as many as their product, as tuples as their sum."""
-    section = Section(Signature(0b011), 1, indexed=False)
-    section.append(tuples_of(0b011, [{0: i, 1: 0} for i in range(stored)]), None)
+    segment = Segment(Signature(0b011), 1, indexed=False)
+    segment.append(tuples_of(0b011, [{0: i, 1: 0} for i in range(stored)]), None)
     other = 0b110 if agree else 0b011
     batch = tuples_of(other, [{0: -1 - i, 1: 0, 2: i} for i in range(coming)])
     with pairs() as looked:
-        left, right = section.agreeing(batch)
+        left, right = segment.agreeing(batch)
     assert sum(looked) <= stored + coming
     assert (len(left), len(right)) == ((coming, stored) if agree and stored and coming else (0, 0))
 
