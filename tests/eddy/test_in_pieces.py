@@ -110,7 +110,7 @@ def test_another_tree_is_filled_piece_by_piece(data: st.DataObject) -> None:
     state = eddy._state
     assert isinstance(state, StairState)
     trees = tuple(spanning_trees(state._graph))
-    right, seen = state.rest, []
+    right, seen = state.at_stasis, []
 
     def rest() -> bool:
         right()
@@ -123,7 +123,7 @@ def test_another_tree_is_filled_piece_by_piece(data: st.DataObject) -> None:
         seen.append(waiting.most)
         return True
 
-    state.rest = rest  # type: ignore[method-assign]
+    state.at_stasis = rest  # type: ignore[method-assign]
     rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     assert rows == case.expected()
     assert max(seen, default=0) <= 2 * piece

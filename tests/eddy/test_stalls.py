@@ -80,7 +80,7 @@ def test_precomputing_keeps_the_invariants(data: st.DataObject) -> None:
     state = eddy._state
     if not isinstance(state, StairState):  # a single relation
         return
-    invariants, right = Invariants(case.spec, state.stairs), state.rest
+    invariants, right = Invariants(case.spec, state.stairs), state.at_stasis
     spans = st.integers(1, (1 << len(order)) - 1)
 
     def rest() -> bool:
@@ -89,7 +89,7 @@ def test_precomputing_keeps_the_invariants(data: st.DataObject) -> None:
         invariants.check()
         return changed
 
-    state.rest = rest  # type: ignore[method-assign]
+    state.at_stasis = rest  # type: ignore[method-assign]
     rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     assert rows == case.expected(), case.sql()
 

@@ -27,13 +27,13 @@ def ran(case: Case, options: Options, schedule: Schedule | None = None, chunk: i
     state = eddy._state
     if isinstance(state, StairState):
 
-        def rest(state: StairState = state, right: Any = state.rest) -> bool:
+        def rest(state: StairState = state, right: Any = state.at_stasis) -> bool:
             for _, stair in state.stairs.stairs():
                 for signature, segment in stair.segments.items():
                     assert not segment.live or signature.span == 1 << stair.owner
             return bool(right())
 
-        state.rest = rest  # type: ignore[method-assign]
+        state.at_stasis = rest  # type: ignore[method-assign]
     rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     assert rows == case.expected(), case.sql()
     return eddy

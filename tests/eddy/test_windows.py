@@ -106,12 +106,12 @@ def watched(architecture: str) -> list[int]:
         state = eddy._state
         assert isinstance(state, StairState)
 
-        def rest(state: StairState = state, right: Any = state.rest) -> bool:
+        def rest(state: StairState = state, right: Any = state.at_stasis) -> bool:
             seen.append(dangling(state))
             return bool(right())
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(state, "rest", rest)
+            patch.setattr(state, "at_stasis", rest)
             list(eddy.run())
     return seen
 

@@ -50,7 +50,7 @@ class Unrest:
         self.broken: set[str] = set()
         self.invariants = Invariants(spec, state.stairs)
         self._state = state
-        self._rest = state.rest
+        self._at_stasis = state.at_stasis
         self._draw = random.Random(seed)
         self._often = often
         self._strict = strict
@@ -62,13 +62,13 @@ class Unrest:
         }
         self._chosen = tuple(moves)
         self._trees = tuple(spanning_trees(state._graph))
-        state.rest = self.rest  # type: ignore[method-assign]
+        state.at_stasis = self.at_stasis  # type: ignore[method-assign]
 
     def at_stasis(self) -> bool:
         """Check what routing has left, let the state rest as it would, then move something."""
         self._check("routing")
         moved = self._state.stairs.moved
-        switched = self._rest()
+        switched = self._at_stasis()
         if self._state.stairs.moved != moved:
             self._check("its own migration")
         if self._draw.random() >= self._often:
