@@ -217,7 +217,7 @@ def trust_hashes(patch: Patch) -> None:
 def keep_table(patch: Patch) -> None:
     """After a change of the spanning tree, the routing table still names joins of the old one."""
     rest = Unrest.at_stasis
-    patch.setattr(Unrest, "rest", lambda self: rest(self) and False)
+    patch.setattr(Unrest, "at_stasis", lambda self: rest(self) and False)
 
 
 @contextmanager
