@@ -72,24 +72,27 @@ def joined(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> I
     """
     first = min(_members(span), key=lambda r: (stems[r].store.held, r))
     stem = stems[first]
-    waiting: list[TupleBatch] = []
     for low in range(stem.store.first, stem.rows, limit):
         rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
         (lead,) = {stems[r].roles[0] for r in stem.roles}
         base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
-        waiting.append(stem.in_role(base))
-        while waiting:
-            batch = waiting.pop()
-            if batch.signature.span == span:
-                yield batch
-                continue
-            reachable = [r for r in graph.neighbours(batch.signature.span) if span >> r & 1]
-            target = stems[min(reachable, key=lambda r: (stems[r].store.held, r))]
-            probe = target.start(batch)
-            while not probe.is_done:
-                found = target.probe(probe, limit)
-                if found.size:
-                    waiting.append(found)
+        yield from _extended(stem.in_role(base), stems, graph, span, limit)
+
+
+def _extended(
+    batch: TupleBatch, stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
+) -> Iterator[TupleBatch]:
+    """Yield the results over a span that tuples of a part of it have, a batch for each step in memory."""
+    if batch.signature.span == span:
+        yield batch
+        return
+    reachable = [r for r in graph.neighbours(batch.signature.span) if span >> r & 1]
+    target = stems[min(reachable, key=lambda r: (stems[r].store.held, r))]
+    probe = target.start(batch)
+    while not probe.is_done:
+        found = target.probe(probe, limit)
+        if found.size:
+            yield from _extended(found, stems, graph, span, limit)
 
 
 def each_once(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:

@@ -213,6 +213,11 @@ class Multimap:
         """Memory of the table in bytes; room that is not filled takes none yet."""
         return self.rows * (self._keys.itemsize + self._nexts.itemsize) + int(self._slots.nbytes)
 
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that a table takes however few rows it has."""
+        return int(self._slots.nbytes) if self.rows * _DENSE_SPREAD < _DENSE_ALWAYS else 0
+
     def insert(self, codes: np.ndarray) -> None:
         """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``.
 

@@ -53,6 +53,11 @@ class Section:
         indexes = sum(i.nbytes for i in (self.index, self._owners) if i is not None)
         return arrays + indexes + (0 if self._gone is None else self.size)
 
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that indexes take however few tuples they have."""
+        return sum(i.least for i in (self.index, self._owners) if i is not None)
+
     def append(self, batch: TupleBatch, codes: Array | None) -> None:
         """Add tuples of the section's signature, with the codes of their join attributes."""
         last = self.size + batch.size

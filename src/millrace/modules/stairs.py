@@ -61,6 +61,7 @@ class Stairs:
         stems: Base tuples by relation; they also know which relations have ended.
         make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
             What these hold is the answer to what was asked: it is not to be moved.
+        grown: Called whenever moving state has made tuples. What it raises leaves no state to go on with.
 
     Attributes:
         loose: Whether state has been moved in a way that leaves B+ to insertions.
@@ -76,6 +77,7 @@ class Stairs:
         tree: JoinTree,
         stems: Sequence[SteM],
         make: Mapping[int, MakeJoin] | None = None,
+        grown: Callable[[], None] | None = None,
     ) -> None:
         self.tree = tree
         self.loose = False
@@ -88,6 +90,7 @@ class Stairs:
         self._stores = {stem.number: stem.store for stem in stems}
         self._matching = Matching(graph)
         self._make = make or {}
+        self._grown = grown or (lambda: None)
         self.joins: dict[int, BinaryJoin] = {}
         self._names = edge_names(spec, graph)
         self._grow(tree)
@@ -218,6 +221,7 @@ class Stairs:
             found = join.matches(probe, _PIECE)
             self.recomputed += found.size
             stair.merge(found)
+            self._grown()
 
     def replant(self, tree: JoinTree, route: Route) -> None:
         """Exchange the spanning tree (section 3.3, cyclic queries): rebuild all state from base tuples.
@@ -229,27 +233,34 @@ class Stairs:
         self.moved += self.tuples
         self.loose = False
         self._grow(tree)
-        everything = self._graph.everything
-        coming = everything
+        coming = self._graph.everything
         for stem in self._stems:
             for low in range(stem.store.first, stem.rows, _PIECE):
                 rows = np.arange(low, min(low + _PIECE, stem.rows), dtype=np.int32)
                 base = TupleBatch(Signature(1 << stem.number), {stem.number: rows}, {stem.number: stem.store})
-                waiting = [base]
-                while waiting:
-                    batch = waiting.pop()
-                    # Results are out already; only what later arrivals need is made again.
-                    edge = route(batch.signature.span)
-                    near = self.tree.near(edge, batch.signature.span)
-                    kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
-                    probe = self._route(edge, batch, everything, kept=kept)
-                    while not probe.is_done:
-                        found = self.joins[edge].matches(probe, _PIECE)
-                        self.recomputed += found.size
-                        if found.size:
-                            waiting.append(found)
+                self._replay(base, route, coming)
             coming &= ~(1 << stem.number)
         self.close()
+
+    def _replay(self, batch: TupleBatch, route: Route, coming: int) -> None:
+        """Insert tuples where a new tree has them, then their matches, a piece at a time.
+
+        Args:
+            batch: The tuples.
+            route: Where tuples of each span go.
+            coming: Span of the relations whose base tuples are still to be inserted.
+        """
+        edge = route(batch.signature.span)
+        near = self.tree.near(edge, batch.signature.span)
+        kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
+        # Results are out already; only what later arrivals need is made again.
+        probe = self._route(edge, batch, self._graph.everything, kept=kept)
+        self._grown()
+        while not probe.is_done:
+            found = self.joins[edge].matches(probe, _PIECE)
+            self.recomputed += found.size
+            if found.size:
+                self._replay(found, route, coming)
 
     def precompute(self, missing: int) -> bool:
         """Join what waits for relations that have stalled, as far as the other relations can (section 3.3).

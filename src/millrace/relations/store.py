@@ -78,6 +78,7 @@ class RelationStore:
         self.first = 0
         self._base = 0
         self._chunks: list[pa.RecordBatch] = []
+        self._payload = 0
         self._starts: list[int] = []
         self._codes = [CodeColumn(room) for _ in keys]
 
@@ -86,7 +87,7 @@ class RelationStore:
         """Return a store that holds one batch of a relation that is streamed without being kept."""
         store = cls(batch.schema, keys)
         store.rows = batch.num_rows
-        store._chunks, store._starts = [batch], [0]
+        store._chunks, store._starts, store._payload = [batch], [0], int(batch.nbytes)
         store._codes = [CodeColumn.of(values) for values in coded]
         return store
 
@@ -94,7 +95,7 @@ class RelationStore:
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
         # Room that was made and is not filled takes no memory yet.
-        return sum(int(c.nbytes) for c in self._chunks) + 8 * len(self._codes) * (self.rows - self._base)
+        return self._payload + 8 * len(self._codes) * (self.rows - self._base)
 
     @property
     def held(self) -> int:
@@ -112,6 +113,7 @@ class RelationStore:
             column.append(values)
         self._chunks.append(batch)
         self._starts.append(first)
+        self._payload += int(batch.nbytes)
         self.rows = last
 
     def codes(self, key: int) -> Array:
@@ -135,16 +137,26 @@ class RelationStore:
         self.first = max(self.first, min(below, self.rows))
         starts = [*self._starts[1:], self.rows]
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
+        self._payload -= sum(int(chunk.nbytes) for chunk in self._chunks[:gone])
         del self._chunks[:gone], self._starts[:gone]
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
+                self._payload -= int(self._chunks[0].nbytes)
                 self._chunks[0] = self._chunks[0].take(pa.array(np.arange(dead, size)))
+                self._payload += int(self._chunks[0].nbytes)
                 self._starts[0] = self.first
         if self.first - self._base > self.held:
             for column in self._codes:
                 column.drop(self.first - self._base)
             self._base = self.first
+
+    def hand_over(self) -> list[pa.RecordBatch]:
+        """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
+        chunks, self._chunks = self._chunks, []
+        if chunks:
+            chunks[0] = chunks[0].slice(self.first - self._starts[0])
+        return chunks
 
     def chunk(self, rows: Array) -> pa.RecordBatch:
         """Return the rows as one batch; the whole of a single-batch store without a copy."""
@@ -204,6 +216,7 @@ class RelationStore:
                 chunks.append(batch)
                 starts.append(first)
                 first += batch.num_rows
+            self._payload += sum(int(batch.nbytes) for batch in batches) - total
 
 
 def is_run(rows: Array) -> bool:
