@@ -7,6 +7,7 @@ from typing import Literal
 from millrace.clock import Clock
 from millrace.eddy.access import AccessModules
 from millrace.eddy.index_joins import IndexJoins
+from millrace.eddy.memory import Watch
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.stairs import StairState
 from millrace.eddy.state import JoinState
@@ -26,8 +27,9 @@ def state_of(
     options: Options,
     access: AccessModules,
     clock: Clock,
+    watch: Watch | None = None,
 ) -> JoinState:
-    """Return the join state that the options ask for.
+    """Return the join state that the options ask for; ``watch`` is told of what moving it makes.
 
     Raises:
         InputError: The state is not SteMs, and a relation has access methods that compete, or it has
@@ -42,10 +44,12 @@ def state_of(
     repeatable = all(p.spec.deterministic for p in spec.residuals if isinstance(p, Call))
     if options.architecture == "stairs" and repeatable and not index_joins.inner:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
-    base = migration is not None and not options.intermediate
+    base = repeatable and not index_joins.inner and not options.intermediate
     footprint: Literal["all", "base"] = "base" if base else "all"
     window = 2 * options.reoptimize_every
-    return StairState(spec, graph, schedule, window, migration, footprint=footprint, index_joins=index_joins)
+    return StairState(
+        spec, graph, schedule, window, migration, footprint=footprint, index_joins=index_joins, watch=watch
+    )
 
 
 def policy_of(spec: JoinSpec, options: Options) -> str:

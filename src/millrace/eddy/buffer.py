@@ -101,6 +101,11 @@ class Buffer:
                     found.append(batch.take(np.flatnonzero(alive)))
             self._waiting[relation] = found
 
+    def works(self) -> list[Work]:
+        """Return all there is, and the prior probers that wait."""
+        waiting = (batch for batches in self._waiting.values() for batch in batches)
+        return [*self._new, *self._preferred, *self._flying, *waiting]
+
     @property
     def is_flying(self) -> bool:
         """Whether tuples are in flight; prior probers that wait for more data are not."""

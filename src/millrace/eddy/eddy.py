@@ -23,6 +23,7 @@ from millrace.eddy.buffer import Buffer, Work
 from millrace.eddy.candidates import Candidates
 from millrace.eddy.index_joins import refuse_shared
 from millrace.eddy.lessons import Lessons, recall, share
+from millrace.eddy.memory import Watch
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.pace import Pace
 from millrace.eddy.partial import collected, passed, remaining, undisturbed
@@ -71,6 +72,7 @@ class Eddy:
             by default limits hold within this eddy.
         lessons: Where eddies of the same run leave what they learned for those that come later.
         backpressure: Let tuples wait in bounded queues in front of modules; without it modules work at once.
+        watch: Told whenever there may be more in memory than before.
 
     Raises:
         InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
@@ -92,6 +94,7 @@ class Eddy:
         access: Access | None = None,
         prefer: Predicate | None = None,
         backpressure: Backpressure | None = None,
+        watch: Watch | None = None,
     ) -> None:
         options = options or Options()
         if options.architecture != "stems":
@@ -108,7 +111,7 @@ class Eddy:
         if options.architecture != "stems":
             self._schedule = self._schedule.for_joins()
         self._schedule.check(spec, built)
-        self._state = state_of(spec, self._graph, self._schedule, options, self._access, self._clock)
+        self._state = state_of(spec, self._graph, self._schedule, options, self._access, self._clock, watch)
         self._access.attach(self._state.stems)
         self._watermark = Watermark(spec, self._graph, self._state.stems)
         self._access.check_windows()
@@ -128,6 +131,8 @@ class Eddy:
         if backpressure is not None:
             self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._state.due, self._access.due)
             tickets, is_full = queues.tickets, queues.is_full
+        self._watch = watch or Watch()
+        self._watch.attach(self._state.stems, self._state.held, self._buffer.works)
         self._table = RoutingTable(
             policy or POLICIES[policy_of(spec, options)](options),
             Candidates(self._graph, self._state, self._access, self._books, tickets).of,
@@ -181,6 +186,7 @@ class Eddy:
                 yield from self._emit(work)
             else:
                 self._advance(work)
+            self._watch.look()
 
     def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield what the data that have arrived join to without some relations, whose columns are null.

@@ -10,6 +10,7 @@ from millrace.clock import Clock
 from millrace.eddy.access import Access
 from millrace.eddy.eddy import Eddy
 from millrace.eddy.lessons import Lessons
+from millrace.eddy.memory import Watch
 from millrace.eddy.output import Sink
 from millrace.eddy.schedule import Schedule, Source
 from millrace.eddy.static import StaticPlan
@@ -42,6 +43,7 @@ def run_of(
     callers: Callable[[int, Call], Caller] | None = None,
     lessons: Lessons | None = None,
     access: Access | None = None,
+    watch: Watch | None = None,
 ) -> Run:
     """Return what runs a block by the architecture that the options name.
 
@@ -56,6 +58,7 @@ def run_of(
         callers: Returns what calls a user's predicate, by its number among the residual predicates.
         lessons: Where eddies of the same run leave what they learned; a static plan learns nothing.
         access: More access modules by alias; without SteMs one scan, or only indexes, for a relation.
+        watch: Told whenever there may be more in memory than before.
     """
     make = StaticPlan if options.architecture == "static" else partial(Eddy, lessons=lessons)
     return make(
@@ -68,4 +71,5 @@ def run_of(
         output=output,
         callers=callers,
         access=access,
+        watch=watch,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from millrace.eddy.appraisal import FOUND, MOVED, REPLACED, Appraiser, gain
 from millrace.eddy.buffer import Buffer
 from millrace.eddy.forecast import Forecast
 from millrace.eddy.index_joins import IndexJoins
+from millrace.eddy.memory import Held, Watch, held_by
 from millrace.eddy.partial import each_once, joined
 from millrace.eddy.schedule import Schedule
 from millrace.eddy.state import Outlook, StateTotals
@@ -56,6 +58,7 @@ class StairState:
             when they are asked for, so that memory is what SteMs need. Then state does not follow routing.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
+        watch: Told of what moving state makes.
     """
 
     grouped = False
@@ -70,6 +73,7 @@ class StairState:
         tree: JoinTree | None = None,
         footprint: Literal["all", "base"] = "all",
         index_joins: IndexJoins | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.stems: Sequence[SteM] = [SteM(i, r, graph) for i, r in enumerate(spec.relations)]
         sizes = [r.rows or 0 for r in spec.relations]
@@ -82,7 +86,8 @@ class StairState:
             index_joins.end(self.stems)
             make = index_joins.makers(self.stems, self.forecast.add)
         tree = tree or spanning_tree(graph, sizes, leaves, barred)
-        self.stairs = Stairs(spec, graph, tree, self.stems, make)
+        grown = None if watch is None else partial(watch.look, at_stasis=True)
+        self.stairs = Stairs(spec, graph, tree, self.stems, make, grown)
         self.peak = 0
         self._spec = spec
         self._graph = graph
@@ -366,6 +371,10 @@ class StairState:
         self._serial += 1
         self.stairs.tree = tree
         self.stairs.replant(tree, self.edge_of)
+
+    def held(self) -> Held:
+        """Return how much memory SteMs and STAIRs take."""
+        return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM and STAIR."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millrace.eddy.buffer import Buffer
+from millrace.eddy.memory import Held
 from millrace.figures import ModuleFigures, StateFigures
 from millrace.modules import Destination, SteM
 from millrace.tuples import Signature, TupleBatch
@@ -103,6 +104,9 @@ class JoinState(Protocol):
         Returns:
             Whether joins were legal that are not, or are legal that were not.
         """
+
+    def held(self) -> Held:
+        """Return how much memory it takes."""
 
     def figures(self) -> StateTotals:
         """Return what is held where, and what was moved."""

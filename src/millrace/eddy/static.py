@@ -17,7 +17,9 @@ from millrace.clock import Clock, WallClock
 from millrace.eddy.access import Access, AccessModules
 from millrace.eddy.admission import singletons
 from millrace.eddy.books import Books
+from millrace.eddy.buffer import Work
 from millrace.eddy.index_joins import IndexJoins, refuse_shared
+from millrace.eddy.memory import Held, Watch, held_by
 from millrace.eddy.output import Output, Sink
 from millrace.eddy.ready import is_complete, is_result, ready_predicates
 from millrace.eddy.schedule import STALLED, Arrival, Schedule, Source
@@ -84,6 +86,7 @@ class StaticPlan:
         callers: Returns what calls a user's predicate, by its number among the residual predicates.
         access: More access modules by alias: one scan, or only indexes, for a relation. One with indexes is
             the inner input of an index join with what binds one of them.
+        watch: Told whenever there may be more in memory than before.
 
     Raises:
         OptionError: ``options.order`` names what is not in the block, or something twice.
@@ -103,6 +106,7 @@ class StaticPlan:
         output: Sink | None = None,
         callers: Callable[[int, Call], Caller] | None = None,
         access: Access | None = None,
+        watch: Watch | None = None,
     ) -> None:
         options = options or Options()
         refuse_shared(spec, access, "static")
@@ -136,6 +140,9 @@ class StaticPlan:
         self._books = Books(aliases, names, selections, options.reoptimize_every, traced=False)
         self._selecting = Selecting(self._graph, selections, self._books.statistics)
         self._output: Sink = output or Output(spec, options.batch_size)
+        self._flying: list[Work] = []
+        self._watch = watch or Watch()
+        self._watch.attach(self._stems, self._held, lambda: self._flying)
         self._peak = 0
         self._seconds = 0.0
 
@@ -217,25 +224,28 @@ class StaticPlan:
             return
         below = next(each for each in node.inputs if each.span & arrived.signature.span)
         other = next(each for each in node.inputs if each is not below)
-        awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
         join = self._joins[node.span]
         destination = Destination("join", node.edge.number)
         name = self._books.label(destination)
         for batch in self._made(below, arrived):
             self._books.route(batch)
             began = self._clock.now()
+            awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
             probe = join.route(batch, kept=awaited)
             tuples_in = batch.size
+            self._flying.append((destination, probe))
             while True:
                 found = join.matches(probe, self._limit).walked(name)
                 self._book(batch, destination, tuples_in, found.size, began)
                 if not is_result(found.signature, self._graph):
                     self._books.intermediate += found.size
+                self._watch.look()
                 if found.size:
                     yield from self._selected(found)
                 if probe.is_done:
                     break
                 began, tuples_in = self._clock.now(), 0
+            self._flying.pop()
 
     def _selected(self, batch: TupleBatch) -> Iterator[TupleBatch]:
         """Yield what predicates that can be applied leave of a batch."""
@@ -270,6 +280,9 @@ class StaticPlan:
         self._clock.spend(destination, tuples_in, tuples_out)
         seconds = self._clock.now() - began
         self._books.visit(batch.signature, destination, tuples_in, tuples_out, seconds)
+
+    def _held(self) -> Held:
+        return held_by(self._stems, (s for join in self._joins.values() for s in join.stairs.values()))
 
     def figures(self, cell: int = 0) -> CellFigures:
         """Return what this plan has done so far."""

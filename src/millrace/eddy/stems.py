@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from millrace.eddy.buffer import Buffer
+from millrace.eddy.memory import Held, held_by
 from millrace.eddy.partial import joined
 from millrace.eddy.paths import Paths
 from millrace.eddy.ready import probes
@@ -133,6 +134,10 @@ class SteMs:
         """Nothing to move."""
         self._peak = max(self._peak, sum(stem.store.held for stem in self._bases()))
         return False
+
+    def held(self) -> Held:
+        """Return how much memory the SteMs take."""
+        return held_by(self._bases(), ())
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM."""
