@@ -183,7 +183,7 @@ def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # 
         for p in range(place, stop):
             i, link = probes[p], rows[p]
             row = -(link + 2) if link < _END else link
-            goes_on = link < _END and row > low
+            goes_on = (link < _END) & (row > low)
             left[count] = i
             right[count] = row
             count += not bounded or (low <= row and row < high[i])

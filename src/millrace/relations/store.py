@@ -169,10 +169,10 @@ class RelationStore:
         Where the rows are is worked out once for all columns.
         """
         places = [self.schema.get_field_index(column) for column in columns]
-        self._taken += len(rows)
-        self._merge()
         if not self._chunks:
             return [pa.nulls(0, self.schema.field(place).type) for place in places]
+        self._taken += len(rows)
+        self._merge()
         if len(self._chunks) > 1:
             return self._take(places, rows)
         chunk, start = self._chunks[0], self._starts[0]
