@@ -30,6 +30,16 @@ def test_totals(report):
     assert sums.peak_bytes == 9
 
 
+def test_the_fullest_cell_tells_how_well_a_budget_was_kept():
+    """Each has a budget of its own; without one there is nothing to tell."""
+    report = RunReport(
+        {"b": [CellFigures(i, 1.0, budget_peak_ratio=ratio) for i, ratio in enumerate((0.5, 0.87))]}
+    )
+    assert report.totals.budget_peak_ratio == 0.87
+    assert "most held of the memory budget: 87%" in str(report)
+    assert "budget" not in str(RunReport({"b": [FIRST]}))
+
+
 def test_what_only_one_end_counted_is_in_the_totals():
     """Without figures of map tasks, the cells' count is taken."""
     assert total([FIRST, SECOND]).bytes_exchanged == 1000

@@ -94,6 +94,8 @@ class CellFigures:
         recomputed_tuples: Tuples made while state was moved.
         spilled_bytes: Bytes written to files because of a memory budget.
         returned_bytes: Bytes read back from them.
+        budget_peak_ratio: The most bytes that tuples, indexes and buffers took at a time, over the memory
+            budget; 0 without one.
     """
 
     cell: int
@@ -114,6 +116,7 @@ class CellFigures:
     recomputed_tuples: int = 0
     spilled_bytes: int = 0
     returned_bytes: int = 0
+    budget_peak_ratio: float = 0.0
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""

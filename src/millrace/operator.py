@@ -140,3 +140,7 @@ class Settle(Operator):
 
     action = "settle"
     queued = False
+
+
+Work = TupleBatch | tuple[Operator, Any]
+"""A batch to route; or an operator with a batch whose turn has come, or with what is left of one."""

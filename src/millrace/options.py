@@ -100,8 +100,9 @@ class Research:
             (binary joins in a fixed plan, without an eddy).
         migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``;
             None takes what measures best.
-        intermediate: For ``"stairs"``: store intermediate tuples. Without them state holds base tuples
-            alone, like that of ``"stems"``, and does not follow routing; they are made again when needed.
+        intermediate: For ``"joins"`` and ``"stairs"``: store intermediate tuples. Without them state holds
+            base tuples alone, like that of ``"stems"``, and does not follow routing; they are made again when
+            needed.
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
             ``ALGORITHMS``.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for

@@ -32,6 +32,7 @@ class Totals:
         recomputed_tuples: Tuples made while state was moved.
         spilled_bytes: Bytes written to files because of a memory budget.
         returned_bytes: Bytes read back from them.
+        budget_peak_ratio: The most bytes that one cell held at a time, over its memory budget; 0 without one.
     """
 
     cells: int = 0
@@ -49,6 +50,7 @@ class Totals:
     recomputed_tuples: int = 0
     spilled_bytes: int = 0
     returned_bytes: int = 0
+    budget_peak_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ def total(cells: Iterable[CellFigures]) -> Totals:
         recomputed_tuples=sum(c.recomputed_tuples for c in everything),
         spilled_bytes=sum(c.spilled_bytes for c in everything),
         returned_bytes=sum(c.returned_bytes for c in everything),
+        budget_peak_ratio=max((c.budget_peak_ratio for c in everything), default=0.0),
     )
 
 
@@ -213,6 +216,8 @@ def describe(sums: Totals) -> list[tuple[str, str]]:
         told.append(("migration", moved))
     if sums.spilled_bytes:
         told.append(("spilled", f"{size(sums.spilled_bytes)} written, {size(sums.returned_bytes)} read back"))
+    if sums.budget_peak_ratio:
+        told.append(("most held of the memory budget", f"{sums.budget_peak_ratio:.0%}"))
     return told
 
 

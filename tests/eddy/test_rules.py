@@ -123,7 +123,11 @@ def round_shares_down(patch: Patch) -> None:
 
 def weak_hashes(patch: Patch) -> None:
     """Make hashes of one bit, so that a handful of keys collides."""
-    patch.setattr(keys, "hash_bytes", lambda offsets, data: (np.diff(offsets) + data[offsets[1:] - 1]) % 2)
+
+    def one_bit(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+        return ((np.diff(offsets) + data[offsets[1:] - 1]) % 2).astype(np.int64)
+
+    patch.setattr(keys, "hash_bytes", one_bit)
     patch.setattr(matching, "combine", lambda left, right: (left ^ right) & 1)
 
 

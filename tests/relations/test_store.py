@@ -172,8 +172,15 @@ def test_a_relation_without_columns_keeps_its_rows() -> None:
 
 
 def test_an_empty_store_gathers_nothing() -> None:
-    """An empty array of the column's type."""
-    assert RelationStore(SCHEMA, KEYS).gather("l", np.empty(0, np.int32)).type == SCHEMA.field("l").type
+    """An empty array of the column's type; also of a relation that has ended, and of empty batches."""
+    for sizes in ([], [0], [0, 0]):
+        store = RelationStore(SCHEMA, KEYS)
+        for _ in sizes:
+            appended(table(1), store, 0, 0)
+        for complete in (False, True):
+            store.complete = complete
+            found = store.gather("l", np.empty(0, np.int32))
+            assert (len(found), found.type) == (0, SCHEMA.field("l").type)
 
 
 def test_too_many_rows_are_refused_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import ALGORITHMS, Options
-from millrace.spill import SpillingEddy, partitions, symmetric
+from millrace.spill import SpillingEddy, guard, partitions
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case, multiset, third
 from tests.spill.runs import spilled
@@ -181,16 +181,14 @@ def test_partitions_by_different_hashes_lose_results(tmp_path, monkeypatch):
 
 def test_tuples_kept_twice_make_results_twice(tmp_path, monkeypatch):
     """The rule that an early tuple goes to files once, taken away: its later results come twice."""
-    true = symmetric.Held.move
+    true = guard.Rest.built
 
-    def added_again(held, partitions):
-        batches = {r: [chunk.data for chunk in chunks] for r, chunks in held.chunks.items()}
-        true(held, partitions)
-        for relation, again in batches.items():
-            for batch in again:
-                partitions.add(relation, batch)
+    def twice(rest, relation):
+        for batch in true(rest, relation):
+            yield batch
+            yield batch
 
-    monkeypatch.setattr(symmetric.Held, "move", added_again)
+    monkeypatch.setattr(guard.Rest, "built", twice)
     case = large(40)
     options = Options(
         memory_budget=BUDGET, algorithm="shj", online=True, spill_folder=str(tmp_path), batch_size=16

@@ -19,6 +19,7 @@ from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.spec import JoinSpec
 from millrace.state.join_state import JoinState
+from millrace.state.memory import Watch
 from millrace.state.stem import SteM
 
 
@@ -31,8 +32,9 @@ def state_of(
     methods: AccessMethods,
     arrivals: Arrivals,
     clock: Clock,
+    watch: Watch,
 ) -> JoinState:
-    """Return the join state that the options ask for.
+    """Return the join state that the options ask for; ``watch`` is told of what moving it makes.
 
     Raises:
         InputError: The state is not SteMs, and a relation has access methods that compete, or it has
@@ -47,11 +49,19 @@ def state_of(
     repeatable = all(p.spec.deterministic for p in spec.residuals if isinstance(p, Call))
     if options.architecture == "stairs" and repeatable and not index_joins.inner:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
-    base = migration is not None and not options.intermediate
+    base = repeatable and not index_joins.inner and not options.intermediate
     footprint: Literal["all", "base"] = "base" if base else "all"
     window = 2 * options.reoptimize_every
     return StairState(
-        spec, graph, schedule, stems, window, migration, footprint=footprint, index_joins=index_joins
+        spec,
+        graph,
+        schedule,
+        stems,
+        window,
+        migration,
+        footprint=footprint,
+        index_joins=index_joins,
+        watch=watch,
     )
 
 

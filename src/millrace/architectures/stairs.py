@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
 from millrace.state.matching import Array, Matching
 from millrace.state.materialization import BaseTuplesOnly, LongLiving
+from millrace.state.memory import Held, Watch, held_by
 from millrace.state.stair import Segment, StairProbe
 from millrace.state.stairs import Stairs
 from millrace.state.stem import SteM
@@ -59,6 +61,7 @@ class StairState:
             when they are asked for, so that memory is what SteMs need. Then state does not follow routing.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
+        watch: Told of what moving state makes.
     """
 
     grouped = False
@@ -74,6 +77,7 @@ class StairState:
         tree: JoinTree | None = None,
         footprint: Literal["all", "base"] = "all",
         index_joins: IndexJoins | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.stems = stems
         sizes = [r.rows or 0 for r in spec.relations]
@@ -86,7 +90,8 @@ class StairState:
             index_joins.end(self.stems)
             make = index_joins.makers(self.stems, self.forecast.add)
         tree = tree or spanning_tree(graph, sizes, leaves, barred)
-        self.stairs = Stairs(spec, graph, tree, self.stems, make)
+        made = None if watch is None else partial(watch.look, at_stasis=True)
+        self.stairs = Stairs(spec, graph, tree, self.stems, make, made)
         self.peak = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
@@ -380,6 +385,14 @@ class StairState:
         self._serial += 1
         self.stairs.tree = tree
         self.stairs.rebuild(tree, self.edge_of)
+
+    def waiting(self) -> Sequence[TupleBatch]:
+        """Return none."""
+        return ()
+
+    def held(self) -> Held:
+        """Return how much memory SteMs and STAIRs take."""
+        return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM and STAIR."""

@@ -28,6 +28,7 @@ from millrace.operators.probe import SteMProbe
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
 from millrace.state.matching import Matching
+from millrace.state.memory import Held, held_by
 from millrace.state.stem import SteM
 from millrace.state.waiting import Waiting
 from millrace.tuples import Signature, TupleBatch
@@ -138,6 +139,14 @@ class SteMs:
         """Nothing to move."""
         self._peak = max(self._peak, sum(stem.store.held for stem in self._bases()))
         return False
+
+    def waiting(self) -> Sequence[TupleBatch]:
+        """Return the prior probers."""
+        return self._waiting.held
+
+    def held(self) -> Held:
+        """Return how much memory the SteMs take."""
+        return held_by(self._bases(), ())
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM."""

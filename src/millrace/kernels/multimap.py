@@ -183,7 +183,7 @@ def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # 
         for p in range(place, stop):
             i, link = probes[p], rows[p]
             row = -(link + 2) if link < _END else link
-            goes_on = link < _END and row > low
+            goes_on = (link < _END) & (row > low)
             left[count] = i
             right[count] = row
             count += not bounded or (low <= row and row < high[i])
@@ -270,6 +270,12 @@ class Multimap:
     def nbytes(self) -> int:
         """Memory of the table in bytes; room for links that is not filled takes none yet."""
         return self.rows * self._nexts.itemsize + int(self._heads.nbytes + self._codes.nbytes)
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that a table takes however few rows it has."""
+        few = self.rows * _DENSE_SPREAD < _DENSE_ALWAYS
+        return int(self._heads.nbytes + self._codes.nbytes) if few else 0
 
     def insert(self, codes: np.ndarray) -> None:
         """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``.

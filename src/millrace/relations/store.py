@@ -80,6 +80,7 @@ class RelationStore:
         self.complete = False
         self._base = 0
         self._chunks: list[pa.RecordBatch] = []
+        self._payload = 0
         self._starts: list[int] = []
         self._taken = 0
         self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
@@ -90,7 +91,7 @@ class RelationStore:
         """Return a store that holds one batch of a relation that is streamed without being kept."""
         store = cls(batch.schema, keys)
         store.rows = batch.num_rows
-        store._chunks, store._starts = [batch], [0]
+        store._chunks, store._starts, store._payload = [batch], [0], int(batch.nbytes)
         store._codes = [CodeColumn.of(values) for values in coded]
         return store
 
@@ -98,7 +99,7 @@ class RelationStore:
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
         # Room that was made and is not filled takes no memory yet.
-        return sum(int(c.nbytes) for c in self._chunks) + 8 * len(self._codes) * (self.rows - self._base)
+        return self._payload + 8 * len(self._codes) * (self.rows - self._base)
 
     @property
     def held(self) -> int:
@@ -116,6 +117,7 @@ class RelationStore:
             column.append(values)
         self._chunks.append(batch)
         self._starts.append(first)
+        self._payload += int(batch.nbytes)
         self.rows = last
 
     def codes(self, key: int) -> Array:
@@ -139,17 +141,27 @@ class RelationStore:
         self.first = max(self.first, min(below, self.rows))
         starts = [*self._starts[1:], self.rows]
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
+        self._payload -= sum(int(chunk.nbytes) for chunk in self._chunks[:gone])
         del self._chunks[:gone], self._starts[:gone]
         self._merged = 0, False
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
+                self._payload -= int(self._chunks[0].nbytes)
                 self._chunks[0] = self._chunks[0].take(pa.array(np.arange(dead, size)))
+                self._payload += int(self._chunks[0].nbytes)
                 self._starts[0] = self.first
         if self.first - self._base > self.held:
             for column in self._codes:
                 column.drop(self.first - self._base)
             self._base = self.first
+
+    def hand_over(self) -> list[pa.RecordBatch]:
+        """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
+        chunks, self._chunks = self._chunks, []
+        if chunks:
+            chunks[0] = chunks[0].slice(self.first - self._starts[0])
+        return chunks
 
     def chunk(self, rows: Array) -> pa.RecordBatch:
         """Return the rows as one batch; the whole of a single-batch store without a copy."""
@@ -169,10 +181,10 @@ class RelationStore:
         Where the rows are is worked out once for all columns.
         """
         places = [self.schema.get_field_index(column) for column in columns]
-        self._taken += len(rows)
-        self._merge()
         if not self._chunks:
             return [pa.nulls(0, self.schema.field(place).type) for place in places]
+        self._taken += len(rows)
+        self._merge()
         if len(self._chunks) > 1:
             return self._take(places, rows)
         chunk, start = self._chunks[0], self._starts[0]
@@ -226,6 +238,7 @@ class RelationStore:
                 starts.append(start)
                 start += chunk.num_rows
         self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
+        self._payload = sum(int(chunk.nbytes) for chunk in chunks)
 
     def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if len(chunks) == 1:

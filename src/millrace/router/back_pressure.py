@@ -26,8 +26,8 @@ from typing import Any
 from millrace.arrivals.schedule import POLLED
 from millrace.clock import Clock, VirtualClock
 from millrace.errors import OptionError
-from millrace.operator import Operator, Profiling, Select
-from millrace.router.buffer import Buffer, Work
+from millrace.operator import Operator, Profiling, Select, Work
+from millrace.router.buffer import Buffer
 from millrace.tuples import Signature, TupleBatch
 
 _LEAST_WEIGHT = 1 / 64
@@ -180,6 +180,12 @@ class QueuedBuffer(Buffer):
 
     def _has_no_room(self, queue: _Queue) -> bool:
         return self._limits.queue is not None and queue.tuples >= self._limits.queue
+
+    def works(self) -> list[Work]:
+        """Return all there is."""
+        queued = [(queue.operator, batch) for queue in self._queues.values() for batch in queue.batches]
+        unrouted = [batch for batches in self._unrouted.values() for batch in batches]
+        return [*self._under_way, *unrouted, *queued]
 
     @property
     def is_flying(self) -> bool:

@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millrace.operator import Operator
+from millrace.operator import Operator, Work
 from millrace.tuples import TupleBatch
-
-Work = TupleBatch | tuple[Operator, Any]
-"""A batch to route; or an operator with a batch whose turn has come, or with what is left of one."""
 
 
 class Buffer:
@@ -47,6 +44,10 @@ class Buffer:
     def line_up(self, operator: Operator, batch: TupleBatch) -> bool:
         """Make tuples wait for a module's turn; False if they need not: here modules work at once."""
         return False
+
+    def works(self) -> list[Work]:
+        """Return all there is."""
+        return [*self._new, *self._preferred, *self._flying]
 
     @property
     def is_flying(self) -> bool:

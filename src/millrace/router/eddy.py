@@ -17,13 +17,13 @@ from millrace.architectures.choice import policy_of, state_of
 from millrace.arrivals.schedule import STALLED, Arrival, Source
 from millrace.errors import StateError
 from millrace.expressions import Predicate
-from millrace.operator import Operator
+from millrace.operator import Operator, Work
 from millrace.operators.build import StateBuild
 from millrace.operators.ready import is_result
 from millrace.options import Options
 from millrace.policies import POLICIES, Policy
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
-from millrace.router.buffer import Buffer, Work
+from millrace.router.buffer import Buffer
 from millrace.router.candidates import Candidates
 from millrace.router.decision_lifetime import DecisionLifetime
 from millrace.router.legality import Legality
@@ -82,6 +82,7 @@ class Eddy(BlockRun):
             self._methods,
             self._arrivals,
             self._clock,
+            self._watch,
         )
         self._preference = Preference(prefer, spec)
         builds = [
@@ -98,6 +99,9 @@ class Eddy(BlockRun):
         if backpressure is not None:
             self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._arrivals.due)
             tickets, is_full = queues.tickets, queues.is_full
+        self._watch.attach(
+            self._stems, self._state.held, lambda: (*self._buffer.works(), *self._state.waiting())
+        )
         called = statistics.is_traced
         self._table = RoutingTable(
             policy or POLICIES[policy_of(spec, options)](options),
@@ -122,6 +126,7 @@ class Eddy(BlockRun):
                 yield from self._emit(work)
             else:
                 self._advance(work)
+            self._watch.look()
 
     def _advance(self, work: Work) -> None:
         """Route a batch, or go on with what has been routed, and buffer what comes back."""

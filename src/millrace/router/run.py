@@ -29,6 +29,7 @@ from millrace.router.output import Output, Sink
 from millrace.router.run_statistics import RunStatistics
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
+from millrace.state.memory import Watch
 from millrace.tuples import Signature, TupleBatch
 
 
@@ -55,6 +56,7 @@ class Given(TypedDict, total=False):
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
             or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
             scan, or only indexes, one of which an index join asks (:mod:`millrace.operators.index_join`).
+        watch: Told whenever there may be more in memory than before.
     """
 
     stream: str | None
@@ -63,6 +65,7 @@ class Given(TypedDict, total=False):
     output: Sink | None
     callers: Callable[[int, Call], Caller] | None
     access: Access | None
+    watch: Watch | None
 
 
 class BlockRun(ABC):
@@ -110,6 +113,7 @@ class BlockRun(ABC):
         )
         selections = selections_of(spec, self._clock, options, given.get("callers"))
         self._selecting = Selecting(self._graph, selections, self._statistics.accounts)
+        self._watch = given.get("watch") or Watch()
         self._seconds = 0.0
 
     def _window(self, options: Options, *, called: bool) -> int:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from millrace.architectures.index_joins import IndexJoins
 from millrace.arrivals.schedule import STALLED, Source
 from millrace.errors import InputError
-from millrace.operator import Build, Join, Step
+from millrace.operator import Build, Join, Step, Work
 from millrace.operators.index_join import IndexJoin
 from millrace.operators.ready import is_complete, is_result, ready_predicates
 from millrace.options import Options
@@ -26,6 +26,7 @@ from millrace.spec import JoinSpec
 from millrace.state.binary_join import BinaryJoin
 from millrace.state.join_state import StateTotals
 from millrace.state.matching import Matching
+from millrace.state.memory import held_by
 from millrace.state.stair import StairProbe
 from millrace.state.stem import SteM
 from millrace.trees import edge_names
@@ -68,6 +69,9 @@ class StaticPlan(BlockRun):
             node.span: _Join(self._join(node, matching, stores), names[node.edge.number])
             for node in joins_of(self.plan)
         }
+        self._flying: list[Work] = []
+        stairs = [s for join in self._joins.values() for s in join.binary.stairs.values()]
+        self._watch.attach(self._stems, lambda: held_by(self._stems, stairs), lambda: self._flying)
         self._peak = 0
 
     def _join(self, node: JoinNode, matching: Matching, stores: Mapping[int, RelationStore]) -> BinaryJoin:
@@ -126,16 +130,19 @@ class StaticPlan(BlockRun):
         below = next(each for each in node.inputs if each.span & arrived.signature.span)
         other = next(each for each in node.inputs if each is not below)
         join = self._joins[node.span]
-        join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
         for batch in self._made(below, arrived):
             self._statistics.route(batch)
+            join.awaited = any(other.span >> stem.number & 1 and not stem.complete for stem in self._stems)
             step = self._step(join, batch.signature, batch, fresh=True)
             while True:
+                self._flying.append((join, batch if step.rest is None else step.rest))
+                self._watch.look()
                 for found in step.batches:
                     if not is_result(found.signature, self._graph):
                         self._statistics.intermediate += found.size
                     if found.size:
                         yield from self._selected(found)
+                self._flying.pop()
                 if step.rest is None:
                     break
                 step = self._step(join, batch.signature, step.rest, fresh=False)

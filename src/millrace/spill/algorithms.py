@@ -21,13 +21,14 @@ sort_merge everything                        everything, once, sorted           
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from millrace.spill.chunks import Chunk, Extent
 from millrace.spill.division import fitting
+from millrace.spill.guard import Rest
 from millrace.spill.partitions import Partitions, fan_out
 from millrace.spill.runs import Runs
 from millrace.spill.work import Inputs, Setting, Work, batches
@@ -53,16 +54,19 @@ class Join(Protocol):
         streamed: int | None,
         *,
         online: bool = False,
-        from_disk: bool = False,
-    ) -> Iterator[Any]:
-        """Yield the results of a join.
+        work: Work | None = None,
+    ) -> Generator[Any, None, Rest | None]:
+        """Yield the results of a join, in smaller pieces where its state turns out to be too large.
 
         Args:
             inputs: The tuples of each relation.
             extents: How much that is, of those relations for which it is known.
             streamed: The relation to leave unbuilt, or None.
             online: Read and build all relations in turn.
-            from_disk: Whether the tuples come from files, for the figures.
+            work: The piece of work, if the tuples come from files.
+
+        Returns:
+            With ``online``, what is left when the state is too large; None for nothing.
         """
 
 
@@ -108,13 +112,13 @@ def hybrid(setting: Setting, sources: Sources, join: Join, *, keep: bool = True)
         if not rows:
             return
     if partitions is None:
-        whole = {r: popped(chunks) for r, chunks in held.chunks.items()}
+        whole = {r: in_memory(setting, chunks) for r, chunks in held.chunks.items()}
         if stream is not None:
             whole[stream] = sources.raw(stream)
         yield from join(whole, held.extents, stream)
         return
     work = Work(partitions.hand_over())
-    resident = {r: popped(chunks) for r, chunks in work.inputs.items() if r != stream}
+    resident = {r: in_memory(setting, chunks) for r, chunks in work.inputs.items() if r != stream}
     extents = {r: extent for r, extent in work.extents.items() if r != stream}
     if stream is None:
         if partitions.has_resident:
@@ -132,13 +136,14 @@ def joined(setting: Setting, works: list[Work], join: Join) -> Iterator[Any]:
     """Yield the results of pieces of work, whatever their size; ``works`` is emptied."""
     for work in fitting(setting, works):
         inputs = {r: batches(setting, r, chunks) for r, chunks in work.inputs.items()}
-        yield from join(inputs, work.extents, work.streamed(setting), from_disk=True)
+        yield from join(inputs, work.extents, work.streamed(setting), work=work)
 
 
-def popped(chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
+def in_memory(setting: Setting, chunks: list[Chunk]) -> Iterator[pa.RecordBatch]:
     """Yield the tuples of chunks in memory, each of which is let go of before it is asked for the next."""
     chunks.reverse()
     while chunks:
+        setting.memory.wait(-chunks[-1].extent.bytes)
         yield chunks.pop().data
 
 
@@ -187,44 +192,28 @@ def _is_variable(kind: pa.DataType) -> bool:
 class Held:
     """Tuples in memory that have not been divided yet, while they fit.
 
-    Args:
-        setting: The run.
-        doubled: Whether an eddy has the tuples in its state modules at the same time.
-
     Attributes:
         chunks: The tuples of each relation.
         extents: How much that is.
-        is_full: Whether more was added than fits.
     """
 
-    def __init__(self, setting: Setting, *, doubled: bool = False) -> None:
+    def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._doubled = doubled
         self.chunks: dict[int, list[Chunk]] = {}
         self.extents: dict[int, Extent] = {}
-        self.is_full = False
 
     def add(self, relation: int, batch: pa.RecordBatch) -> bool:
         """Take tuples; return whether everything still fits."""
         chunk = self._setting.chunk(relation, batch)
         self.chunks.setdefault(relation, []).append(chunk)
         self.extents[relation] = self.extents.get(relation, Extent()) + chunk.extent
-        size = self._setting.state(self.extents, None)
-        if self._doubled:  # the tuples once more, and the time stamps of those that were built
-            size += sum(extent.bytes + 8 * extent.rows for extent in self.extents.values())
-        self.is_full = self.is_full or size > self._setting.budget.state
-        return not self.is_full
-
-    def passing(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield tuples of a source while everything fits, and keep them."""
-        while not self.is_full and (batch := next(source, None)) is not None:
-            self.add(relation, batch)
-            yield batch
+        self._setting.memory.wait(chunk.extent.bytes)
+        return self._setting.state(self.extents, None) <= self._setting.budget.state
 
     def move(self, partitions: Partitions) -> None:
         """Put all tuples into partitions."""
         for relation, chunks in self.chunks.items():
-            for batch in popped(chunks):
+            for batch in in_memory(self._setting, chunks):
                 partitions.add(relation, batch)
         self.chunks.clear()
 

@@ -9,10 +9,13 @@ anyhow, for duplicates have to meet; all of its columns are keys, and equal keys
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from millrace.relations import keyed
 from millrace.spill.chunks import Chunk, total
+from millrace.spill.guard import Rest
 from millrace.spill.partitions import Partitions, fan_out
-from millrace.spill.work import Setting, Work, batches
+from millrace.spill.work import Setting, Work, batches, fitting_batches
 
 _WORTH = 0.25
 """Dividing by a class has to divide this much of the state, or rows are cut instead."""
@@ -62,13 +65,33 @@ def divided(setting: Setting, work: Work) -> list[Work] | None:
     return _by_key(setting, work, again[work.level % len(again)]) if again else None
 
 
+def remainder(setting: Setting, rest: Rest, work: Work) -> Work:
+    """Write what a join has left of a piece of work to files; return it as one that does not fit."""
+    inputs = {relation: _stored(setting, relation, rest) for relation in setting.order}
+    left = replace(work, inputs=inputs)
+    expected = max(1, setting.state(left.extents, left.streamed(setting)))
+    return replace(left, scale=2 * max(work.scale, setting.budget.state / expected))
+
+
+def _stored(setting: Setting, relation: int, rest: Rest) -> list[Chunk]:
+    layout = setting.layouts[relation]
+    writer = setting.folder.writer(relation, setting.spec.relations[relation].schema)
+    chunks = []
+    for batch in rest.all(relation):
+        for piece in fitting_batches(setting, keyed(batch, layout.keys, layout.same)[0]):
+            chunk = setting.chunk(relation, piece)
+            chunks.append(replace(chunk, data=writer.write(chunk.data)))
+    setting.folder.finish(writer)
+    return chunks
+
+
 def _can_cut(setting: Setting, work: Work, relation: int) -> bool:
     return work.extents[relation].rows > 1 and not setting.spec.relations[relation].distinct
 
 
 def _by_key(setting: Setting, work: Work, attribute: int) -> list[Work]:
     setting.folder.tally.splits_by_key += 1
-    count = fan_out(setting, setting.state(work.extents, work.streamed(setting)))
+    count = fan_out(setting, work.scale * setting.state(work.extents, work.streamed(setting)))
     shared = {r: chunks for r, chunks in work.inputs.items() if not setting.covers(attribute, r)}
     parts = Partitions(setting, attribute, count, work.level, shared=shared)
     for relation, chunks in work.inputs.items():
@@ -76,13 +99,13 @@ def _by_key(setting: Setting, work: Work, attribute: int) -> list[Work]:
             for batch in batches(setting, relation, chunks):
                 parts.add(relation, batch)
     parts.finish()
-    return parts.works(work.spent)
+    return parts.works(work)
 
 
 def _by_rows(setting: Setting, work: Work, relation: int, everything: int) -> list[Work]:
     setting.folder.tally.splits_by_rows += 1
     own = setting.footprint(relation, work.extents[relation])
-    limit = setting.budget.state
+    limit = work.room(setting)
     # What the others leave; where they leave little they will be cut themselves.
     room = max(limit - (everything - own), limit // 4, 1) / 2
     wanted = max(1, int(work.extents[relation].rows * min(0.5, room / own)))
@@ -91,7 +114,7 @@ def _by_rows(setting: Setting, work: Work, relation: int, everything: int) -> li
         if groups[-1] and total(groups[-1]).rows + chunk.extent.rows > wanted:
             groups.append([])
         groups[-1].append(chunk)
-    return [Work({**work.inputs, relation: group}, work.level, work.spent) for group in groups]
+    return [replace(work, inputs={**work.inputs, relation: group}) for group in groups]
 
 
 def _pieces(chunks: list[Chunk], rows: int) -> Iterator[Chunk]:

@@ -1,8 +1,9 @@
-"""How much memory a join takes, by what is known of its inputs before it begins.
+"""How much memory a join takes: by what is known of its inputs before it begins, and as it runs.
 
 A SteM holds its tuples' Arrow buffers, a code for each key, and an index for each combination of
 classes that it is probed by. The first gathering of its columns merges its chunks, which takes their
-size once more for a moment. A relation that is streamed takes no state.
+size once more for a moment. A relation that is streamed takes no state. What intermediate tuples take is
+known only as the join runs (:mod:`millrace.spill.guard`).
 """
 
 from __future__ import annotations
@@ -47,14 +48,41 @@ class Budget:
         """Bytes of tuples that wait to be written or arranged; they are copied while they are."""
         return max(1, int(self.total * _WRITE_SHARE))
 
-    def batch(self, wanted: int, row_bytes: float) -> int:
+    def batch(self, wanted: int, row_bytes: float, steps: int) -> int:
         """Return how many tuples a batch may have, at most ``wanted``.
 
         Args:
             wanted: ``Options.batch_size``.
             row_bytes: Of a result row; results are gathered, collected and joined up a batch at a time.
+            steps: Modules on a tuple's way. At each there are a batch that probes and one of what it found,
+                of four bytes a component, and how far each chain has been followed.
         """
-        return max(1, min(wanted, int(self.total * _FLIGHT_SHARE / (4 * (row_bytes + 16)))))
+        flying = 2 * steps * (4 * steps + 8)
+        return max(1, min(wanted, int(self.total * _FLIGHT_SHARE / (4 * (row_bytes + 16) + flying))))
+
+
+class Memory:
+    """Bytes that a run holds at present, and has held at most.
+
+    Attributes:
+        peak: The most so far.
+    """
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._waiting = 0
+        self._joining = 0
+
+    def wait(self, size: int) -> None:
+        """So many bytes of tuples have come to wait outside of a join; or have gone, if negative."""
+        self._waiting += size
+        self.peak = max(self.peak, self._waiting + self._joining)
+
+    def join(self, size: int) -> int:
+        """The present join holds so many bytes; return how many it held before."""
+        before, self._joining = self._joining, size
+        self.wait(0)
+        return before
 
 
 def index_bytes(rows: int, low: int, high: int) -> int:
@@ -78,23 +106,16 @@ def footprint(layout: KeyLayout, extent: Extent) -> int:
     return extent.bytes + _CODE * len(layout.keys) * extent.rows + indexes
 
 
-def state_bytes(
-    layouts: Sequence[KeyLayout], extents: Mapping[int, Extent], streamed: int | None, *, intermediate: bool
-) -> int:
-    """Return the bytes that a join's state takes.
+def state_bytes(layouts: Sequence[KeyLayout], extents: Mapping[int, Extent], streamed: int | None) -> int:
+    """Return the bytes that a join's state takes, intermediate tuples left out.
 
     Args:
         layouts: The keys of every relation, by its number.
         extents: What there is of each relation.
         streamed: The relation that is left unbuilt.
-        intermediate: Whether intermediate tuples are kept too. How many there will be is not known; they
-            are taken to need as much as the base tuples, and the streamed relation is kept then.
     """
-    if intermediate:
-        streamed = None
     built = [(footprint(layouts[r], e), e.bytes) for r, e in extents.items() if r != streamed]
-    held = sum(size for size, _ in built) + max((size for _, size in built), default=0)
-    return 2 * held if intermediate else held
+    return sum(size for size, _ in built) + max((size for _, size in built), default=0)
 
 
 def release(size: int) -> None:

@@ -8,6 +8,7 @@ be cut up in one go.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,7 @@ class Partitions:
         else:
             self._pending.setdefault((relation, None), []).append(batch)
         self._waiting += int(batch.nbytes)
+        self._setting.memory.wait(int(batch.nbytes))
         if self._waiting >= self._setting.budget.buffer:
             self._flush()
 
@@ -171,20 +173,22 @@ class Partitions:
         """Return what each partition has in files, also where some relation has no tuple."""
         return [{r: self._chunks(r, n) for r in self._relations} for n in range(self._count)]
 
-    def works(self, spent: frozenset[int] = frozenset()) -> list[Work]:
+    def works(self, whole: Work | None = None) -> list[Work]:
         """Return the partitions in files as pieces of work, small ones together, as many as fit.
 
+        The partitions' own class is spent for a partition that has most of the tuples.
+
         Args:
-            spent: Classes that do not divide the tuples any further. The partitions' own is among them
-                for a partition that has most of the tuples.
+            whole: What they are partitions of, if that was a piece of work itself.
         """
+        whole = whole or Work({})
         everything = sum(self._bytes(inputs) for inputs in self.parts())
         works = []
         for inputs in self.parts():
-            useless = spent
+            spent = whole.spent
             if self._attribute is not None and self._bytes(inputs) > 0.75 * everything:
-                useless = spent | {self._attribute}
-            works.append(Work(inputs, self._level + 1, useless))
+                spent |= {self._attribute}
+            works.append(replace(whole, inputs=inputs, level=self._level + 1, spent=spent))
         return self.grouped(works)
 
     def grouped(self, works: Iterable[Work]) -> list[Work]:
@@ -196,7 +200,7 @@ class Partitions:
                     r: groups[-1].inputs[r] + chunks if self._covers(r) else chunks
                     for r, chunks in work.inputs.items()
                 }
-                both = Work(inputs, work.level, work.spent | groups[-1].spent)
+                both = replace(work, inputs=inputs, spent=work.spent | groups[-1].spent)
                 if both.fits(self._setting):
                     groups[-1] = both
                     continue
@@ -223,7 +227,9 @@ class Partitions:
 
     def _flush(self) -> None:
         """Put what waits to the rest of its partition."""
+        memory, copied = self._setting.memory, self._waiting
         self._waiting = 0
+        memory.wait(copied)
         while self._pending:
             place, slices = self._pending.popitem()
             # Slices are copied, or they would hold on to the tuples of all other partitions.
@@ -231,8 +237,10 @@ class Partitions:
             del slices
             if self._resident and not self._handed_over and (place[1] is None or place[1] in self._resident):
                 self._held.setdefault(place, []).append(chunk)
+                memory.wait(chunk.extent.bytes)
             else:
                 self._store(place, [chunk])
+        memory.wait(-2 * copied)
         self._evict()
 
     def _evict(self) -> None:
@@ -249,7 +257,9 @@ class Partitions:
             self._resident.remove(largest)
             for place in list(self._held):
                 if place[1] == largest or not self._resident:
-                    self._store(place, self._held.pop(place))
+                    chunks = self._held.pop(place)
+                    self._store(place, chunks)
+                    self._setting.memory.wait(-total(chunks).bytes)
 
     def _extents(self) -> dict[int, Extent]:
         extents: dict[int, Extent] = {}

@@ -9,7 +9,7 @@ import pyarrow as pa
 from millrace.clock import Clock
 from millrace.relations import keyed
 from millrace.spill.chunks import Chunk, Extent
-from millrace.spill.work import Setting, batches
+from millrace.spill.work import Setting, batches, fitting_batches
 
 
 class Reading:
@@ -51,10 +51,7 @@ class Reading:
         layout = self._setting.layouts[relation]
         for batch in self.raw(relation):
             fitting, _ = keyed(batch, layout.keys, layout.same)
-            parts = -(-int(fitting.nbytes) // self._setting.budget.buffer) or 1
-            step = max(1, -(-fitting.num_rows // parts))
-            for low in range(0, fitting.num_rows, step):
-                yield fitting.slice(low, step)
+            yield from fitting_batches(self._setting, fitting)
 
     def _scan(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         size = self._setting.options.batch_size

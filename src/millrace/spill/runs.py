@@ -45,6 +45,7 @@ class Runs:
             self._current = relation
         self._pending.append(batch)
         self._waiting += int(batch.nbytes)
+        self._setting.memory.wait(int(batch.nbytes))
         # Sorting takes the tuples twice, their codes, and their new order.
         if self._waiting + 8 * sum(b.num_rows for b in self._pending) >= self._setting.budget.state // 4:
             self.finish()
@@ -55,6 +56,8 @@ class Runs:
             return
         relation, setting = self._current, self._setting
         batch = pa.concat_batches(self._pending)
+        taken = 2 * self._waiting + 16 * batch.num_rows  # a copy at a time, codes, and their order
+        setting.memory.wait(taken - self._waiting)
         self._pending, self._waiting = [], 0
         if setting.covers(self._attribute, relation):
             order = np.argsort(self._codes(relation, batch), kind="stable")
@@ -68,6 +71,7 @@ class Runs:
             stored = writer.write(setting.read(relation, chunk))
             self._chunks[relation].append(Chunk(chunk.extent, stored))
         setting.folder.finish(writer)
+        setting.memory.wait(-taken)
 
     def works(self) -> list[Work]:
         """Return key ranges in their order, each as large as fits, for ranges that may have results."""

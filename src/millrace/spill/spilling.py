@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,19 +17,20 @@ from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.predicates import Caller, Outcome
 from millrace.predicates.callers import caller_of
-from millrace.router.output import Sink
-from millrace.router.run import Run
+from millrace.router.output import Output, Sink
 from millrace.router.warm_start import WarmStart
 from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec
-from millrace.spill.algorithms import grace, hybrid, row_bytes, sort_merge
+from millrace.spill.algorithms import grace, hybrid, joined, row_bytes, sort_merge
 from millrace.spill.chunks import Extent
+from millrace.spill.division import remainder
 from millrace.spill.folder import SpillFolder, check_folder
-from millrace.spill.memory import release
+from millrace.spill.guard import Guard, OverBudget, Rest
+from millrace.spill.memory import Memory, release
 from millrace.spill.reading import Reading
 from millrace.spill.symmetric import symmetric
 from millrace.spill.tally import Tally
-from millrace.spill.work import Inputs, Setting, evened
+from millrace.spill.work import Inputs, Setting, Work, evened, sliced
 from millrace.tuples import TupleBatch
 
 _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge": sort_merge}
@@ -42,10 +43,11 @@ class SpillingEddy:
     an eddy of its own, with the architecture and the policy of the options. Batches are made smaller than
     ``Options.batch_size`` where results of that many tuples would take too much of the budget.
 
-    The budget covers tuples and their indexes, batches in flight and what waits to be written. It does not
-    cover what sources need to decode what they yield, results once they have been yielded, nor
-    intermediate tuples of architectures that keep them, which nobody knows beforehand: for these the budget
-    is taken to be half as large.
+    The budget covers base tuples, intermediate tuples and their indexes, batches in flight and what waits to
+    be written. It does not cover what sources need to decode what they yield, nor results once they have
+    been yielded. How much a join needs is measured as it runs: when it is too much, intermediate tuples are
+    given up, and made again when they are needed, if the architecture can do without; else, or if that is
+    not enough, what is left of the join is written to files and divided (:mod:`millrace.spill.guard`).
 
     Args:
         spec: The block, over two relations or more.
@@ -90,9 +92,14 @@ class SpillingEddy:
         self._callers = _Callers(callers)
         self._warm_start = warm_start or _Notes()
         self.tally = Tally(spec.aliases)
+        self._memory = Memory()
         self._seconds = 0.0
+        repeatable = all(p.spec.deterministic for p in spec.residuals if isinstance(p, Call))
+        stores = self._options.architecture in ("joins", "stairs") and self._options.intermediate
+        self._can_do_without = stores and repeatable
         # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
-        self._eddy(dict.fromkeys(spec.aliases, ()), spec, stream, online=False, batch=1)
+        settings = self._settings(1, online=False, intermediate=True)
+        run_of(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._callers)
 
     def run(self) -> Iterator[Any]:
         """Yield the block's result, in batches of ``spec.output_schema`` and in no certain order.
@@ -115,6 +122,7 @@ class SpillingEddy:
                     self._schedule.unbuilt,
                     self._schedule.order,
                     self._options.online and not self._shared,
+                    self._memory,
                 )
                 algorithm = _ALGORITHMS[self._options.algorithm]
                 yield from algorithm(
@@ -132,9 +140,11 @@ class SpillingEddy:
 
         Beside the eddies' modules there are ``Scan(…)``, ``Spill(…)`` with the actions ``"write"`` and
         ``"read"`` (tuples, batches, bytes), and joins: ``tuples_in`` base tuples into so many (``calls``)
-        joins of ``Partitions in memory`` and ``Partitions from disk``.
+        joins of ``Partitions in memory`` and ``Partitions from disk``, those that were given up among them.
         """
-        return self.tally.figures(cell, self._seconds)
+        assert self._options.memory_budget is not None
+        ratio = self._memory.peak / self._options.memory_budget
+        return replace(self.tally.figures(cell, self._seconds), budget_peak_ratio=ratio)
 
     def _join(
         self,
@@ -144,53 +154,99 @@ class SpillingEddy:
         streamed: int | None,
         *,
         online: bool = False,
-        from_disk: bool = False,
-    ) -> Iterator[Any]:
-        """Yield what an eddy makes of inputs that fit."""
+        work: Work | None = None,
+    ) -> Generator[Any, None, Rest | None]:
+        """Yield what eddies make of inputs that are expected to fit."""
+        piece = work or Work({}, level=1)
+        while rest := (
+            yield from self._run(
+                setting, inputs, extents, streamed, piece, online=online, from_disk=bool(work)
+            )
+        ):
+            if online:
+                return rest
+            if not (piece.intermediate and self._can_do_without):
+                left = remainder(setting, rest, piece)
+                yield from joined(setting, [left], partial(self._join, setting))
+                return None
+            piece = replace(piece, intermediate=False)
+            inputs = {relation: rest.all(relation) for relation in setting.order}
+        return None
+
+    def _run(
+        self,
+        setting: Setting,
+        inputs: Inputs,
+        extents: Mapping[int, Extent],
+        streamed: int | None,
+        piece: Work,
+        *,
+        online: bool,
+        from_disk: bool,
+    ) -> Generator[Any, None, Rest | None]:
+        """Yield what one eddy makes of its inputs; return what it has left when it outgrows the budget."""
+        spec = self._spec
         relations = [
             replace(relation, rows=extents[number].rows) if number in extents else relation
-            for number, relation in enumerate(self._spec.relations)
+            for number, relation in enumerate(spec.relations)
         ]
         width = sum(
             extents[n].bytes / extents[n].rows if n in extents and extents[n].rows else row_bytes(r.schema)
             for n, r in enumerate(relations)
         )
-        batch = setting.budget.batch(self._options.batch_size, width)
+        batch = setting.budget.batch(self._options.batch_size, width, len(relations) + len(spec.residuals))
         if not online:  # which waits for no tuple
             inputs = {number: evened(source, max(1, batch // 3)) for number, source in inputs.items()}
-        eddy = self._eddy(
-            {alias: inputs[number] for number, alias in enumerate(self._spec.aliases)},
-            replace(self._spec, relations=tuple(relations)),
-            None if streamed is None else self._spec.aliases[streamed],
-            online=online,
-            batch=batch,
+        unread = {number: sliced(source, batch) for number, source in inputs.items()}
+        spec = replace(spec, relations=tuple(relations))
+        schedule = self._scheduled(spec, streamed, online=online)
+        guard = Guard(
+            setting.memory,
+            setting.budget,
+            frozenset(schedule.order if online else schedule.order[-1:]),
+            limited=not from_disk or piece.fits(setting),
+            cut=online or streamed is not None,
         )
-        for result in eddy.run():
-            if self._spec.count_only and self._output is None:
-                continue  # each eddy counts its own; the block's count comes at the end
-            yield result
-        self.tally.joined(eddy.figures(), from_disk=from_disk)
-        del eddy, inputs
-        release(sum(extent.bytes for extent in extents.values()))
-
-    def _eddy(
-        self,
-        sources: Mapping[str, Iterable[pa.RecordBatch]],
-        spec: JoinSpec,
-        stream: str | None,
-        *,
-        online: bool,
-        batch: int,
-    ) -> Run:
-        return run_of(
+        output = Output(spec, batch) if self._output is None else _Unfinished(self._output)
+        eddy = run_of(
             spec,
-            sources,
-            replace(self._options, memory_budget=None, online=online, batch_size=batch),
-            stream=stream,
+            {alias: guard.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},
+            self._settings(batch, online=online, intermediate=piece.intermediate),
+            schedule=schedule,
             clock=self._clock,
-            output=None if self._output is None else _Unfinished(self._output),
+            output=output,
             callers=self._callers,
             warm_start=self._warm_start,
+            watch=guard,
+        )
+        counts = (
+            spec.count_only and self._output is None
+        )  # each eddy its own; the block's count comes at the end
+        try:
+            for result in eddy.run():
+                if not counts:
+                    yield result
+        except OverBudget:
+            if not counts:
+                yield from output.finish()
+        self.tally.joined(eddy.figures(), from_disk=from_disk)
+        rest = guard.rest(unread)
+        del eddy, inputs, guard
+        release(setting.memory.join(0))
+        return rest
+
+    def _scheduled(self, spec: JoinSpec, streamed: int | None, *, online: bool) -> Schedule:
+        """Return the schedule of a piece of work: one batch at a time, so that it may end after any."""
+        stream = None if streamed is None else spec.aliases[streamed]
+        schedule = Schedule.of(spec, online=online, stream=stream)
+        if online:
+            return replace(schedule, weights=(1.0,) * len(spec.relations))
+        return replace(schedule, interleaved=False)
+
+    def _settings(self, batch: int, *, online: bool, intermediate: bool) -> Options:
+        intermediate = intermediate and self._options.intermediate
+        return replace(
+            self._options, memory_budget=None, online=online, batch_size=batch, intermediate=intermediate
         )
 
     def _rest(self) -> Iterator[Any]:

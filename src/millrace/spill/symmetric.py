@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from millrace.spill.algorithms import Held, Join, Sources, hybrid, joined, partition_count, widest_class
-from millrace.spill.memory import release
+from millrace.spill.algorithms import Join, Sources, hybrid, joined, partition_count, widest_class
 from millrace.spill.partitions import Partitions
 from millrace.spill.work import Setting, Work
 
@@ -27,19 +26,17 @@ def symmetric(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
     if not setting.online or any(relation.distinct for relation in setting.spec.relations):
         yield from hybrid(setting, sources, join, keep=False)
         return
-    held = Held(setting, doubled=True)
-    readers = {r: sources.keyed(r) for r in setting.order}
-    turns = {r: held.passing(r, reader) for r, reader in readers.items()}
-    yield from join(turns, {}, None, online=True)
-    if not held.is_full:
+    rest = yield from join({r: sources.keyed(r) for r in setting.order}, {}, None, online=True)
+    if rest is None:
         return
-    release(sum(extent.bytes for extent in held.extents.values()))
-    attribute, count = widest_class(setting), partition_count(setting, held.extents)
+    attribute, count = widest_class(setting), partition_count(setting)
     early, late = (Partitions(setting, attribute, count) for _ in range(2))
-    held.move(early)
+    for relation in setting.order:
+        for batch in rest.built(relation):
+            early.add(relation, batch)
     early.finish()
     for relation in setting.order:
-        for batch in readers[relation]:  # it goes on where it stopped
+        for batch in rest.unread[relation]:
             late.add(relation, batch)
     late.finish()
     before, after = early.everything(), late.everything()

@@ -15,7 +15,7 @@ from millrace.relations import KeyLayout
 from millrace.spec import JoinSpec
 from millrace.spill.chunks import Chunk, Extent, Stored, measured, selected, total, without_duplicates
 from millrace.spill.folder import SpillFolder
-from millrace.spill.memory import Budget, footprint, state_bytes
+from millrace.spill.memory import Budget, Memory, footprint, state_bytes
 
 Inputs = Mapping[int, Iterable[pa.RecordBatch]]
 """Tuples of each relation, by its number, to be read once."""
@@ -32,6 +32,7 @@ class Setting:
         stream: The relation to leave unbuilt while nothing is spilled, or None to build all.
         order: Relation numbers in the order in which they are read; the streamed one comes last.
         online: Whether all sources may be read in turn.
+        memory: What is held.
     """
 
     spec: JoinSpec
@@ -40,6 +41,7 @@ class Setting:
     stream: int | None
     order: tuple[int, ...]
     online: bool
+    memory: Memory
 
     @cached_property
     def graph(self) -> QueryGraph:
@@ -76,8 +78,7 @@ class Setting:
 
     def state(self, extents: Mapping[int, Extent], streamed: int | None) -> int:
         """Return the bytes of state that a join takes; see :func:`millrace.spill.memory.state_bytes`."""
-        kept = self.options.architecture != "stems"
-        return state_bytes(self.layouts, extents, streamed, intermediate=kept)
+        return state_bytes(self.layouts, extents, streamed)
 
     def footprint(self, relation: int, extent: Extent) -> int:
         """Return the bytes of a SteM of the relation."""
@@ -108,11 +109,15 @@ class Work:
         inputs: The tuples.
         level: How often they were divided: each level hashes keys in another way.
         spent: Attribute classes that do not divide the tuples any further.
+        scale: How many times the expected state has to fit, since a larger piece needed more than expected.
+        intermediate: Whether intermediate tuples may be stored. Without, they are made again when needed.
     """
 
     inputs: Mapping[int, list[Chunk]]
     level: int = 0
     spent: frozenset[int] = field(default_factory=frozenset)
+    scale: float = 1.0
+    intermediate: bool = True
 
     @cached_property
     def extents(self) -> dict[int, Extent]:
@@ -130,8 +135,12 @@ class Work:
         return min(free, key=lambda r: setting.state(self.extents, r), default=None)
 
     def fits(self, setting: Setting) -> bool:
-        """Whether the join's state stays within the budget."""
-        return setting.state(self.extents, self.streamed(setting)) <= setting.budget.state
+        """Whether the join's state is expected to stay within the budget."""
+        return setting.state(self.extents, self.streamed(setting)) <= self.room(setting)
+
+    def room(self, setting: Setting) -> int:
+        """Return the bytes that the state may take by expectation."""
+        return max(1, int(setting.budget.state / self.scale))
 
 
 def evened(source: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -157,6 +166,21 @@ def evened(source: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
         before = []
     if before or parts:
         yield _whole(before + parts)
+
+
+def sliced(source: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the tuples in batches of at most ``rows``."""
+    for batch in source:
+        for low in range(0, batch.num_rows, rows):
+            yield batch.slice(low, rows)
+
+
+def fitting_batches(setting: Setting, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in slices that buffers have room for."""
+    parts = -(-int(batch.nbytes) // setting.budget.buffer) or 1
+    step = max(1, -(-batch.num_rows // parts))
+    for low in range(0, batch.num_rows, step):
+        yield batch.slice(low, step)
 
 
 def _whole(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

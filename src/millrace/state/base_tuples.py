@@ -67,11 +67,19 @@ class BaseTuples:
 
     @property
     def nbytes(self) -> int:
-        """Memory of tuples, codes, indexes and EOT tuples in bytes."""
+        """Memory of tuples, codes, timestamps, roles, indexes and EOT tuples in bytes."""
         size = self.store.nbytes + sum(index.nbytes for index in self._indexes.values())
+        # Room that was made and is not filled takes no memory yet.
+        rows = self.store.rows - self.offset
+        size += sum(array.itemsize * min(rows, len(array)) for array in (self._stamps, self._roles))
         size += sum(ordered.nbytes for ordered, _ in self._ordered.values())
         size += sum(eots.nbytes for eots in self.eots.values())
         return size + (0 if self._duplicates is None else self._duplicates.nbytes)
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that indexes take however few rows they have."""
+        return sum(index.least for index in self._indexes.values())
 
     def as_set(self) -> None:
         """Drop duplicates of whole tuples from now on; to be called before the first is built."""

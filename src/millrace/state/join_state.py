@@ -8,6 +8,7 @@ from typing import Protocol
 
 from millrace.figures import ModuleFigures, StateFigures
 from millrace.operator import Operator
+from millrace.state.memory import Held
 from millrace.state.stem import SteM
 from millrace.tuples import Signature, TupleBatch
 
@@ -69,6 +70,12 @@ class JoinState(Protocol):
         Returns:
             Whether joins were legal that are not, or are legal that were not.
         """
+
+    def waiting(self) -> Sequence[TupleBatch]:
+        """Return the tuples that wait for more of some relation."""
+
+    def held(self) -> Held:
+        """Return how much memory it takes."""
 
     def figures(self) -> StateTotals:
         """Return what is held where, and what was moved."""

@@ -105,6 +105,11 @@ class Index:
         """Memory in bytes."""
         return int(self._list.nbytes) if self._map is None else self._map.nbytes
 
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that an index takes however few rows it has."""
+        return 0 if self._map is None else self._map.least
+
     def insert(self, codes: Array) -> None:
         """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``."""
         if self._map is None and len(self._list) + len(codes) <= LISTED:

@@ -55,6 +55,11 @@ class Segment:
         indexes = sum(i.nbytes for i in (self.index, *self._shared.values()) if i is not None)
         return arrays + indexes + (0 if self._gone is None else self.size)
 
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that indexes take however few tuples they have."""
+        return sum(i.least for i in (self.index, *self._shared.values()) if i is not None)
+
     def append(self, batch: TupleBatch, codes: Array | None) -> None:
         """Add tuples of the segment's signature, with the codes of their join attributes."""
         last = self.size + batch.size

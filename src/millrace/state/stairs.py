@@ -61,6 +61,7 @@ class Stairs:
         stems: Base tuples by relation; they also know which relations have ended.
         make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
             What these hold is the answer to what was asked: it is not to be moved.
+        grown: Called whenever moving state has made tuples. What it raises leaves no state to go on with.
 
     Attributes:
         stores: Base tuples by relation.
@@ -78,6 +79,7 @@ class Stairs:
         tree: JoinTree,
         stems: Sequence[SteM],
         make: Mapping[int, MakeJoin] | None = None,
+        grown: Callable[[], None] | None = None,
     ) -> None:
         self.tree = tree
         self.enforcing = False
@@ -91,6 +93,7 @@ class Stairs:
         self.stores = {stem.number: stem.store for stem in stems}
         self._matching = Matching(graph)
         self._make = make or {}
+        self._grown = grown or (lambda: None)
         self.joins: dict[int, BinaryJoin] = {}
         self._names = edge_names(spec, graph)
         self._grow(tree)
@@ -222,6 +225,7 @@ class Stairs:
             found = join.matches(probe, _PIECE)
             self.recomputed += found.size
             stair.merge(found)
+            self._grown()
 
     def rebuild(self, tree: JoinTree, route: Route) -> None:
         """Exchange the spanning tree (section 3.3, cyclic queries): rebuild all state from base tuples.
@@ -255,6 +259,7 @@ class Stairs:
         near = self.tree.near(edge, batch.signature.span)
         kept = bool(coming & self.tree.beyond(edge, 1 << near)) or self.is_open(edge, near)
         probe = self._route(edge, batch, self._graph.everything, kept=kept)
+        self._grown()
         while not probe.is_done:
             found = self.joins[edge].matches(probe, _PIECE)
             self.recomputed += found.size

@@ -28,6 +28,12 @@ class Waiting:
         prior = replace(batch, signature=replace(batch.signature, prior=relation), seen=seen, origin=0)
         self._waiting.setdefault(relation, []).append(prior)
 
+    @property
+    def held(self) -> list[TupleBatch]:
+        """The tuples that wait."""
+        bound = [batch for waiters in self._waiters.values() for batch in waiters.held]
+        return [*(batch for batches in self._waiting.values() for batch in batches), *bound]
+
     def release(self, relation: int, stem: SteM) -> list[TupleBatch]:
         """Return the prior probers of the SteM for which it has what they have not seen yet.
 
