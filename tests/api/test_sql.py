@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, ParseException
 
@@ -72,6 +73,29 @@ def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
     found = query(text, spark, {"A": files["a"]})
     assert found.blocks == () and found.reasons
     assert found.df.count() >= 1
+
+
+@pytest.mark.parametrize("end", [";", " ; -- done", "\n;\n/* {x} */ ;; "])
+def test_what_ends_a_query(spark, files, end):
+    """Semicolons, and comments behind them, as Spark has it."""
+    found = query(TEXT + end, spark, files)
+    assert taken(found) == "a b" and bag(found.df) == bag(query(TEXT, spark, files).df)
+    assert query("table a" + end, spark, files).df.count() == 7
+
+
+def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch):
+    """Also where Spark reads the file, whose own folder is another; and after another change of it."""
+    texts = [TEXT, "select a.id from a", "select a.id, b.v from a left join b on a.id = b.id"]
+    for rows in (3, 5):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        for name in "ab":
+            pq.write_table(pq.read_table(files[name]).slice(0, rows), folder / f"{name}.parquet")
+        monkeypatch.chdir(folder)
+        given = {name: str(folder / f"{name}.parquet") for name in "ab"}
+        for text in texts:
+            found = query(text, spark, {"a": "a.parquet", "b": "./b.parquet"})
+            assert bag(found.df) == bag(query(text, spark, given).df)
 
 
 def test_names_in_tables_hide_the_catalog(spark, views):
