@@ -167,6 +167,21 @@ def test_both_coercion_rules(spark, views, files, ansi, condition):
         spark.conf.unset("spark.sql.ansi.enabled")
 
 
+def test_without_ansi_sums_begin_again_at_the_other_end(spark):
+    """A key that overflows is Spark's: not null, as what replaces arithmetic that raises would have it."""
+    ends = {"a": (1 << 31) - 1, "b": -(1 << 31)}
+    given = {name: spark.createDataFrame([(end,), (7,)], "k int") for name, end in ends.items()}
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        found = query("select a.k, b.k from a join b on a.k + 1 = b.k", spark, given)
+        assert taken(found) == "a b"
+        assert bag(found.df) == {f"({ends['a']}, {ends['b']})": 1}
+        found = query("select a.k, b.k from a join b on a.k % 0 <=> b.k / 0 and a.k = b.k", spark, given)
+        assert bag(found.df) == {"(7, 7)": 1}
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
 def test_timestamps_compare_in_the_session_time_zone(spark):
     """A text that becomes a timestamp is read in the session's time zone, as Spark reads it."""
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
