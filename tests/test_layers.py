@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("__init__",),  # what users import; its functions load the layers below when they are called
     ("experiments", "benchmarks", "demo"),
-    ("cli",),
+    ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 WITH_PYSPARK = {"api", "front", "spark", "streaming", "cli", "experiments", "benchmarks", "demo"}

@@ -268,7 +268,8 @@ def join(
             PySpark; a pair of columns, each a name (``"c_custkey"`` or ``"customer.c_custkey"``) or a Column
             over one relation, of any expression; or a condition in SQL over the names of a mapping.
         where: Further conditions: Columns, predicates of Python that are applied to columns, or conditions in
-            SQL. What reads one relation filters that before the join.
+            SQL. What reads one relation filters that before the join; in a left, right or full join, where
+            that is not the same, the result.
         how: ``"inner"``, ``"cross"``, or ``"left"``, ``"right"``, ``"full"``, ``"semi"`` and ``"anti"``,
             which Spark evaluates.
         select: Result columns in SQL; all by default.

@@ -69,6 +69,39 @@ def test_other_joins_are_sparks(spark, shop, how):
     assert found.columns == expected.columns and bag(found) == bag(expected)
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
+def test_conditions_of_a_match_and_of_the_result(spark, how):
+    """In ``on`` a condition decides what matches, in ``where`` what is kept, also of rows without a match."""
+    one = spark.sql("select * from values (1, 10), (2, 20), (3, null), (4, 5) as t(id, v)")
+    other = spark.sql("select * from values (1, 5), (2, null), (4, 1), (9, 1) as t(id, w)")
+    tables = {"x": one, "y": other}
+    x, y = one.alias("x"), other.alias("y")
+    for text in ("y.w > 1", "x.v > 5", "x.v > y.w"):
+        found = millrace.join(tables, on=[("x.id", "y.id"), text], how=how)
+        assert bag(found) == bag(x.join(y, sf.expr(f"x.id = y.id and {text}"), how)), text
+        assert bag(millrace.join(tables, on=f"x.id = y.id and {text}", how=how)) == bag(found), text
+    for column in (one.v > 5, other.w.isNull()):
+        found = millrace.join(one, other, on=[("t1.id", "t2.id"), column], how=how)
+        assert bag(found) == bag(one.join(other, (one.id == other.id) & column, how)), column
+    whole = x.join(y, sf.expr("x.id = y.id"), how)
+    for name in set(whole.columns) - {"id"}:
+        for column in (sf.col(name) > 4, sf.col(name).isNull()):
+            found = millrace.join(tables, on=[("x.id", "y.id")], where=column, how=how)
+            assert bag(found) == bag(whole.where(column)), column
+
+
+def test_conditions_of_no_certain_join_are_refused(spark, shop):
+    """Where an outer join has several places for them, or none."""
+    three = dict(zip("xyz", shop, strict=True))
+    pairs = [("o_custkey", "c_custkey"), ("y.nk", "z.nk")]
+    with pytest.raises(QueryError, match="not clear which join"):
+        millrace.join(three, on=[*pairs, "y.bal > 0"], how="left")
+    with pytest.raises(QueryError, match="nothing joins the 2 relations"):
+        millrace.join(shop[0], shop[1], where="bal > 0", how="left")
+    with pytest.raises(QueryError, match="which is not of one relation"):
+        millrace.join(shop[0], shop[1], on=[("o_custkey", "c_custkey"), sf.col("tag") == "x"], how="left")
+
+
 def test_names_paths_and_predicates(spark, shop, tmp_path):
     """Tables by name, Parquet by path, and functions of Python among the conditions."""
     orders, customer, _ = shop

@@ -185,3 +185,10 @@ def test_a_session_that_does_not_answer(spark):
     type(stopped).conf = Conf()
     with pytest.raises(InputError, match=r"does not answer \(ConnectionError\).*getOrCreate"):
         millrace.query("select 1", stopped)
+
+
+def test_a_session_that_was_stopped(spark, monkeypatch):
+    """Its settings are still there, its context is not."""
+    monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # all that PySpark does to a context that stops
+    with pytest.raises(InputError, match=r"does not answer.*if it was stopped"):
+        millrace.query("select 1", spark)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, ParseException
 
@@ -74,6 +75,29 @@ def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
     assert found.df.count() >= 1
 
 
+@pytest.mark.parametrize("end", [";", " ; -- done", "\n;\n/* {x} */ ;; "])
+def test_what_ends_a_query(spark, files, end):
+    """Semicolons, and comments behind them, as Spark has it."""
+    found = query(TEXT + end, spark, files)
+    assert taken(found) == "a b" and bag(found.df) == bag(query(TEXT, spark, files).df)
+    assert query("table a" + end, spark, files).df.count() == 7
+
+
+def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch):
+    """Also where Spark reads the file, whose own folder is another; and after another change of it."""
+    texts = [TEXT, "select a.id from a", "select a.id, b.v from a left join b on a.id = b.id"]
+    for rows in (3, 5):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        for name in "ab":
+            pq.write_table(pq.read_table(files[name]).slice(0, rows), folder / f"{name}.parquet")
+        monkeypatch.chdir(folder)
+        given = {name: str(folder / f"{name}.parquet") for name in "ab"}
+        for text in texts:
+            found = query(text, spark, {"a": "a.parquet", "b": "./b.parquet"})
+            assert bag(found.df) == bag(query(text, spark, given).df)
+
+
 def test_names_in_tables_hide_the_catalog(spark, views):
     """A given table wins over a view of that name, a common table expression over both."""
     given = {"a": spark.sql("select 7 as id, 1 as k"), "b": spark.sql("select 7 as id, 2 as v")}
@@ -139,6 +163,21 @@ def test_both_coercion_rules(spark, views, files, ansi, condition):
         else:
             assert bag(query(text, spark, files).df) == expected
             assert bag(query(text, spark).df) == expected
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_without_ansi_sums_begin_again_at_the_other_end(spark):
+    """A key that overflows is Spark's: not null, as what replaces arithmetic that raises would have it."""
+    ends = {"a": (1 << 31) - 1, "b": -(1 << 31)}
+    given = {name: spark.createDataFrame([(end,), (7,)], "k int") for name, end in ends.items()}
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        found = query("select a.k, b.k from a join b on a.k + 1 = b.k", spark, given)
+        assert taken(found) == "a b"
+        assert bag(found.df) == {f"({ends['a']}, {ends['b']})": 1}
+        found = query("select a.k, b.k from a join b on a.k % 0 <=> b.k / 0 and a.k = b.k", spark, given)
+        assert bag(found.df) == {"(7, 7)": 1}
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
 

@@ -32,7 +32,7 @@ DAYS = [
 ]
 TEXTS = ["", "a", "ab", "Zürich", "日本語テキスト", "a\u0301bc", "🎉x🎉", " x ", "it's", "%_\\"]
 DOUBLES = [0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), 1e300, 5e-324]
-PRICES = [Decimal("0.00"), Decimal("-1.25"), Decimal("99999999.99"), Decimal("12.34")]
+PRICES = [Decimal("0.00"), Decimal("-1.25"), Decimal("99999999.99"), Decimal("12.34"), Decimal("1.10")]
 
 COMPUTED = (
     *(f"{part}(d)" for part in ("year", "quarter", "month", "weekofyear", "day", "dayofmonth", "dayofyear")),
@@ -52,6 +52,10 @@ COMPUTED = (
         "x - x",
         "x + small",
         "CAST(small AS DOUBLE)",
+        "CAST(n AS DOUBLE)",
+        "x + n",
+        "x * 1.1",
+        "CAST(price AS DOUBLE)",
     ),
     "CASE WHEN s LIKE 'a%' THEN 1 WHEN i > 0 THEN 2 ELSE 3 END",
     "CASE WHEN d >= DATE'1970-01-01' THEN s END",
@@ -110,6 +114,10 @@ def _table(rows: int) -> pa.Table:
             "s": some(TEXTS, pa.string()),
             "x": some(DOUBLES, pa.float64()),
             "n": some(PRICES, pa.decimal128(10, 2)),
+            "price": some(
+                [Decimal(rng.randrange(-(10**15) + 1, 10**15)).scaleb(-6) for _ in range(200)],
+                pa.decimal128(15, 6),
+            ),
         }
     )
 

@@ -40,6 +40,9 @@ _SAME = {
     "leftouter": "left", "rightouter": "right", "outer": "full", "fullouter": "full", "leftsemi": "semi",
     "leftanti": "anti",
 }  # fmt: skip
+# Whose rows come out of a join whatever the others have, so that filtering them before or after it is one.
+_KEPT = {"left": 0, "right": -1, "full": None}
+_FILTERING = ("inner", "cross")
 Side = str | Column
 Condition = str | Column | tuple[Side, Side]
 
@@ -92,7 +95,8 @@ class Joining:
             raise QueryError(
                 "a condition over several relations cannot be evaluated on the join's result, whose columns "
                 f"are {', '.join(result.columns)}: expected columns by name, such as "
-                f"col({result.columns[0]!r}), where they are taken from a DataFrame"
+                f"col({result.columns[0]!r}), where they are taken from a DataFrame; an equality that joins "
+                "two relations is a pair of columns"
             ) from error
         return result
 
@@ -126,9 +130,10 @@ def joining(
     kind = _SAME.get(plain, plain)
     if kind not in HOWS:
         raise QueryError(f"how is {how!r}: {near(str(how), HOWS)}")
-    maker = _Maker(spark, _relations(spark, shared, relations, storage), storage)
+    maker = _Maker(spark, _relations(spark, shared, relations, storage), kind, storage)
     conditions = _several(on, "on")
-    if kind == "inner" and len(maker.relations) > 1 and not conditions and not _several(where, "where"):
+    joined = kind == "cross" or conditions or (kind == "inner" and _several(where, "where"))
+    if len(maker.relations) > 1 and not joined:
         raise QueryError(
             f'nothing joins the {len(maker.relations)} relations: expected on=[("o_custkey", "c_custkey"), '
             '…]; all combinations of their rows are how="cross"'
@@ -220,9 +225,10 @@ def _relation(
 
 class _Maker:
     def __init__(
-        self, spark: SparkSession, relations: list[_Relation], storage: StorageOptions | None
+        self, spark: SparkSession, relations: list[_Relation], kind: str, storage: StorageOptions | None
     ) -> None:
         self.relations = relations
+        self._kind = kind
         self._storage = storage
         self._spark = spark
         self._using: list[str] = []
@@ -239,15 +245,33 @@ class _Maker:
                 self._pair(left, right)
             case str() if sum(each.has(condition) for each in self.relations) > 1:
                 self._using.append(condition)
-            case str():
+            case str() if self._kind in _FILTERING:
                 self._where.append(condition)
-            case Column():
+            case Column() if self._kind in _FILTERING:
                 self.filter(condition)
+            case str() | Column():
+                self._match(condition)
             case _:
                 raise QueryError(
                     f"join's on has {condition!r}: expected the name of a column that relations share, a "
                     'pair of columns such as ("o_custkey", "c_custkey"), a Column, or a condition in SQL'
                 )
+
+    def _match(self, condition: Side) -> None:
+        """Add a condition for a match; without one, rows of an outer join still come out."""
+        if len(self.relations) != 2:
+            raise QueryError(
+                f"on has the condition {condition}: with how={self._kind!r} and {len(self.relations)} "
+                "relations it is not clear which join it is for: join two at a time, or write the query"
+            )
+        owners = self._owners(condition) if isinstance(condition, Column) else []
+        if isinstance(condition, Column) and len(owners) != 1:
+            raise QueryError(
+                f"on has {condition}, which is not of one relation: write a pair of columns, or a condition "
+                "in SQL"
+            )
+        text = f"({condition})" if isinstance(condition, str) else self._reference(owners[0], condition)
+        self._on.setdefault(1, []).append(text)
 
     def _pair(self, left: Side, right: Side) -> None:
         sides = [(self._owners(left), left), (self._owners(right), right)]
@@ -321,25 +345,21 @@ class _Maker:
         if not isinstance(condition, Column):
             raise QueryError(f"join's where has {condition!r}: expected a Column, or a condition in SQL")
         owners = [n for n, each in enumerate(self.relations) if self._fits(each, condition)]
-        if len(owners) != 1:
+        if len(owners) != 1 or not self._is_kept(owners[0]):
             self._above.append(condition)
             return
         relation = self.relations[owners[0]]
         relation.given = filtered(relation.given, condition)
 
+    def _is_kept(self, number: int) -> bool:
+        """Tell whether filtering a relation before the join is filtering its result."""
+        kept = _KEPT.get(self._kind, number)
+        return kept is not None and number == kept % len(self.relations)
+
     # The query
 
     def made(self, keyword: str, select: list[str] | None) -> Joining:
         """Return the join as a query."""
-        if (
-            keyword != HOWS["inner"]
-            and self._where
-            and len(self.relations) > 1
-            and not self._on
-            and not self._using
-        ):
-            self._on[len(self.relations) - 1] = [f"({each})" for each in self._where]
-            self._where = []
         first, *rest = (plain_quote(each.alias) for each in self.relations)
         text = f"SELECT {self._items(select)} FROM {first}"  # noqa: S608
         for number, alias in enumerate(rest, 1):
@@ -353,8 +373,8 @@ class _Maker:
                 text += f" USING ({', '.join(map(plain_quote, shared))})"
             elif shared:
                 raise QueryError(
-                    f"on joins {self.relations[number].alias} by {shared[0]!r} and by a pair: write both as "
-                    "pairs"
+                    f"on joins {self.relations[number].alias} by {shared[0]!r} and by something else: write "
+                    f"{shared[0]!r} as a pair too"
                 )
             elif terms:
                 text += f" ON {' AND '.join(terms)}"
@@ -365,7 +385,6 @@ class _Maker:
     def _items(self, select: list[str] | None) -> str:
         if select is not None:
             return ", ".join(select)
-        if not any(each.keys for each in self.relations):
-            return "*"
-        keys = [f"{plain_quote(key)}" for each in self.relations for key in each.keys]
-        return f"* EXCEPT ({', '.join(keys)})"
+        shown = self.relations[:1] if self._kind in ("semi", "anti") else self.relations
+        keys = [plain_quote(key) for each in shown for key in each.keys]
+        return f"* EXCEPT ({', '.join(keys)})" if keys else "*"

@@ -25,6 +25,7 @@ from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
+from millrace.spark.parallelism import is_connect
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -252,6 +253,8 @@ def _alive(spark: SparkSession) -> SparkSession:
     """
     try:
         spark.conf.get("spark.sql.session.timeZone")
+        if not is_connect(spark):
+            spark.sparkContext.defaultParallelism  # noqa: B018  # settings outlive the rest
     except Exception as error:
         raise InputError(
             f"the Spark session does not answer ({type(error).__name__}): if it was stopped, make a new one "

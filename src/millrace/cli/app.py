@@ -127,7 +127,3 @@ def demo_command(
 def main() -> None:
     """Run the command line."""
     app()
-
-
-if __name__ == "__main__":
-    main()

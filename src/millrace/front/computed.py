@@ -2,8 +2,9 @@
 
 Tasks compute such a column where they read the files themselves and have Spark's result exactly; else Spark
 does where it reads the relation for a block. So it is computed for rows for which Spark, joining in an order
-of its own, may not have come to it. That must not fail: only what cannot raise is taken, and arithmetic as
-``try_add`` and its kin, which give null where the sum has no value of its type. A null joins nothing.
+of its own, may not have come to it. That must not fail: only what cannot raise is taken, and in ANSI mode
+arithmetic as ``try_add`` and its kin, which give null where the sum has no value of its type. A null joins
+nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Computed:
         edits = renamings(self._planning, member, node)
         if edits is None:
             return None
-        tried = list(self._tried(node))
+        # Without ANSI arithmetic never raises: what overflows begins again at the other end.
+        tried = list(self._tried(node)) if self._planning.settings.ansi else []
         text = self._planning.text.with_edits(statement.span(node), [*edits, *tried])
         known = next((each.field for each in member.computed if each.text == text), None)
         if known is None:

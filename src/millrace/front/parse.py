@@ -187,6 +187,9 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
         _check_words(text.upper().split())
         return Statement(text, None, _unread(error))
     _check_words([token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN])
+    while len(tokens) > 1 and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+        text = text[: tokens[-1].end + 1]  # a comment behind it ends with it
     called = tuple(_called(tokens, functions))
     marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
     spans = tuple((t.start, t.end + 1) for t in marks)

@@ -6,6 +6,7 @@ path; where it has none, or cannot open the path, tasks read the files for Spark
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from millrace.sources.parquet import ParquetTable, Split, splits
 from millrace.sources.remote import Remote
 from millrace.sources.stores import DISKS, located
 from millrace.spark.conf import SessionConf
+from millrace.spark.disks import paths_are_local
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import table_at
@@ -121,7 +123,7 @@ def stored_at(
         known = _frame(spark, path, table)
         return Stored(known.frame, table, how=known.how)
     if not remote:
-        return Stored(spark.read.parquet(path), None)
+        return Stored(spark.read.parquet(_absolute(spark, path)), None)
     frame, why = _by_spark(spark, path, None)  # which may have credentials of its own
     if frame is None:
         raise refusal or InputError(
@@ -146,7 +148,7 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> _Known:
 
 def _made(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
     if table.store == DISKS:
-        return spark.read.schema(spark_schema(table.schema)).parquet(path), ""
+        return spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path)), ""
     assert isinstance(table.store, Remote)
     frame, why = None, "storage_options are given, which Spark does not know"
     if not table.store.options:
@@ -154,6 +156,13 @@ def _made(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFram
     if frame is not None:
         return frame, "Spark reads it where it needs its rows"
     return by_tasks(spark, table), f"tasks read it where Spark needs its rows, because {why}"
+
+
+def _absolute(spark: SparkSession, path: str) -> str:
+    """Return a path as Spark finds it: its JVM may have been started in another folder."""
+    store, place = located(path)
+    local = store == DISKS and place == path and paths_are_local(spark)
+    return os.path.abspath(path) if local else path  # noqa: PTH100  # resolve() would follow links
 
 
 def _by_spark(spark: SparkSession, path: str, table: ParquetTable | None) -> tuple[DataFrame | None, str]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types as t
 
-from millrace.expressions import columns_of as columns_read, evaluate
+from millrace.expressions import columns_of as columns_read, evaluate, widen
 from millrace.values.spec import (
     Arithmetic,
     AsText,
@@ -78,7 +78,7 @@ class Values:
             case Constant(constant, kind):
                 return pa.scalar(constant, kind)
             case Widened(inner, kind):
-                return pc.cast(self._of(inner), kind, safe=not t.is_floating(kind))
+                return widen(self._of(inner), kind)
             case Arithmetic(op, left, right, kind):
                 found = _KERNELS[op](self._of(left), self._of(right))
                 assert found.type == kind, f"{found.type} of {value}"
