@@ -119,7 +119,7 @@ class Holding:
             run._buffer.pop = lambda **how: (self.look(), pop(**how))[1]  # type: ignore[method-assign]
         else:
             for join in run._joins.values():
-                self._watch(join)
+                self._watch(join.binary)
 
     def _watch(self, join: object) -> None:
         matches = join.matches  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ class Holding:
 
 def _modules(run: Run) -> tuple[list[SteM], list[STAIR]]:
     if isinstance(run, StaticPlan):
-        return list(run._stems), [s for join in run._joins.values() for s in join.stairs.values()]
+        return list(run._stems), [s for join in run._joins.values() for s in join.binary.stairs.values()]
     assert isinstance(run, Eddy)
     stairs = getattr(run._state, "stairs", None)
     return list(run._state.stems), [] if stairs is None else [stair for _, stair in stairs.stairs()]
@@ -156,8 +156,7 @@ def _modules(run: Run) -> tuple[list[SteM], list[STAIR]]:
 def _flying(eddy: Eddy) -> Iterator[dict[int, np.ndarray]]:
     """Yield the row numbers of every batch in the buffer, also of those that are being probed with."""
     buffer = eddy._buffer
-    waiting = [batch for batches in buffer._waiting.values() for batch in batches]
-    for work in (*buffer._new, *buffer._preferred, *buffer._flying, *waiting):
+    for work in (*buffer.works(), *eddy._state.waiting()):
         batch = work[1] if isinstance(work, tuple) else work
         yield dict(getattr(batch, "batch", batch).rows)
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings, strategies as st
 
+from millrace.architectures.partial import joined
 from millrace.clock import VirtualClock
 from millrace.migration import MIGRATION_POLICIES
 from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
-from millrace.architectures.partial import joined
 from millrace.runs.run_of import run_of
 from millrace.state import stairs
 from millrace.state.stair import STAIR

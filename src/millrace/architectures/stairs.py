@@ -22,6 +22,7 @@ from millrace.migration import Change, Majority, MigrationPolicy
 from millrace.migration.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
 from millrace.migration.forecast import Forecast
 from millrace.migration.placement import Misplaced, Places, misplaced, move, places_of, settle
+from millrace.migration.tree_choice import TreeChoice
 from millrace.operator import Estimate, Join, Operator
 from millrace.operators.index_join import IndexJoin
 from millrace.operators.join import StairJoin
@@ -36,14 +37,8 @@ from millrace.state.stem import SteM
 from millrace.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.tuples import Signature, TupleBatch
 
-_SWITCH_GAIN = 2.0
-"""Another spanning tree is taken if it is expected to leave less than half of the work."""
-
 _STEADY = 32
 """What was estimated is looked at again when one out of so many tuples is new."""
-
-_REBUILD_COST = 3
-"""Tuples' worth of work to put one base tuple into the state of another tree."""
 
 
 class StairState:
@@ -112,10 +107,8 @@ class StairState:
         self._changed = False
         self._worked = 0
         self._places: Places | None = None
-        self._trees: tuple[JoinTree, ...] | None = None
         self._window = window
-        self._looked = 0
-        self._patience = window
+        self._tree_choice = TreeChoice(graph, self.forecast, window)
         self._next_look, self._looked_at = 0, -1
         self._estimator = MigrationEstimator(
             self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of
@@ -249,9 +242,11 @@ class StairState:
         # Decisions for several spans that change together are one change.
         self._serial += self._changed
         self._changed = False
-        switched = self._migration.follows and self._rebuild()
+        tree = self._tree_choice.better(self.stairs.tree) if self._migration.follows else None
+        if tree is not None:
+            self.switch(tree)
         self._follow(self._migration)
-        return switched
+        return tree is not None
 
     def _note_peak(self) -> None:
         self.peak = max(self.peak, self.stairs.tuples + sum(stem.store.held for stem in self.stems))
@@ -357,25 +352,6 @@ class StairState:
             spent=FOUND * self.stairs.recomputed
             + sum(MOVED * stair.promoted + REPLACED * stair.demoted for _, stair in self.stairs.stairs()),
         )
-
-    def _rebuild(self) -> bool:
-        """Take another spanning tree where that leaves much less work; only cyclic queries have one."""
-        arrived = sum(self.forecast.arrived)
-        if arrived - self._looked < self._patience:
-            return False
-        self._looked = arrived
-        if self._trees is None:
-            self._trees = tuple(spanning_trees(self._graph))
-        if len(self._trees) < 2:
-            return False
-        present = self.forecast.work(self.stairs.tree)
-        best = min(self._trees, key=self.forecast.work)
-        least = self.forecast.work(best)
-        if present <= _SWITCH_GAIN * least or present - least <= _REBUILD_COST * arrived:
-            return False
-        self.switch(best)
-        self._patience *= 2
-        return True
 
     def switch(self, tree: JoinTree) -> None:
         """Go on with another spanning tree; to be called when no tuple is in flight."""

@@ -31,8 +31,8 @@ _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _AHEAD = 256
 """Slots that are looked up before they are needed, so that cache misses overlap."""
 
-_DENSE_SPREAD = 8
-"""Range of the codes over their number up to which addressing is dense: it takes up to 40 bytes a row."""
+_DENSE_SPREAD = 16
+"""Range of the codes over their number up to which addressing is dense: up to 72 bytes a row, and no hash."""
 
 _DENSE_ALWAYS = 1 << 16
 _TRUSTED = 4
