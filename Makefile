@@ -12,7 +12,7 @@ NEEDS_VENV := Python cannot make virtual environments here: install its venv pac
 # JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
 # sessions of their own.
 SQL := tests/front/test_cases.py tests/front/test_fuzz.py
-ENGINE := tests/experiments tests/migration tests/modules tests/policies tests/spill
+ENGINE := tests/experiments tests/migration tests/state tests/policies tests/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help demo test check test-sql test-spark test-eddy test-engine test-rest machine clean

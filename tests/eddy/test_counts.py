@@ -18,7 +18,7 @@ from millrace.migration.placement import Misplaced
 from millrace.state.segment import Segment
 from millrace.tuples import Signature
 from tests.state.rig import EQUALITIES, Rig, Tables
-from tests.state.test_section import pairs, tuples_of
+from tests.state.test_segment import pairs, tuples_of
 
 
 def stored(codes: list[int], gone: list[int]) -> Segment:
