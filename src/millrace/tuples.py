@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,30 @@ class Signature:
     prior: int | None = None
     preferred: bool = False
     asked: int = 0
+
+    @cached_property
+    def _hash(self) -> int:
+        prior = -1 if self.prior is None else self.prior  # the hash of None differs between processes
+        return hash((self.span, self.done, self.raised, self.built, prior, self.preferred, self.asked))
+
+    def __hash__(self) -> int:
+        """Return what was computed once: decisions and accounts are looked up for every batch."""
+        return self._hash
+
+    def having(self, **changes: Any) -> Signature:
+        """Return the signature with other values of these attributes, the same object every time."""
+        return _having(self, tuple(changes.items()))
+
+
+@lru_cache(1 << 16)
+def _having(signature: Signature, changes: tuple[tuple[str, Any], ...]) -> Signature:
+    return replace(signature, **dict(changes))
+
+
+@lru_cache(1 << 10)
+def singleton(relation: int, *, built: bool = True) -> Signature:
+    """Return the signature of tuples of one relation that have met nothing yet."""
+    return Signature(1 << relation, built=built)
 
 
 @dataclass(frozen=True, eq=False)

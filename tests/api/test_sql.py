@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace import join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
@@ -165,6 +165,22 @@ def test_both_coercion_rules(spark, views, files, ansi, condition):
             assert bag(query(text, spark).df) == expected
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "a.k + 1 <=> b.k + 1",
+        "coalesce(a.k + 1, 0) = coalesce(b.k + 1, 0)",
+        "(a.k + 1 is null) = (b.k + 1 is null)",
+    ],
+)
+def test_an_error_is_no_null_that_something_is_made_of(spark, condition):
+    """Where a null would join, or become something that does, arithmetic stays Spark's, which refuses it."""
+    rows = spark.createDataFrame([(1, 2**63 - 1)], "id bigint, k bigint")
+    text = f"select a.id from a join b on a.id = b.id and {condition}"
+    with pytest.raises(PySparkException, match="ARITHMETIC_OVERFLOW"):
+        query(text, spark, {"a": rows, "b": rows}).df.collect()
 
 
 def test_without_ansi_sums_begin_again_at_the_other_end(spark):

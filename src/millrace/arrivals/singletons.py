@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from millrace.relations import RelationStore, keyed
 from millrace.state.stem import SteM
-from millrace.tuples import Signature, TupleBatch
+from millrace.tuples import TupleBatch, singleton
 
 
 def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
@@ -26,7 +26,7 @@ def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) ->
     store = RelationStore.single(batch, stem.layout.keys, coded)
     rows = np.arange(batch.num_rows, dtype=np.int32)
     return TupleBatch(
-        Signature(1 << stem.number, built=built),
+        singleton(stem.number, built=built),
         {stem.number: rows},
         {stem.number: store},
         path=(alias,),

@@ -4,7 +4,7 @@ Tasks compute such a column where they read the files themselves and have Spark'
 does where it reads the relation for a block. So it is computed for rows for which Spark, joining in an order
 of its own, may not have come to it. That must not fail: only what cannot raise is taken, and in ANSI mode
 arithmetic as ``try_add`` and its kin, which give null where the sum has no value of its type. A null joins
-nothing.
+nothing, unless something is made of it: there arithmetic is not taken.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ _OF_DATES = (exp.Year, exp.Month, exp.Day, exp.Quarter, exp.WeekOfYear, exp.DayO
 _DATES = (exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc)
 _ANY_OF = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
+_NOT_STRICT = (*_ANY_OF, exp.Case, exp.If, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ)
+"""What makes something of a null, so that one in the place of an error would join after all."""
+
 _NUMBER, _TEXT, _DATE, _TRUTH, _OTHER = "number", "text", "date", "truth", "other"
 
 
@@ -79,6 +82,8 @@ class Computed:
             return None
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.
         tried = list(self._tried(node)) if self._planning.settings.ansi else []
+        if tried and not all(_is_strict(part) for part in node.find_all(*_TRIED)):
+            return None
         text = self._planning.text.with_edits(statement.span(node), [*edits, *tried])
         known = next((each.field for each in member.computed if each.text == text), None)
         if known is None:
@@ -212,6 +217,16 @@ class Computed:
         if isinstance(kind, t.StringType):
             return _TEXT if kind == t.StringType() else None
         return _DATE if isinstance(kind, t.DateType) else _OTHER
+
+
+def _is_strict(node: exp.Expr) -> bool:
+    """Tell whether a null in an expression's place leaves the condition that it is in unknown."""
+    above = node.parent
+    while above is not None and not isinstance(above, exp.Where | exp.Join | exp.Select):
+        if isinstance(above, _NOT_STRICT):
+            return False
+        above = above.parent
+    return True
 
 
 def _one(kinds: set[str | None]) -> str | None:

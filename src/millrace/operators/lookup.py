@@ -56,7 +56,7 @@ class IndexLookup(Lookup):
         stem, signature = self._stem, work.signature
         if not stem.complete:
             self._arrivals.ask(self.target, work)
-        asked = replace(work, signature=replace(signature, asked=signature.asked | 1 << self.target))
+        asked = replace(work, signature=signature.having(asked=signature.asked | 1 << self.target))
         streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
         has_more = stem.base.scanned and stem.rows > work.seen
         if signature.prior is not None and streamed and not has_more:

@@ -78,4 +78,4 @@ class SteMProbe(Probe):
         if not asks:
             self._waiting.hold(batch, self.target, probe.end)
             return ()
-        return (replace(batch, signature=replace(signature, prior=self.target), seen=probe.end, origin=0),)
+        return (replace(batch, signature=signature.having(prior=self.target), seen=probe.end, origin=0),)

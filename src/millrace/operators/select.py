@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -120,7 +119,7 @@ class Selecting:
     def settle(self, batch: TupleBatch, predicate: int) -> TupleBatch:
         """Give a predicate that raised its last word."""
         kept = self._selections[predicate].settle(batch)
-        signature = replace(batch.signature, raised=batch.signature.raised & ~(1 << predicate))
+        signature = batch.signature.having(raised=batch.signature.raised & ~(1 << predicate))
         return batch.take(kept, signature=signature)
 
     def remember(self, built: TupleBatch) -> None:

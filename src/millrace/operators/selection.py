@@ -123,7 +123,7 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tu
         passed |= (truth != REJECTED).astype(np.uint64) << np.uint64(number)
         if failures is not None:
             raised |= (truth == RAISED).astype(np.uint64) << np.uint64(number)
-    signature = replace(batch.signature, done=batch.signature.done | met)
+    signature = batch.signature.having(done=batch.signature.done | met)
     path = (*batch.path, label)
     alive = np.flatnonzero(passed == met)
     if not raised[alive].any():
@@ -140,7 +140,7 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tu
         pieces.append(
             batch.take(
                 positions,
-                signature=replace(signature, raised=batch.signature.raised | bits),
+                signature=signature.having(raised=batch.signature.raised | bits),
                 path=path,
                 origin=batch.origin if not pieces else 0,
                 failures=kept,

@@ -6,8 +6,6 @@ or the answer.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,7 +58,7 @@ class Preference:
         truth = evaluate(self._predicate, {ref: store.gather(ref.column, rows) for ref in self._columns})
         assert isinstance(truth, pa.Array), "the predicate reads a column"
         wanted = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        signature = replace(batch.signature, preferred=True)
+        signature = batch.signature.having(preferred=True)
         first, others = np.flatnonzero(wanted), np.flatnonzero(~wanted)
         pieces = []
         if len(others):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from millrace.operator import Operator, Probe, Select
 from millrace.tuples import Signature
 
@@ -43,7 +41,7 @@ class Trace:
             labels.append(operator.label)
             bit = 1 << operator.target
             if isinstance(operator, Select):
-                signature = replace(signature, done=signature.done | bit)
+                signature = signature.having(done=signature.done | bit)
             else:
-                signature = replace(signature, span=signature.span | bit)
+                signature = signature.having(span=signature.span | bit)
         return " → ".join(labels)

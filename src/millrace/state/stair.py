@@ -168,8 +168,7 @@ class STAIR:
             near = self._matching.windows.agree(*sides, left, right)
             left, right = left[near], right[near]
         mine, signature = segment.rows(), batch.signature
-        signature = replace(
-            signature,
+        signature = signature.having(
             span=signature.span | segment.signature.span,
             done=signature.done | segment.signature.done,
             raised=signature.raised | segment.signature.raised,

@@ -191,7 +191,7 @@ class SteM:
         numbers = np.arange(first, self.rows, dtype=np.int32)
         failures = batch.failures if len(kept) == batch.size else batch.take(kept).failures
         return TupleBatch(
-            replace(batch.signature, built=True),
+            batch.signature.having(built=True),
             {self.number: numbers},
             {self.number: self.store},
             None if stamp is None else self.base.stamps(numbers, self._role),
@@ -209,7 +209,7 @@ class SteM:
         rows = rows if mine is None else rows[mine]
         return replace(
             built,
-            signature=replace(built.signature, span=1 << self.number),
+            signature=built.signature.having(span=1 << self.number),
             rows={self.number: rows},
             stores={self.number: self.store},
             stamps=None if built.stamps is None else self.base.stamps(rows, self._role),
@@ -263,7 +263,7 @@ class SteM:
             own = {self.number: self.store}, {self.number: right}
             near = self._matching.windows.agree((batch.stores, batch.rows), own, left, None)
             left, right = left[near], right[near]
-        signature = replace(old, span=old.span | 1 << self.number, prior=None, done=old.done | probe.decided)
+        signature = old.having(span=old.span | 1 << self.number, prior=None, done=old.done | probe.decided)
         if in_order and len(left) == batch.size:
             # Exactly one match for each tuple: what the batch has stays as it is.
             rows, stamps, failures = dict(batch.rows), batch.stamps, batch.failures

@@ -25,7 +25,7 @@ class Waiting:
 
     def hold(self, batch: TupleBatch, relation: int, seen: int) -> None:
         """Keep a tuple batch that a SteM bounced until that SteM has grown beyond ``seen`` rows."""
-        prior = replace(batch, signature=replace(batch.signature, prior=relation), seen=seen, origin=0)
+        prior = replace(batch, signature=batch.signature.having(prior=relation), seen=seen, origin=0)
         self._waiting.setdefault(relation, []).append(prior)
 
     @property
