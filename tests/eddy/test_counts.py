@@ -106,7 +106,7 @@ def unchecked(tables: Tables, equalities: list[str]) -> Rig:
     return rig
 
 
-def test_a_cross_product_is_appraised_in_the_memory_of_what_is_stored() -> None:
+def test_a_cross_product_is_estimated_in_the_memory_of_what_is_stored() -> None:
     """Everything that comes meets everything stored: that is a number, not a list of pairs."""
     n, m = 4000, 1000
     tables: Tables = {"r": {"x": [1] * m}, "s": {"b": [1] * n}, "t": {"b": [1] * 2 * n}}

@@ -29,12 +29,12 @@ class Enforcement:
 
     Args:
         stairs: The state.
-        appraiser: Says what moving tuples costs.
+        estimator: Says what moving tuples costs.
     """
 
-    def __init__(self, stairs: Stairs, appraiser: MigrationEstimator) -> None:
+    def __init__(self, stairs: Stairs, estimator: MigrationEstimator) -> None:
         self._stairs = stairs
-        self._estimator = appraiser
+        self._estimator = estimator
         self._next = 0
 
     def find(self, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:

@@ -323,7 +323,7 @@ class StairState:
 
         When the relations of a span have ended, no tuple of it comes to be routed; the last decision, maybe
         made before the others had begun, would stand for good. What is right for its stored tuples is left
-        to appraisal then: each of the joins at their border is a place for them.
+        to estimates then: each of the joins at their border is a place for them.
         """
         known = {(one.edge, one.owner, one.signature) for one in wrong}
         for edge, stair in self.stairs.stairs():

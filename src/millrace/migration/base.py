@@ -44,7 +44,7 @@ class MigrationPolicy(ABC):
 
     Attributes:
         weighs: Whether cost and saving matter to it. Then it is asked about those tuples alone that
-            are worth moving by themselves; otherwise about all that are misplaced, unappraised.
+            are worth moving by themselves; otherwise about all that are misplaced, unestimated.
         follows: Whether state ever follows routing; else no other spanning tree is taken either.
     """
 
