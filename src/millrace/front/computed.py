@@ -46,7 +46,7 @@ _OF_DATES = (exp.Year, exp.Month, exp.Day, exp.Quarter, exp.WeekOfYear, exp.DayO
 _DATES = (exp.AddMonths, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc)
 _ANY_OF = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least)
 _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
-_NOT_STRICT = (*_ANY_OF, exp.Case, exp.If, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ)
+_NOT_STRICT = (*_ANY_OF, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ)
 """What makes something of a null, so that one in the place of an error would join after all."""
 
 _NUMBER, _TEXT, _DATE, _TRUTH, _OTHER = "number", "text", "date", "truth", "other"
@@ -223,9 +223,10 @@ def _is_strict(node: exp.Expr) -> bool:
     """Tell whether a null in an expression's place leaves the condition that it is in unknown."""
     above = node.parent
     while above is not None and not isinstance(above, exp.Where | exp.Join | exp.Select):
-        if isinstance(above, _NOT_STRICT):
+        asked = isinstance(above, exp.Case | exp.If) and above.this is node
+        if asked or isinstance(above, _NOT_STRICT):
             return False
-        above = above.parent
+        node, above = above, above.parent
     return True
 
 
