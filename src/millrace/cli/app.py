@@ -62,7 +62,7 @@ def sql_command(
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE.toml",
-            help="A table asked by key: a file with schema, bind and [http] or [database]. Repeatable.",
+            help="A table asked by key: a file with schema, bind and \\[http] or \\[database]. Repeatable.",
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
