@@ -82,16 +82,17 @@ class Computed:
             return None
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.
         tried = list(self._tried(node)) if self._planning.settings.ansi else []
-        if tried and not all(_is_strict(part) for part in node.find_all(*_TRIED)):
-            return None
+        # What a task computes cannot overflow.
+        certain = not tried or all(_is_strict(part) for part in node.find_all(*_TRIED))
         text = self._planning.text.with_edits(statement.span(node), [*edits, *tried])
-        known = next((each.field for each in member.computed if each.text == text), None)
+        same = (each for each in member.computed if each.text == text and (certain or each.value is not None))
+        known = next((each.field for each in same), None)
         if known is None:
             found = None if scan is None else self._in_task(scan, node)
             value = None if found is None else found.value
             if found is not None:
                 known = field_of(t.StructField("", found.type))
-            elif self._kind(node, member) is not None and (self._direct or scan is None):
+            elif certain and self._kind(node, member) is not None and (self._direct or scan is None):
                 known = self._described(member, text)
             if known is None:
                 return None
