@@ -139,3 +139,8 @@ class QueryGraph:
     def neighbours(self, span: int) -> tuple[int, ...]:
         """Return the relations outside ``span`` that a class connects to it."""
         return tuple(r for r in range(self.relations) if not span >> r & 1 and self.bound(span, r))
+
+
+def members(span: int) -> list[int]:
+    """Return the relations of a span."""
+    return [r for r in range(span.bit_length()) if span >> r & 1]

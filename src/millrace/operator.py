@@ -37,13 +37,11 @@ class Step:
 
     Attributes:
         batches: What comes back, to be routed on; an empty batch ends the path of the tuples it was made of.
-        tuples_in: Tuples that the operator had not seen in an earlier step.
         tuples_out: Tuples that it returned, each once, whatever ``batches`` make of them.
         rest: What ``step`` goes on with; None when the batch is done.
     """
 
     batches: Sequence[TupleBatch]
-    tuples_in: int
     tuples_out: int
     rest: Any = None
 

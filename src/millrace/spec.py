@@ -14,7 +14,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from millrace.errors import InputError, near
-from millrace.expressions import ColumnRef, Exists, Predicate, beside, columns_of
+from millrace.expressions import Call, ColumnRef, Exists, Predicate, beside, columns_of
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ class JoinSpec:
                 f"relations {[r.alias for r in self.beside]} stand beside the join, so one residual has to "
                 f"ask for the matches of each, got {[p.relation for p in asked]}"
             )
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether predicates judge a tuple that is made again as they did before."""
+        return all(p.spec.deterministic for p in self.residuals if isinstance(p, Call))
 
     def _check_shared(self, relation: RelationSpec, earlier: tuple[RelationSpec, ...]) -> None:
         """Raise InputError unless the tuples of ``relation`` can be those of the one it names."""

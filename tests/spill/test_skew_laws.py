@@ -202,6 +202,17 @@ def stopped(case: Case, options: Options, looks: range) -> list[bool]:
     return right
 
 
+def symmetric(architecture, folder, *, online):
+    return Options(
+        architecture=architecture,
+        memory_budget=1_000_000,
+        spill_folder=str(folder),
+        algorithm="shj",
+        batch_size=16,
+        online=online,
+    )
+
+
 @pytest.mark.parametrize("online", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_predicates_before_building(architecture, online, tmp_path):
@@ -209,14 +220,7 @@ def test_predicates_before_building(architecture, online, tmp_path):
     case = large(3, rows=40, count_only=True)
     calls = tuple(Call(third("row"), (Column(ColumnRef(alias, "k")),)) for alias in "ab")
     case = replace(case, spec=replace(case.spec, residuals=calls))
-    options = Options(
-        architecture=architecture,
-        memory_budget=1_000_000,
-        spill_folder=str(tmp_path),
-        algorithm="shj",
-        batch_size=16,
-        online=online,
-    )
+    options = symmetric(architecture, tmp_path, online=online)
     assert all(stopped(case, options, range(24)))
 
 
@@ -224,14 +228,7 @@ def test_predicates_before_building(architecture, online, tmp_path):
 def test_a_batch_that_came_with_the_last_one_is_lost(architecture, tmp_path, monkeypatch):
     """The rule of one batch at a time, taken away: what follows the last batch meets too little."""
     case = large(3, rows=60, count_only=True)
-    options = Options(
-        architecture=architecture,
-        memory_budget=1_000_000,
-        spill_folder=str(tmp_path),
-        algorithm="shj",
-        batch_size=16,
-        online=True,
-    )
+    options = symmetric(architecture, tmp_path, online=True)
     looks = range(3, 60, 4)
     assert all(stopped(case, options, looks))
     true = SpillingEddy._scheduled

@@ -46,10 +46,9 @@ def state_of(
     index_joins.check_leaves()
     migration = None
     # A tuple that is made again would be judged again, and a second verdict may differ.
-    repeatable = all(p.spec.deterministic for p in spec.residuals if isinstance(p, Call))
-    if options.architecture == "stairs" and repeatable and not index_joins.inner:
+    if options.architecture == "stairs" and spec.is_repeatable and not index_joins.inner:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
-    base = repeatable and not index_joins.inner and not options.intermediate
+    base = spec.is_repeatable and not index_joins.inner and not options.intermediate
     footprint: Literal["all", "base"] = "base" if base else "all"
     window = 2 * options.reoptimize_every
     return StairState(

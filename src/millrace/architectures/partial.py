@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from millrace.graph import QueryGraph
+from millrace.graph import QueryGraph, members
 from millrace.state.stem import SteM
 from millrace.tuples import Signature, TupleBatch
 
@@ -20,7 +20,7 @@ def joined(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> I
         span: The relations; join predicates connect them.
         limit: Tuples of a batch.
     """
-    first = min(_members(span), key=lambda r: (stems[r].store.held, r))
+    first = min(members(span), key=lambda r: (stems[r].store.held, r))
     stem = stems[first]
     for low in range(stem.store.first, stem.rows, limit):
         rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
@@ -57,7 +57,3 @@ def each_once(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:
     for number, batch in enumerate(batches):
         positions = np.sort(first[batch_of == number]) - (ends[number] - batch.size)
         yield batch.take(positions)
-
-
-def _members(span: int) -> list[int]:
-    return [r for r in range(span.bit_length()) if span >> r & 1]

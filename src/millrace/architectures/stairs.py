@@ -359,7 +359,6 @@ class StairState:
         self._majority.forget()
         self._places = None
         self._serial += 1
-        self.stairs.tree = tree
         self.stairs.rebuild(tree, self.edge_of)
 
     def waiting(self) -> Sequence[TupleBatch]:

@@ -42,4 +42,4 @@ class StateBuild(Build):
         batches = [
             piece for role in stems[self.target].roles for piece in self._split(stems[role].in_role(built))
         ]
-        return Step((*batches, *self._state.on_build(self.target)), work.size, built.size)
+        return Step((*batches, *self._state.on_build(self.target)), built.size)

@@ -44,6 +44,5 @@ class StairJoin(Join):
 
     def step(self, work: StairProbe, limit: int) -> Step:
         """Return the next matches; what is to come will find the tuples in their STAIR."""
-        tuples_in = work.batch.size if work.is_new else 0
         found = self._state.matches(self.target, work, limit)
-        return Step((found,), tuples_in, found.size, None if work.is_done else work)
+        return Step((found,), found.size, None if work.is_done else work)

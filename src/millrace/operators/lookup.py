@@ -61,5 +61,5 @@ class IndexLookup(Lookup):
         has_more = stem.base.scanned and stem.rows > work.seen
         if signature.prior is not None and streamed and not has_more:
             self._waiting.hold(asked, stem.number, work.seen)
-            return Step((), work.size, work.size)
-        return Step((asked,), work.size, work.size)
+            return Step((), work.size)
+        return Step((asked,), work.size)

@@ -47,11 +47,10 @@ class SteMProbe(Probe):
 
     def step(self, work: Matches, limit: int) -> Step:
         """Return the next matches, and at the end the tuples that may have more."""
-        tuples_in = work.batch.size if work.is_new else 0
         found = self._stem.probe(work, limit)
         if not work.is_done:
-            return Step((found,), tuples_in, found.size, work)
-        return Step((*self._bounced(work), found), tuples_in, found.size)
+            return Step((found,), found.size, work)
+        return Step((*self._bounced(work), found), found.size)
 
     def _bounced(self, probe: Matches) -> Sequence[TupleBatch]:
         """Bounce probe tuples back that some matches may be missing for (SteM BounceBack).

@@ -154,7 +154,7 @@ class PredicateSelect(Select):
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that pass, and apart from them those for which the predicate raised."""
         pieces = self._selecting.meet(work, [self.target], self.label)
-        return Step(pieces, work.size, sum(piece.size for piece in pieces))
+        return Step(pieces, sum(piece.size for piece in pieces))
 
 
 class PredicateProfile(Profiling):
@@ -172,7 +172,7 @@ class PredicateProfile(Profiling):
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that pass all of them."""
         pieces = self._selecting.meet(work, ready_predicates(work.signature, self._graph), self.label)
-        return Step(pieces, work.size, sum(piece.size for piece in pieces))
+        return Step(pieces, sum(piece.size for piece in pieces))
 
 
 class PredicateSettle(Settle):
@@ -185,7 +185,7 @@ class PredicateSettle(Settle):
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples that pass although the predicate raised for them at first."""
         kept = self._selecting.settle(work, self.target)
-        return Step((kept,), work.size, kept.size)
+        return Step((kept,), kept.size)
 
 
 def _local_caller(number: int, call: Call) -> Caller:

@@ -80,7 +80,7 @@ class RelationStore:
         self.complete = False
         self._base = 0
         self._chunks: list[pa.RecordBatch] = []
-        self._payload = 0
+        self._payload, self._weighed = 0, 0  # bytes of so many chunks
         self._starts: list[int] = []
         self._taken = 0
         self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
@@ -91,13 +91,15 @@ class RelationStore:
         """Return a store that holds one batch of a relation that is streamed without being kept."""
         store = cls(batch.schema, keys)
         store.rows = batch.num_rows
-        store._chunks, store._starts, store._payload = [batch], [0], int(batch.nbytes)
+        store._chunks, store._starts = [batch], [0]
         store._codes = [CodeColumn.of(values) for values in coded]
         return store
 
     @property
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
+        self._payload += sum(int(chunk.nbytes) for chunk in self._chunks[self._weighed :])
+        self._weighed = len(self._chunks)
         # Room that was made and is not filled takes no memory yet.
         return self._payload + 8 * len(self._codes) * (self.rows - self._base)
 
@@ -117,7 +119,6 @@ class RelationStore:
             column.append(values)
         self._chunks.append(batch)
         self._starts.append(first)
-        self._payload += int(batch.nbytes)
         self.rows = last
 
     def codes(self, key: int) -> Array:
@@ -141,15 +142,13 @@ class RelationStore:
         self.first = max(self.first, min(below, self.rows))
         starts = [*self._starts[1:], self.rows]
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
-        self._payload -= sum(int(chunk.nbytes) for chunk in self._chunks[:gone])
         del self._chunks[:gone], self._starts[:gone]
         self._merged = 0, False
+        self._payload, self._weighed = 0, 0
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
-                self._payload -= int(self._chunks[0].nbytes)
                 self._chunks[0] = self._chunks[0].take(pa.array(np.arange(dead, size)))
-                self._payload += int(self._chunks[0].nbytes)
                 self._starts[0] = self.first
         if self.first - self._base > self.held:
             for column in self._codes:
@@ -159,6 +158,7 @@ class RelationStore:
     def hand_over(self) -> list[pa.RecordBatch]:
         """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
         chunks, self._chunks = self._chunks, []
+        self._payload, self._weighed = 0, 0
         if chunks:
             chunks[0] = chunks[0].slice(self.first - self._starts[0])
         return chunks
@@ -184,7 +184,8 @@ class RelationStore:
         if not self._chunks:
             return [pa.nulls(0, self.schema.field(place).type) for place in places]
         self._taken += len(rows)
-        self._merge()
+        if len(self._chunks) > 1:
+            self._merge()
         if len(self._chunks) > 1:
             return self._take(places, rows)
         chunk, start = self._chunks[0], self._starts[0]
@@ -238,7 +239,7 @@ class RelationStore:
                 starts.append(start)
                 start += chunk.num_rows
         self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
-        self._payload = sum(int(chunk.nbytes) for chunk in chunks)
+        self._payload, self._weighed = 0, 0
 
     def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if len(chunks) == 1:

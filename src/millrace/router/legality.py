@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from millrace.graph import QueryGraph
 from millrace.operator import Build, Operator, Profiling, Select, Settle
-from millrace.operators.ready import is_complete, ready_predicates
+from millrace.operators.ready import is_complete, ready_predicates, to_settle
 from millrace.tuples import Signature
 
 
@@ -57,7 +57,7 @@ class Legality:
         if signature.prior is not None:
             return self._joins(signature)
         if is_complete(signature, graph):
-            return (self._settles[(signature.raised & -signature.raised).bit_length() - 1],)
+            return (self._settles[to_settle(signature)],)
         if signature.span == graph.everything:
             return self._ready(signature)
         legal = self._joins(signature)

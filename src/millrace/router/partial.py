@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from millrace.errors import InputError, StateError, near
 from millrace.expressions import Call
-from millrace.graph import QueryGraph
-from millrace.operators.ready import ready_predicates
+from millrace.graph import QueryGraph, members
+from millrace.operators.ready import ready_predicates, to_settle
 from millrace.operators.select import Selecting
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
@@ -40,7 +40,7 @@ def remaining(spec: JoinSpec, graph: QueryGraph, missing: Sequence[str], unbuilt
         raise InputError("partial results without every relation are none; leave at least one of them")
     parts = _parts(graph, span)
     if len(parts) > 1:
-        told = " and ".join(str([spec.aliases[r] for r in _members(part)]) for part in parts)
+        told = " and ".join(str([spec.aliases[r] for r in members(part)]) for part in parts)
         raise InputError(
             f"without {list(missing)} no join predicate connects {told}; ask for partial results of one of "
             "these parts, that is, with the others missing"
@@ -70,8 +70,7 @@ def passed(batch: TupleBatch, graph: QueryGraph, selecting: Selecting) -> Iterat
         if ready:
             waiting += selecting.meet(batch, ready[:1], "partial")
         elif batch.signature.raised:
-            raised = batch.signature.raised
-            waiting.append(selecting.settle(batch, (raised & -raised).bit_length() - 1))
+            waiting.append(selecting.settle(batch, to_settle(batch.signature)))
         else:
             yield batch
 
@@ -139,7 +138,3 @@ def _parts(graph: QueryGraph, span: int) -> list[int]:
         parts.append(part)
         span &= ~part
     return parts
-
-
-def _members(span: int) -> list[int]:
-    return [r for r in range(span.bit_length()) if span >> r & 1]

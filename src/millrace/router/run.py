@@ -164,8 +164,10 @@ class BlockRun(ABC):
         """Let an operator do the next step of its work, and count it; ``fresh``: that is a whole batch."""
         began = self._clock.now()
         step = operator.step(operator.start(work) if fresh else work, self._limit)
-        self._clock.spend(operator.place, step.tuples_in, step.tuples_out)
-        self._statistics.visit(signature, operator, step, self._clock.now() - began)
+        tuples_in = work.size if fresh else 0
+        self._clock.spend(operator.place, tuples_in, step.tuples_out)
+        seconds = self._clock.now() - began
+        self._statistics.visit(signature, operator, tuples_in, step.tuples_out, seconds)
         return step
 
     def figures(self, cell: int = 0) -> CellFigures:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from millrace.figures import CellFigures, ModuleFigures
-from millrace.operator import Operator, Select, Step
+from millrace.operator import Operator, Select
 from millrace.peak import peak_memory
 from millrace.router.trace import Trace
 from millrace.statistics import Account, Statistics
@@ -49,12 +49,14 @@ class RunStatistics:
         if not batch.signature.done:
             self.begun += batch.size
 
-    def visit(self, signature: Signature, operator: Operator, step: Step, seconds: float) -> None:
+    def visit(
+        self, signature: Signature, operator: Operator, tuples_in: int, tuples_out: int, seconds: float
+    ) -> None:
         """Count one step of an operator. Predicates count themselves, without the work around them."""
         self.busy += seconds
-        self.accounts.update((signature, operator), step.tuples_in, step.tuples_out, seconds)
+        self.accounts.update((signature, operator), tuples_in, tuples_out, seconds)
         if not isinstance(operator, Select):
-            self.accounts.update(operator, step.tuples_in, step.tuples_out, seconds)
+            self.accounts.update(operator, tuples_in, tuples_out, seconds)
 
     def end(self, batch: TupleBatch) -> None:
         """Count the path of tuples that leave the eddy, as results or because nothing is left of them."""

@@ -17,7 +17,7 @@ from millrace.arrivals.schedule import STALLED, Source
 from millrace.errors import InputError
 from millrace.operator import Build, Join, Step, Work
 from millrace.operators.index_join import IndexJoin
-from millrace.operators.ready import is_complete, is_result, ready_predicates
+from millrace.operators.ready import is_complete, is_result, ready_predicates, to_settle
 from millrace.options import Options
 from millrace.relations import RelationStore
 from millrace.router.run import BlockRun, Given
@@ -159,8 +159,7 @@ class StaticPlan(BlockRun):
                 select = self._selecting.selects[ready[0]]
                 waiting += self._step(select, batch.signature, batch, fresh=True).batches
             elif is_complete(batch.signature, self._graph) and batch.signature.raised:
-                raised = batch.signature.raised
-                waiting.append(self._selecting.settle(batch, (raised & -raised).bit_length() - 1))
+                waiting.append(self._selecting.settle(batch, to_settle(batch.signature)))
             else:
                 yield batch
 
@@ -182,7 +181,7 @@ class _Build(Build):
     def step(self, work: TupleBatch, limit: int) -> Step:
         """Return the tuples, which now point into the SteM."""
         built = self._stem.build(work, None)
-        return Step((built,), work.size, built.size)
+        return Step((built,), built.size)
 
 
 class _Join(Join):
@@ -205,6 +204,5 @@ class _Join(Join):
 
     def step(self, work: StairProbe, limit: int) -> Step:
         """Return the next matches."""
-        tuples_in = work.batch.size if work.is_new else 0
         found = self.binary.matches(work, limit).walked(self.label)
-        return Step((found,), tuples_in, found.size, None if work.is_done else work)
+        return Step((found,), found.size, None if work.is_done else work)

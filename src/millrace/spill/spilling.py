@@ -94,9 +94,8 @@ class SpillingEddy:
         self.tally = Tally(spec.aliases)
         self._memory = Memory()
         self._seconds = 0.0
-        repeatable = all(p.spec.deterministic for p in spec.residuals if isinstance(p, Call))
         stores = self._options.architecture in ("joins", "stairs") and self._options.intermediate
-        self._can_do_without = stores and repeatable
+        self._can_do_without = stores and spec.is_repeatable
         # An eddy that nothing is sent to checks the block as any eddy does, before a source is read.
         settings = self._settings(1, online=False, intermediate=True)
         run_of(spec, dict.fromkeys(spec.aliases, ()), settings, stream=stream, callers=self._callers)
@@ -219,9 +218,8 @@ class SpillingEddy:
             warm_start=self._warm_start,
             watch=guard,
         )
-        counts = (
-            spec.count_only and self._output is None
-        )  # each eddy its own; the block's count comes at the end
+        # Each eddy counts its own; the block's count comes at the end.
+        counts = spec.count_only and self._output is None
         try:
             for result in eddy.run():
                 if not counts:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.relations import codes, is_exact, is_key_type
+from millrace.state.product import Pairs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -45,7 +46,7 @@ class _Run:
     rows: Array
 
 
-class Ranges:
+class Ranges(Pairs):
     """Pairs every probe tuple with the rows in its range; resumable.
 
     Args:
@@ -68,7 +69,6 @@ class Ranges:
         first: int,
         before: Array | None,
     ) -> None:
-        self.is_new = True
         self._runs = runs
         self._first = first
         self._before = before
@@ -84,23 +84,13 @@ class Ranges:
             found = np.maximum(end - begin, 0)
             counts.append(found if valid is None else np.where(valid, found, 0))
             self._begins.append(begin)
-        self._starts = np.concatenate(([0], np.cumsum(np.concatenate([*counts, np.zeros(0, np.int64)]))))
-        self._done = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every pair has been returned."""
-        return bool(self._done >= self._starts[-1])
+        super().__init__(np.concatenate([*counts, np.zeros(0, np.int64)]))
 
     def pairs(self, limit: int) -> tuple[Array, Array]:
         """Return the next pairs, at most ``limit``: positions of tuples, and row numbers."""
-        self.is_new = False
-        numbers = np.arange(self._done, min(self._done + limit, int(self._starts[-1])))
-        self._done += limit
-        cells = np.searchsorted(self._starts, numbers, side="right") - 1
-        offsets = numbers - self._starts[cells]
+        cells, offsets = self._next(limit)
         left = cells % self._tuples if self._tuples else cells
-        right = np.empty(len(numbers), np.int32)
+        right = np.empty(len(cells), np.int32)
         which = cells // self._tuples if self._tuples else cells
         for i in np.unique(which).tolist():
             at = which == i

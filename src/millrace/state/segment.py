@@ -1,4 +1,4 @@
-"""Sections of a STAIR: its tuples of one signature, indexed by the attributes of its join.
+"""Segments of a STAIR: its tuples of one signature, indexed by the attributes of its join.
 
 Arrays of row numbers of base tuples, which stay in their stores, so that insertion, probe, demotion,
 promotion and eviction work on whole sets of tuples.
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from millrace.graph import members
 from millrace.kernels import Multimap
 from millrace.relations import MOST_ROOM, RelationStore
 from millrace.state.matching import Array, combined
@@ -38,7 +39,7 @@ class Segment:
         self.dead = 0
         room = min(room, MOST_ROOM)
         self.index = Multimap(room) if indexed else None
-        self._rows = {r: np.empty(room, np.int32) for r in _members(signature.span)}
+        self._rows = {r: np.empty(room, np.int32) for r in members(signature.span)}
         self._failures: dict[int, Array] = {}
         self._gone: Array | None = None
         self._shared: dict[tuple[int, ...], Multimap] = {}
@@ -168,10 +169,6 @@ def grouped(columns: Sequence[Array]) -> tuple[Array, Array]:
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(differs) - 1
     return order[differs], group
-
-
-def _members(span: int) -> list[int]:
-    return [r for r in range(span.bit_length()) if span >> r & 1]
 
 
 def _appended(held: Array, size: int, new: Array) -> Any:

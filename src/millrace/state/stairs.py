@@ -69,7 +69,7 @@ class Stairs:
         enforced: Tuples that were inserted with B enforced, since it was last looked whether B+ holds again.
         moved: Stored tuples demoted or promoted so far.
         recomputed: Tuples made by moving state so far.
-        storing: What is stored of intermediate tuples; None for all of them as they are.
+        materialization: What is stored of intermediate tuples; None for all of them as they are.
     """
 
     def __init__(

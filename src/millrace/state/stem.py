@@ -67,11 +67,6 @@ class Probe:
     decided: int = 0
 
     @property
-    def is_new(self) -> bool:
-        """Whether no match has been asked for yet."""
-        return self.walk.is_new
-
-    @property
     def is_done(self) -> bool:
         """Whether every match has been returned."""
         return self.walk.is_done
