@@ -21,6 +21,15 @@ READ = {
     "by another block": f"""
         with w as ({JOINED}) select c.id, w.n from c join w on c.k = w.k
         union all select k, m from w where s in (select s from w where k = 10)""",
+    "as derived tables": f"""
+        select v.k, u.m from ({JOINED}) v join ({JOINED.replace("select", "select ")}) u on v.k = u.k + 10
+        where u.n > 0""",
+    "as subqueries": f"""
+        select id, (select max(n) from ({JOINED})) most from c
+        where k in (select k from ({JOINED})) or id < (select max(n) from ({JOINED}))""",
+    "inside repeated queries": f"""
+        select x.k from (select k, n from ({JOINED}) where n > 0) x
+        join (select k, n from ({JOINED}) where n > 0) y on x.k = y.k left join ({JOINED}) z on z.k = x.k""",
     "with names of its own": f"with w(p, p2, q, q2) as ({JOINED}) select p from w union all select q from w",
 }
 

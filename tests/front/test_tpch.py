@@ -13,7 +13,7 @@ BLOCKS = {
     "q01": "",
     "q02": "partsupp supplier nation region+|part supplier partsupp nation region",
     "q03": "customer orders lineitem+",
-    "q04": "",
+    "q04": "orders +lineitem+",
     "q05": "customer orders lineitem supplier nation region+",
     "q06": "",
     "q07": "supplier lineitem orders customer n1 n2+",
@@ -31,7 +31,7 @@ BLOCKS = {
     "q19": "lineitem part+",
     "q20": "supplier nation +subquery",
     "q21": "supplier l1 orders nation +l2 -l3+",
-    "q22": "",
+    "q22": "customer -orders+",
     "stairs": "customer orders lineitem",
 }
 

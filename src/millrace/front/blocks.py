@@ -22,7 +22,7 @@ from millrace.front.plan import BlockPlan, Rows
 from millrace.front.planning import Planning
 from millrace.front.rewrite import Rewriting
 from millrace.front.scopes import Scope
-from millrace.front.semijoins import Beside, semijoins
+from millrace.front.semijoins import Beside, asked, semijoins
 from millrace.front.translate import Translator, constant_operands
 from millrace.front.worth import why_not_worth
 from millrace.spark.values import SparkValues
@@ -54,7 +54,7 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
     if clause is None:
         return None
     found = _sorted(clause)
-    groups = _groups(clause, found)
+    groups = _groups(clause, found) or _lone(clause)
     found.place_calls(groups)
     if not groups:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
@@ -82,8 +82,8 @@ def _members(planning: Planning, scope: Scope) -> Clause | None:
     assert source is not None
     clause = Clause(planning, scope, source)
     free = [(n, step.relation) for n, step in enumerate(clause.steps) if step.movable and step.relation]
-    asked = any(_is_lookup(planning, relation) for _, relation in free)
-    if len(free) < 2 and not asked:
+    alone = any(_is_lookup(planning, relation) for _, relation in free) or any(asked(clause))
+    if len(free) < 2 and not alone:
         if len(clause.steps) > 1:
             raise Leave("no two relations joined by an inner join")
         return None
@@ -99,9 +99,7 @@ def _members(planning: Planning, scope: Scope) -> Clause | None:
             planning.reasons.append(str(leave))
         else:
             clause.members[member.alias] = member
-    if len(clause.members) < 2 and not any(lookup_of(each) for each in clause.members.values()):
-        return None
-    return clause
+    return clause if len(clause.members) > 1 or (alone and clause.members) else None
 
 
 def _check_hints(planning: Planning, relation: Relation, hinted: set[str]) -> None:
@@ -242,6 +240,24 @@ def _alone(member: Member, found: Sorted) -> bool:
     )
 
 
+def _lone(clause: Clause) -> list[list[str]]:
+    """Return the only member as a block if conditions ask for matches in other relations."""
+    return [list(clause.members)] if len(clause.members) == 1 and any(asked(clause)) else []
+
+
+def _check_lone(clause: Clause, found: Sorted, *, matched: bool) -> None:
+    """Refuse a block of one relation where nothing is asked of it, or Spark joins its rows all the same.
+
+    Raises:
+        Leave: It is so.
+    """
+    if not matched:
+        raise Leave("no two relations joined by an inner join")
+    nodes = [conjunct.node for conjunct in found.above if conjunct.node is not None]
+    if any(clause.planning.escapes(query) for node in nodes for query in node.find_all(exp.Query)):
+        raise Leave("a relation whose rows Spark joins with those of a correlated subquery")
+
+
 def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Beside], list[Beside]]:
     """Take what stands beside a block: what is joined as a set, and what is looked through for matches.
 
@@ -249,8 +265,8 @@ def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Besid
     """
     if not clause.source.whole:
         return [], []
-    asked = any(lookup_of(clause.members[alias]) is not None for alias in group)
-    asked |= clause.planning.settings.options.memory_budget is not None
+    sets = any(lookup_of(clause.members[alias]) is not None for alias in group)
+    sets |= clause.planning.settings.options.memory_budget is not None
     taken = list(semijoins(clause, group, found, _hinted(clause.scope.select)))
     for each in taken:
         found.used.append(each.conjunct)
@@ -258,7 +274,7 @@ def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Besid
             found.above.remove(each.conjunct)
         else:
             found.steps.add(each.step)
-    return (taken, []) if asked else ([], taken)
+    return (taken, []) if sets else ([], taken)
 
 
 def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewriting) -> None:
@@ -268,6 +284,8 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     equalities = [e for e in found.equalities if e.left.relation in group]
     residuals = [p for p in found.residuals if relations_of(p) & set(group)]
     joined, matched = _beside(clause, group, found)
+    if len(members) == 1 and not lookup_of(members[0]):
+        _check_lone(clause, found, matched=bool(joined or matched))
     equalities += [equality for each in joined for equality in each.equalities]
     residuals += [each.exists for each in matched]
     sets = [replace(each.spec, distinct=True) for each in joined]

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from millrace.spark.predicates import Predicate
 
 _DEEPEST = 8
+_NO_JOIN = "no FROM clause joins two relations"
 
 
 class Pipeline:
@@ -149,15 +150,17 @@ class Pipeline:
             planning = Planning(statement, self._bound(statement), *given, first, aggregates=self._aggregates)
             named = [(node, self._catalog.lookup(node)) for node in _base_tables(statement)]
             lookups = [(node, found) for node, found in named if found is not None]
-            joins = bool(lookups) or any(s.select.args.get("joins") for s in planning.names.scopes.all)
+            joins = bool(lookups) or any(_joins(scope.select) for scope in planning.names.scopes.all)
             if not joins and not planning.calls.found:
-                raise Leave("no FROM clause joins two relations")
+                raise Leave(_NO_JOIN)
             restriction = Restriction(planning, partial(self._rows, depth + 1))
             for node, found in lookups:
                 if found.asked and (id(node) in forced or restriction.is_needed(node)):
                     restriction.apply(node, forced.get(id(node), []))
             sharing = Sharing(planning)
             for scope in planning.names.scopes.all:
+                if sharing.repeats(scope):
+                    continue
                 sharing.before(scope)
                 placed = take_blocks(planning, scope)
                 take_filter(planning, scope, placed)
@@ -171,7 +174,7 @@ class Pipeline:
         sharing.before()
         planning.reasons += planning.calls.reasons()
         if not joins and not planning.filters:
-            planning.reasons.append("no FROM clause joins two relations")
+            planning.reasons.append(_NO_JOIN)
         if planning.text.edits or planning.parts:
             try:
                 keep_names(planning, [restored(name) for name in schema.names])
@@ -308,6 +311,13 @@ def _without_end(segments: Sequence[Segment]) -> list[Segment]:
     """Return a query's text without the semicolon at its end."""
     *before, last = segments
     return [*before, Segment(last.text.rstrip().rstrip(";"), last.origin, last.copied)]
+
+
+def _joins(select: exp.Select) -> bool:
+    """Tell whether a SELECT joins relations, or its conditions ask for matches in a query."""
+    where = select.args.get("where")
+    asks = where is not None and where.find(exp.Exists, exp.In) is not None
+    return asks or bool(select.args.get("joins"))
 
 
 def _base_tables(statement: Statement) -> list[exp.Table]:

@@ -81,6 +81,15 @@ def semijoins(clause: Clause, group: Sequence[str], found: Sorted, hinted: set[s
             clause.planning.reasons.append(f"{step.item.keyword}{name}: {leave}")
 
 
+def asked(clause: Clause) -> Iterator[exp.Expr]:
+    """Yield the relations of SEMI and ANTI joins, and the queries of EXISTS and IN in conditions."""
+    yield from (step.relation.node for step in clause.steps if step.item.semi and step.relation is not None)
+    for term in clause.source.inner_terms if clause.source.whole else ():
+        found = _asked(term)
+        if found is not None:
+            yield found[0]
+
+
 def _asked(node: exp.Expr) -> tuple[exp.Expr, exp.Expr | None, bool] | None:
     """Return a condition's subquery, the left side of IN, and whether it is negated; None for any other."""
     inner, negated = unwrap(node), False

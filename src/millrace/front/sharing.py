@@ -1,6 +1,6 @@
-"""A common table expression that has a block and is read more than once is computed once.
+"""A common table expression, or a repeated query, that has a block and is read often is computed once.
 
-Spark puts its definition in the place of each name. A task's Python code would then run for each, since what
+Spark puts a definition in the place of each name. A task's Python code would then run for each, since what
 every place reads of it differs and nothing below is alike. So its result passes an exchange whose two ends
 let nothing through: hashing by all columns keeps every column below it, and no filter is pushed below a
 sample, not even of all rows. Below is the same everywhere, and Spark makes an exchange of the same rows once
@@ -19,6 +19,7 @@ from sqlglot import exp
 from millrace.front.coercion import Field
 from millrace.front.ctes import Leave, cte_of, tables_in
 from millrace.front.planning import Planning
+from millrace.front.repeats import Repeats
 from millrace.front.scopes import Scope
 from millrace.front.template import Edit, quote
 
@@ -28,7 +29,7 @@ _HASHED = (
 
 
 class Sharing:
-    """The common table expressions of one query.
+    """The common table expressions and repeated queries of one query.
 
     Args:
         planning: The query. SELECTs are planned from inner to outer ones, and definitions before their uses.
@@ -41,6 +42,24 @@ class Sharing:
         self._reads = [(table, cte) for table, cte in named if cte is not None]
         self._counts = Counter(id(cte) for _, cte in self._reads)
         self._settled: set[int] = set()
+        self._repeats = Repeats(planning)
+
+    def repeats(self, scope: Scope) -> bool:
+        """Tell whether a SELECT is part of a query that was planned before, and has blocks there."""
+        first = self._repeats.first(scope)
+        if first is not None:
+            self._settle(first)
+        return first is not None
+
+    def _settle(self, body: exp.Expr) -> None:
+        """Let a repeated query pass an exchange if there are relations among its places."""
+        places = self._repeats.places(body)
+        if not places or id(body) in self._settled or not self._has_block(body):
+            return
+        read = [place.parent for place in places if _is_relation(place)]
+        self._settled.add(id(body))
+        if len(read) > 1 and isinstance(read[0], exp.Subquery):
+            self._share(body, read[0], f"{self._planning.shown(read[0])}, read {len(read)} times")
 
     def before(self, scope: Scope | None = None) -> None:
         """Settle the definitions that a SELECT reads, before it is planned itself; without one, all."""
@@ -50,22 +69,24 @@ class Sharing:
             ):
                 continue
             self._settled.add(id(cte))
-            if self._counts[id(cte)] > 1 and self._has_block(cte):
-                self._share(cte, table)
+            if self._counts[id(cte)] > 1 and _is_plain(cte) and self._has_block(cte.this):
+                self._share(cte.this, table, f"{cte.alias}, read {self._counts[id(cte)]} times")
+        if scope is not None and scope.clause is not None:
+            for relation in scope.clause.relations():
+                self._settle(relation.node.this)
 
-    def _has_block(self, cte: exp.CTE) -> bool:
-        for table in tables_in(cte.this):
+    def _has_block(self, body: exp.Expr) -> bool:
+        for table in tables_in(body):
             inner = cte_of(table)
             if id(table) in self._planning.placed or (
-                inner is not None and inner is not cte and self._has_block(inner)
+                inner is not None and inner is not body.parent and self._has_block(inner.this)
             ):
                 return True
-        return any(id(node) in self._planning.placed for node in cte.find_all(exp.Subquery))
+        return any(id(node) in self._planning.placed for node in body.find_all(exp.Subquery))
 
-    def _share(self, cte: exp.CTE, read: exp.Table) -> None:
+    def _share(self, body: exp.Expr, read: exp.Expr, told: str) -> None:
         planning = self._planning
-        body = cte.this
-        if not planning.statement.has_span(body) or not _is_plain(cte):
+        if not planning.statement.has_span(body):
             return
         if planning.volatility.volatile(body) or planning.escapes(body):
             return
@@ -79,9 +100,9 @@ class Sharing:
         before = f"SELECT * FROM (SELECT /*+ REPARTITION({columns}) */ * FROM ("
         behind = f") AS __s({columns})) TABLESAMPLE (100 PERCENT) REPEATABLE (0) AS __t({names})"
         planning.text.edits.append(Edit(*span, (before, planning.text.edited(span), behind)))
-        planning.shared.append(f"{cte.alias}, read {self._counts[id(cte)]} times")
+        planning.shared.append(told)
 
-    def _fields(self, read: exp.Table) -> tuple[Field, ...]:
+    def _fields(self, read: exp.Expr) -> tuple[Field, ...]:
         """Return the columns of a definition by one of its readings; none where they cannot be known."""
         found = self._planning.names.scopes.find(read)
         if found is None or found[1].columns:
@@ -90,6 +111,13 @@ class Sharing:
             return self._planning.names.fields(found[1])
         except Leave:
             return ()
+
+
+def _is_relation(body: exp.Query) -> bool:
+    """Tell whether a query in parentheses is one of a FROM clause, and its order is nobody's business."""
+    around = body.parent
+    ordered = body.args.get("order") is not None and body.args.get("limit") is None
+    return isinstance(around, exp.Subquery) and isinstance(around.parent, exp.From | exp.Join) and not ordered
 
 
 def _is_plain(cte: exp.CTE) -> bool:

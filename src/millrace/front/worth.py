@@ -11,7 +11,7 @@ from sqlglot import exp
 from millrace.front.clause import Clause
 from millrace.front.ctes import cte_of, definitions, tables_in
 from millrace.front.lookups.binding import lookup_of
-from millrace.front.members import Member
+from millrace.front.semijoins import asked
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.start_cost import start_seconds
 
@@ -28,8 +28,8 @@ _REDUCING = (exp.Group, exp.AggFunc, exp.Distinct, exp.Limit)
 def why_not_worth(clause: Clause, group: list[str]) -> str | None:
     """Return why a block is left to Spark, None where it saves more than starting Python takes.
 
-    Counted are the rows of the tables that its relations read, before any filter. Those of a subquery that
-    groups or limits its rows, or has a block, count nothing: they are with Spark already.
+    Counted are the rows of the tables that its relations and those beside it read, before any filter. Those
+    of a subquery that groups or limits its rows, or has a block, count nothing: they are with Spark already.
     """
     planning = clause.planning
     members = [clause.members[alias] for alias in group]
@@ -37,7 +37,10 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
         return None
     if any(lookup_of(member) is not None for member in members):
         return None
-    counts = [_rows(clause, member) for member in members]
+    counts = [
+        member.table.rows if member.table else _rows(clause, member.relation.node) for member in members
+    ]
+    counts += [_rows(clause, node) for node in asked(clause)]
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
@@ -49,12 +52,10 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
     return f"{told} (option take_all)"
 
 
-def _rows(clause: Clause, member: Member) -> int | None:
-    """Return how many rows a relation has at most, None where nothing tells."""
-    if member.table is not None:
-        return member.table.rows
+def _rows(clause: Clause, node: exp.Expr) -> int | None:
+    """Return how many rows a relation or query has at most, None where nothing tells."""
     planning = clause.planning
-    parts = [member.relation.node, *definitions(member.relation.node)]
+    parts = [node, *definitions(node)]
     tables = [table for part in parts for table in tables_in(part)]
     if any(part.find(*_REDUCING) for part in parts) or any(id(table) in planning.placed for table in tables):
         return 0

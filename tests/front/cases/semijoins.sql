@@ -76,7 +76,7 @@ select a.id from a, b where a.id = b.id and exists (select * from c, b x where c
 -- a b -subquery
 select a.id from a, b where a.id = b.id and not exists (select c.k from c left join b x on c.id = x.id where x.k = a.k)
 
--- a b +subquery
+-- c +x|a b +subquery
 select a.id from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k and exists (select 1 from b x where x.id = c.id))
 
 -- a b +c -c_+
@@ -102,3 +102,42 @@ select a.id, b.id from a join b on a.id = b.id where a.k not in (select c.k from
 
 -- a b -c
 select a.id, b.id from a join b on a.id = b.id where a.k not in (select c.k from c where c.k between 0 and null)
+
+-- a +c
+select a.id, a.s from a where exists (select 1 from c where c.k = a.k)
+
+-- a -c
+select * from a where not exists (select 1 from c where c.k = a.k and c.id > a.id) and a.s <> 'x'
+
+-- a -c
+select a.id from a where a.k not in (select k from c)
+
+-- a +c -b
+select count(*) from a where a.k in (select k from c) and not exists (select 1 from b where b.id = a.id)
+
+-- a +c
+select a.* from a left semi join c on a.k = c.k
+
+-- a -c
+select a.s, a.k + 1 z from a left anti join c using (k) order by 1, 2
+
+-- none
+select a.id from a where exists (select 1 from c where c.k = a.k) or a.id = 2
+
+-- none
+select a.id from a where exists (select 1 from c where c.k > a.k)
+
+-- none
+select a.id from a where exists (select 1 from c where c.k = a.k) and a.id > (select min(b.id) from b where b.id = a.id)
+
+-- a +c
+select a.id from a where exists (select 1 from c where c.k = a.k) and a.id > (select min(b.id) from b)
+
+-- b +c
+select a.id, x.id from a left join (select b.id from b where b.id in (select id from c)) x on a.id = x.id
+
+-- a +b
+with w as (select id from a where id in (select id from b)) select x.id from w x cross join w y
+
+-- a +a_
+select a.id from a where a.k in (select k from a where id > 1)

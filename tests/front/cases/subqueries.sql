@@ -16,7 +16,7 @@ select a.id from a, b where a.id = b.id and a.k in (select k from c where c.id =
 -- c b|a b +subquery
 select a.id from a, b where a.id = b.id and a.k in (select c.k from c, b where c.id = b.id)
 
--- c b
+-- c b|a +subquery
 select a.id from a where a.k in (select c.k from c, b where c.id = b.id)
 
 -- a b +c
