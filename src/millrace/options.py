@@ -119,6 +119,8 @@ class Research:
         replicate_bytes: At most this much of the smaller relations, in memory, is read by every
             cell in an in-place run.
         block_bytes: Target size of an exchanged block.
+        transfer: Let relations that have been read filter those that are read after them and joined with
+            them, before these are stored.
         partial_aggregates: Let the tasks of a block aggregate their rows, where a query groups them, before
             Spark does.
     """
@@ -136,6 +138,7 @@ class Research:
     placement: str = "auto"
     replicate_bytes: int = 512 * 1024 * 1024
     block_bytes: int = 4 * 1024 * 1024
+    transfer: bool = True
     partial_aggregates: bool = True
 
 
@@ -184,7 +187,7 @@ class Options(Research):
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)
         self._one_of("placement", PLACEMENTS)
-        for name in ("intermediate", "online", "report", "mask_values", "take_all", "partial_aggregates"):
+        for name in (each.name for each in fields(self) if isinstance(each.default, bool)):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")
         for name in ("spill_folder", "limits_host"):

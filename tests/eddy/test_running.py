@@ -232,7 +232,9 @@ def test_residual_predicates_are_placed_anywhere_but_applied_once() -> None:
 def test_an_index_is_made_when_a_probe_first_needs_it() -> None:
     """A SteM has one index for each combination of columns that was probed, and none before."""
     _, eddy = run(
-        chain(3), Options(policy="fixed", order=("a", "b", "c")), schedule=Schedule(0, False, (1, 2, 0))
+        chain(3),
+        Options(policy="fixed", order=("a", "b", "c"), transfer=False),
+        schedule=Schedule(0, False, (1, 2, 0)),
     )
     stems: Sequence[SteM] = eddy._state.stems
     assert [len(stem.base._indexes) for stem in stems] == [0, 1, 1]

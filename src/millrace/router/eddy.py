@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from millrace.architectures.choice import policy_of, state_of
 from millrace.arrivals.schedule import STALLED, Arrival, Source
-from millrace.errors import StateError
+from millrace.errors import InputError, StateError
 from millrace.expressions import Predicate
 from millrace.operator import Operator, Work
 from millrace.operators.build import StateBuild
 from millrace.operators.ready import is_result
+from millrace.operators.transfer import Transfers
 from millrace.options import Options
 from millrace.policies import POLICIES, Policy
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
@@ -92,6 +93,13 @@ class Eddy(BlockRun):
         selecting = self._selecting
         legality = Legality(
             self._graph, builds, selecting.selects, selecting.profile, selecting.settles, self._state.joins
+        )
+        # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
+        filters = options.transfer and not self._schedule.interleaved
+        self._transfers = (
+            Transfers(self._graph, self._stems, spec.aliases, statistics.accounts, self._clock)
+            if filters
+            else None
         )
         self._warm_start = warm_start
         recall(warm_start, statistics.accounts)
@@ -206,6 +214,8 @@ class Eddy(BlockRun):
                 self._buffer.push(self._state.on_build(relation))
                 continue
             found = self._singletons(relation, batch)
+            if self._transfers is not None and not found.signature.built:
+                found = self._transfers.reduce(relation, found)
             self._buffer.push(self._preference.split(found) if found.signature.built else [found])
 
     def _is_empty(self) -> bool:
@@ -250,7 +260,7 @@ class Eddy(BlockRun):
             missing: Aliases of the relations to do without; join predicates connect the others.
 
         Raises:
-            InputError: The others are not connected, or one of them is not kept.
+            InputError: The others are not connected, one of them is not kept, or tuples were dropped.
             StateError: Tuples are in flight, or ``run()`` has gone on meanwhile.
         """
         if self._buffer.is_flying:
@@ -259,6 +269,11 @@ class Eddy(BlockRun):
                 "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
             )
         span = remaining(self._spec, self._graph, missing, self._schedule.unbuilt)
+        if self._transfers is not None and self._transfers.dropped:
+            raise InputError(
+                "partial results are not complete: tuples without a match in a relation that had been read "
+                "were dropped; set option online to read all relations side by side, or transfer to False"
+            )
         batches = self._state.partial(span, self._limit)
         self._table.clear()  # other joins may be legal now
         chosen = (b for batch in batches for b in passed(batch, self._graph, self._selecting))

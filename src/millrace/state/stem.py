@@ -278,6 +278,22 @@ class SteM:
             failures=failures,
         )
 
+    def meets(self, batch: TupleBatch) -> Array:
+        """Return positions, ascending, of the tuples that may have a match here: equal hashes are enough.
+
+        Args:
+            batch: Tuples that do not span this relation, and are tied to it by an attribute class.
+        """
+        classes = self._graph.bound(batch.signature.span, self.number)
+        index = self._index(classes)
+        walk = index.probe(self._matching.codes((batch.stores, batch.rows), classes))
+        if isinstance(walk, Walk):
+            return walk.probes[: walk.active]  # a chain is a match
+        met = np.zeros(batch.size, np.bool_)
+        while not walk.is_done:
+            met[index.matches(walk, max(_SAMPLE, batch.size))[0]] = True
+        return np.flatnonzero(met)
+
     def missing(self, batch: TupleBatch) -> Array:
         """Return positions of the tuples that some match may be missing for: no EOT here covers them."""
         if self.complete:
