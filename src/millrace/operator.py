@@ -8,7 +8,7 @@ equal to itself alone; accounts and decisions are kept by it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,6 +81,10 @@ class Operator(ABC):
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
         """Return what is to be expected; ``alone``: nothing else is legal, so nobody asks for numbers."""
         return Estimate(self.label, 1.0)
+
+    def asking(self, signature: Signature) -> Hashable:
+        """Return what of a signature decides what is found here: tuples that agree in it find alike."""
+        return self.target
 
     def due(self, batch: TupleBatch) -> float | None:
         """Return until when it has to wait before it can take the batch, in seconds of the clock, or None."""

@@ -7,7 +7,7 @@ span and the done bits, which together are the signature that routing decisions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -68,6 +68,24 @@ def singleton(relation: int, *, built: bool = True) -> Signature:
     return Signature(1 << relation, built=built)
 
 
+class Merged(str):
+    """What stands for several paths in one: each with the source tuples that went there."""
+
+    paths: Sequence[tuple[tuple[str, ...], int]]
+
+    @classmethod
+    def of(cls, batches: Sequence[TupleBatch]) -> tuple[str, ...]:
+        """Return a path that stands for those of some batches: theirs if it is the same."""
+        counts: dict[tuple[str, ...], int] = {}
+        for batch in batches:
+            counts[batch.path] = counts.get(batch.path, 0) + batch.origin
+        if len(counts) == 1:
+            return batches[0].path
+        merged = cls("…")
+        merged.paths = list(counts.items())
+        return (merged,)
+
+
 @dataclass(frozen=True, eq=False)
 class TupleBatch:
     """Tuples of one signature.
@@ -80,7 +98,8 @@ class TupleBatch:
             while every tuple is younger than whatever it can probe, so that no check is needed.
         seen: For a prior prober: rows of the SteM that it has been matched with already
             (LastMatchTimeStamp, as a row number).
-        path: Names of the modules visited, for the report.
+        path: Names of the modules visited, for the report; where batches were merged, the first of them is a
+            :class:`Merged` that stands for the paths that came together.
         origin: Number of source tuples that this batch stands for in the report.
         failures: For each predicate that raised, what each tuple has of it: a failure, or None where
             the predicate was called for many tuples at once; object arrays of shape ``(n,)``.
@@ -117,6 +136,25 @@ class TupleBatch:
         origin = high - low if self.origin == self.size else self.origin if low == 0 else 0
         failures = {i: f[low:high] for i, f in self.failures.items()}
         return replace(self, rows=rows, stamps=stamps, origin=origin, failures=failures)
+
+    @classmethod
+    def merged(cls, batches: Sequence[TupleBatch]) -> TupleBatch:
+        """Return batches of one signature over the same stores, without failures, as one."""
+        first = batches[0]
+        if len(batches) == 1:
+            return first
+        stamps = [batch.stamps for batch in batches]
+        return cls(
+            first.signature,
+            {
+                relation: np.concatenate([batch.rows[relation] for batch in batches])
+                for relation in first.rows
+            },
+            first.stores,
+            None if any(each is None for each in stamps) else np.concatenate(stamps),  # type: ignore[arg-type]
+            path=Merged.of(batches),
+            origin=sum(batch.origin for batch in batches),
+        )
 
     def walked(self, name: str) -> TupleBatch:
         """Return the batch with one more step on its path."""

@@ -27,7 +27,9 @@ def arms(columns: dict[str, list[int]]) -> Case:
 
 def intermediate(case: Case, policy: str, order: Sequence[str] = ()) -> int:
     """Return how many intermediate tuples a run makes."""
-    options = Options(policy=policy, order=tuple(order), batch_size=256, reoptimize_every=1024)
+    options = Options(
+        policy=policy, order=tuple(order), batch_size=256, reoptimize_every=1024, transfer=False
+    )
     return run(case, options, stream="u", chunk=1 << 20)[1].figures().intermediate_tuples
 
 

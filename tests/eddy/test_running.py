@@ -16,6 +16,7 @@ from millrace.errors import InputError
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES
+from millrace.router import buffer
 from millrace.router.eddy import Eddy
 from millrace.spec import Equality, JoinSpec, RelationSpec
 from millrace.state.stem import SteM
@@ -238,3 +239,21 @@ def test_an_index_is_made_when_a_probe_first_needs_it() -> None:
     )
     stems: Sequence[SteM] = eddy._state.stems
     assert [len(stem.base._indexes) for stem in stems] == [0, 1, 1]
+
+
+def test_what_was_divided_comes_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are merged; rows, and the orders that tuples took, are the same as without."""
+    steps = dict(zip("vwxyz", (3, 7, 9, 11, 13), strict=True))
+    keys = {name: [(i * step) % 50 for i in range(4000)] for name, step in steps.items()}
+    case = star(dict.fromkeys(keys, range(45)), keys)
+    found = {}
+    for share in (buffer._SMALL, 0.0):
+        monkeypatch.setattr(buffer, "_SMALL", share)
+        rows, eddy = run(case, Options(policy="lottery", batch_size=1000, seed=1), stream="u", chunk=300)
+        assert rows == case.expected()
+        figures = eddy.figures()
+        assert sum(count for _, count in figures.orders) == 4000
+        assert all(set(order.split(" → ")) <= {"u", *"vwxyz"} for order, _ in figures.orders)
+        found[share] = sum(module.calls for module in figures.modules if module.action == "probe")
+    few, many = found.values()
+    assert few < 0.75 * many

@@ -97,7 +97,7 @@ def two(rows: int, matching: Sequence[int]) -> Case:
 def test_a_filter_that_drops_little_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried on some tuples, and on as many again after a rest."""
     monkeypatch.setattr(transfer, "_TRIAL", 100)
-    monkeypatch.setattr(transfer, "_REST", 300)
+    monkeypatch.setattr(transfer, "_REST", 3)
     case = two(1000, [k for k in range(1000) if k % 50])
     rows, eddy = run(case, Options(), chunk=50)
     assert rows == case.expected()

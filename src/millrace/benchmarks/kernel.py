@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target, parse_names
+from millrace.benchmarks.rivals import counted_by_duckdb
 from millrace.benchmarks.show import Ticker
 from millrace.errors import ExecutionError, SetupError
 from millrace.kernels import Multimap
@@ -157,21 +159,8 @@ def sides_for(left: np.ndarray, right: np.ndarray, rivals: tuple[str, ...]) -> I
 
 @contextmanager
 def _duckdb(left: np.ndarray, right: np.ndarray) -> Iterator[Side]:
-    import duckdb
-    import pyarrow as pa
-
-    with duckdb.connect() as connection:
-        connection.execute("PRAGMA threads=1")
-        for name, column in (("l", left), ("r", right)):
-            connection.register("arrived", pa.table({"k": column}))
-            connection.execute(f"CREATE TABLE {name} AS SELECT * FROM arrived")
-            connection.unregister("arrived")
-
-        def count() -> int:
-            row = connection.execute("SELECT count(*) FROM l JOIN r ON l.k = r.k").fetchone()
-            assert row is not None
-            return int(row[0])
-
+    tables = {"l": pa.table({"k": left}), "r": pa.table({"k": right})}
+    with counted_by_duckdb(tables, "SELECT count(*) FROM l JOIN r ON l.k = r.k") as count:
         yield count, lambda: harness.timed(count)
 
 

@@ -33,6 +33,7 @@ _QUICK_SCALE = 0.1
 _QUICK_QUERIES = (3, 5, 10)
 _QUICK_SHAPES = ("cte_read_three_times", "exists_beside_joins", "tiny_tables")
 _QUICK_CASES = ("a", "c", "f")
+_QUICK_JOINS = ("star4", "exploding2", "triangle")
 _QUICK_ROWS = 2_000_000
 
 
@@ -147,6 +148,33 @@ def kernel_command(
         sizes = ("1m",) if quick else tuple(kernel.CASES)
         total = len(sizes) * rounds * (len(rivals) + 2)
         frame.finish(total, lambda ticker: kernel.bench(rivals, sizes, rounds, ticker))
+
+
+@app.command("robust")
+def robust_command(
+    cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
+    size: Annotated[
+        float, typer.Option(min=0.001, max=100, help="Of the tables: 1 for a largest one of 1M rows.")
+    ] = 10.0,
+    rounds: Rounds = 5,
+    master: Master = "local[1]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Joins in 20 random orders that do not change, with the default policy, and by other engines."""
+    from millrace.benchmarks import robust
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        names = _QUICK_JOINS if quick and cases is None else robust.parse_cases(cases)
+        size = min(size, _QUICK_SCALE) if quick else size
+        with session("millrace bench robust", master, debug=debug) as spark:
+            frame.finish(
+                robust.runs(names, rounds), lambda ticker: robust.bench(spark, names, size, rounds, ticker)
+            )
 
 
 @app.command("exchange")

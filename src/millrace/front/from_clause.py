@@ -289,12 +289,12 @@ class _Reader:
     def _item(self, node: exp.Expr, join: exp.Join | None) -> Item:
         kind, semi, keyword = ("inner", False, "JOIN") if join is None else _kind(join)
         content: Relation | FromClause
+        pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
         if is_join_group(node):
-            if node.args.get("pivots") or node.args.get("sample"):
+            if pivots or node.args.get("sample"):
                 raise Leave("a parenthesised join with PIVOT or TABLESAMPLE")
             content = self.clause(node.this, list(node.this.args.get("joins") or ()))
         else:
-            pivots = node.args.get("pivots") or (join is not None and join.args.get("pivots"))
             if join is not None and pivots and not self._is_comma(join):
                 raise Leave("PIVOT or UNPIVOT over a join")
             content = self.relation(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +40,10 @@ class SteMProbe(Probe):
     def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
         """Return what the sizes and keys of the SteM lead to expect."""
         return Estimate(self.label, 1.0 if alone else self._stem.expected_matches(signature))
+
+    def asking(self, signature: Signature) -> Hashable:
+        """Return the attribute classes that are bound: by each others a tuple has other matches."""
+        return self._graph.bound(signature.span, self.target)
 
     def start(self, batch: TupleBatch) -> Matches:
         """Begin to probe."""

@@ -25,8 +25,8 @@ from millrace.tuples import TupleBatch
 _TRIAL = 4096
 """Tuples after which it is asked whether a transfer pays."""
 
-_REST = 64 * _TRIAL
-"""Tuples after which one that did not pay is tried again."""
+_REST = 64
+"""Times as many tuples as a trial took, or more, after which a transfer that did not pay is tried again."""
 
 _PASSING = 0.9
 """Share of the tuples up to which a transfer pays. To ask for a tuple costs about what an index takes to
@@ -65,7 +65,7 @@ class Transfer(Operator):
             self._began = self._account.tuples_in
         if self._account.tuples_in < self._began + _TRIAL or self.passing <= _PASSING:
             return True
-        self._rests = _REST
+        self._rests = _REST * (self._account.tuples_in - self._began)
         return False
 
     @property

@@ -47,7 +47,8 @@ class Candidate:
             of the operator ``("select", i)``.
         cumulative: Expected tuples that come of one tuple when it has been joined with everything reachable
             through that join, estimated from samples of keys; None for what is no join.
-        anywhere: For a join, what was measured there for tuples of any signature; None before the first.
+        anywhere: For a join, what was measured there for tuples of any signature that bind the same classes;
+            None for what is no join.
         tickets: Where modules have input queues: tuples that the module was given, whatever their signature
             and those that still wait included, less those that it returned. None where modules work at once.
     """
@@ -191,6 +192,7 @@ class LearningPolicy(Policy):
         if unknown:
             share = 1 / (len(unknown) + 1)
             return ((best.operator, share), *((c.operator, share) for c in unknown))
+        self.coarse = True  # no surprise is to be met any more
         fewest = min(c.account.tuples_in for c in others)
         tried = self._random.choice([c for c in others if c.account.tuples_in == fewest])
         share = self.explored(best, tried)

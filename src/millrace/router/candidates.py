@@ -9,6 +9,7 @@ from millrace.graph import QueryGraph
 from millrace.operator import Join, Lookup, Operator, Probe, Profiling, Select
 from millrace.policies import Candidate
 from millrace.router.legality import Legality
+from millrace.router.run_statistics import anywhere
 from millrace.statistics import Account, Statistics
 from millrace.tuples import Signature
 
@@ -64,5 +65,7 @@ class Candidates:
             if isinstance(operator, Select | Profiling)
             else None,
             cumulative=known.cumulative,
-            anywhere=self._statistics.get(operator) if isinstance(operator, Probe | Join) else None,
+            anywhere=self._statistics.get(anywhere(signature, operator))
+            if isinstance(operator, Probe | Join)
+            else None,
         )

@@ -103,14 +103,15 @@ class Eddy(BlockRun):
         )
         self._warm_start = warm_start
         recall(warm_start, statistics.accounts)
-        self._buffer, tickets, is_full = Buffer(), None, None
+        called = statistics.is_traced
+        # What a user's predicate says of a few tuples is worth more than the time that small batches take.
+        self._buffer, tickets, is_full = Buffer(1 if called else self._limit), None, None
         if backpressure is not None:
             self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._arrivals.due)
             tickets, is_full = queues.tickets, queues.is_full
         self._watch.attach(
             self._stems, self._state.held, lambda: (*self._buffer.works(), *self._state.waiting())
         )
-        called = statistics.is_traced
         self._table = RoutingTable(
             policy or POLICIES[policy_of(spec, options)](options),
             Candidates(self._graph, legality, statistics.accounts, tickets).of,
@@ -214,8 +215,10 @@ class Eddy(BlockRun):
                 self._buffer.push(self._state.on_build(relation))
                 continue
             found = self._singletons(relation, batch)
-            if self._transfers is not None and not found.signature.built:
+            if self._transfers is not None:
                 found = self._transfers.reduce(relation, found)
+                if not found.size:
+                    self._statistics.end(found)
             self._buffer.push(self._preference.split(found) if found.signature.built else [found])
 
     def _is_empty(self) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from millrace.figures import CellFigures, ModuleFigures
-from millrace.operator import Operator, Select
+from millrace.operator import Join, Operator, Probe, Select
 from millrace.peak import peak_memory
 from millrace.router.trace import Trace
 from millrace.statistics import Account, Statistics
-from millrace.tuples import Signature, TupleBatch
+from millrace.tuples import Merged, Signature, TupleBatch
 
 
 class RunStatistics:
@@ -57,10 +57,13 @@ class RunStatistics:
         self.accounts.update((signature, operator), tuples_in, tuples_out, seconds)
         if not isinstance(operator, Select):
             self.accounts.update(operator, tuples_in, tuples_out, seconds)
+        if isinstance(operator, Probe | Join):
+            self.accounts.update(anywhere(signature, operator), tuples_in, tuples_out, seconds)
 
     def end(self, batch: TupleBatch) -> None:
         """Count the path of tuples that leave the eddy, as results or because nothing is left of them."""
-        self._orders[" → ".join(batch.path)] += batch.origin
+        for path, count in _walked(batch.path, batch.origin):
+            self._orders[" → ".join(path)] += count
 
     def decided(self, signature: Signature, shares: list[tuple[Operator, float]]) -> None:
         """Note a decision of the policy."""
@@ -105,6 +108,25 @@ class RunStatistics:
             case "output":
                 return output, "output", 0
         return None
+
+
+def anywhere(signature: Signature, operator: Operator) -> Hashable:
+    """Return the key of a join's account for all signatures whose tuples find alike there."""
+    return "anywhere", operator, operator.asking(signature)
+
+
+def _walked(path: tuple[str, ...], count: int) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the paths of source tuples: of a merged one, in proportion to what came together."""
+    if not count or not path or not isinstance(path[0], Merged):
+        yield path, count
+        return
+    whole = sum(each for _, each in path[0].paths)
+    given = passed = 0
+    for before, each in path[0].paths:
+        passed += each
+        share = count * passed // whole - given if whole else 0
+        given += share
+        yield from _walked((*before, *path[1:]), share)
 
 
 def _added(figures: ModuleFigures, account: Account, evaluated: int) -> ModuleFigures:

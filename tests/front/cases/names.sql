@@ -202,3 +202,6 @@ select * from (((select id, v from b) x) left join c on x.id = c.id) join a on a
 
 -- a b q z
 select q.st.g, b.id from a join ((select id, s from b) b join c q on b.id = q.id) on b.id = a.id cross join (select named_struct('id', 7) as b) z
+
+-- none
+select a.s, count(*) n from c join (a join b on a.id = b.id) on c.k = a.k unpivot (val for nm in (a.id, b.id)) group by a.s
