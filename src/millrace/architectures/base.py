@@ -6,6 +6,7 @@ from millrace.arrivals.paths import Paths
 from millrace.graph import QueryGraph
 from millrace.spec import JoinSpec
 from millrace.state.inequalities import inequalities
+from millrace.state.matching import Matching
 from millrace.state.stem import SteM
 
 
@@ -18,6 +19,7 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
         paths: Where tuples of each relation come from.
     """
     stems: list[SteM] = []
+    matching = Matching(graph)
     for number, relation in enumerate(spec.relations):
         mine = [(each.classes, each.keys) for each in paths.lookups if each.relation == number]
         stems.append(
@@ -30,6 +32,7 @@ def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
                 scanned=bool(paths.scanned >> number & 1),
                 as_set=bool(paths.sets >> number & 1),
                 bindings=mine,
+                matching=matching,
             )
         )
     return stems

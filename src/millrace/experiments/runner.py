@@ -140,6 +140,9 @@ def _ended(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:  # started while the others were ended
+            child.kill()
+            child.join()
 
 
 @contextmanager

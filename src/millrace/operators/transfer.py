@@ -56,8 +56,8 @@ class Transfer(Operator):
 
     def pays(self, tuples: int) -> bool:
         """Tell whether so many tuples, which are about to be built, should meet the filter."""
-        if not self._stem.complete or not self._stem.rows:
-            return False
+        if not self._stem.complete or not self._stem.rows or not self._stem.base.scanned:
+            return False  # an index alone has told what it was asked for
         if self._rests > 0:
             self._rests -= tuples
             if self._rests > 0:
@@ -84,10 +84,11 @@ class Transfers:
     """The transfers of a block: from each relation to those that are tied to it.
 
     A relation whose tuples several roles of a self-join share is not filtered: a tuple may be of use in one
-    role and not in another.
+    role and not in another. Nor is one that is not kept and joins with one other: the join does the same.
 
     Args:
         graph: The block's query graph.
+        unbuilt: The relation that is not kept, None where all are.
         stems: The SteMs, by relation.
         aliases: The relations' aliases.
         statistics: Where outcomes are booked.
@@ -100,6 +101,7 @@ class Transfers:
     def __init__(
         self,
         graph: QueryGraph,
+        unbuilt: int | None,
         stems: Sequence[SteM],
         aliases: Sequence[str],
         statistics: Statistics,
@@ -115,6 +117,7 @@ class Transfers:
             ]
             for relation in range(graph.relations)
             if len(graph.roles(relation)) == 1
+            and (relation != unbuilt or len(graph.neighbours(1 << relation)) > 1)
         }
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:

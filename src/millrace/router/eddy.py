@@ -97,7 +97,14 @@ class Eddy(BlockRun):
         # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
         filters = options.transfer and not self._schedule.interleaved
         self._transfers = (
-            Transfers(self._graph, self._stems, spec.aliases, statistics.accounts, self._clock)
+            Transfers(
+                self._graph,
+                self._schedule.unbuilt,
+                self._stems,
+                spec.aliases,
+                statistics.accounts,
+                self._clock,
+            )
             if filters
             else None
         )

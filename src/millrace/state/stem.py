@@ -84,6 +84,7 @@ class SteM:
         scanned: Every tuple comes without being asked for.
         as_set: A tuple may come more than once, from several access modules.
         bindings: For each lookup by an index, the attribute classes that bind it, and the columns bound.
+        matching: Codes of the block's keys, where several SteMs of a block share them.
     """
 
     def __init__(
@@ -97,12 +98,13 @@ class SteM:
         scanned: bool = True,
         as_set: bool = False,
         bindings: Sequence[tuple[Classes, tuple[KeyColumn, ...]]] = (),
+        matching: Matching | None = None,
     ) -> None:
         self.number = number
         self.name = f"SteM({spec.alias})"
         self.roles: tuple[int, ...] = (number,)
         self.base: BaseTuples
-        self._matching = Matching(graph)
+        self._matching = matching or Matching(graph)
         self.layout = self._matching.layouts[number]
         self._spec = spec
         self._graph = graph
