@@ -70,7 +70,7 @@ CASES = [
     ("", "short(s)", "select * from (select id, s from a where short(s)) t where id is not null"),
     ("", "above(id) | above(k)", "select id from a where above(id) union select id from b where above(k)"),
     ("", "above(id)", "select id, (select max(v) from b where above(id)) m from a"),
-    ("", "match(k)", "select id from a where id in (select id from b where match(k))"),
+    ("a +subquery", "match(k)", "select id from a where id in (select id from b where match(k))"),
     ("", "", "select id from a where above((select max(id) from b))"),
     (
         "",
