@@ -155,7 +155,7 @@ def robust_command(
     cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
     size: Annotated[
         float, typer.Option(min=0.001, max=100, help="Of the tables: 1 for a largest one of 1M rows.")
-    ] = 10.0,
+    ] = 1.0,
     rounds: Rounds = 5,
     master: Master = "local[1]",
     json: Json = None,
