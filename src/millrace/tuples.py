@@ -69,9 +69,11 @@ def singleton(relation: int, *, built: bool = True) -> Signature:
 
 
 class Merged(str):
-    """What stands for several paths in one: each with the source tuples that went there."""
+    """What stands for several paths, each with the source tuples that went there; equal to itself alone."""
 
     paths: Sequence[tuple[tuple[str, ...], int]]
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @classmethod
     def of(cls, batches: Sequence[TupleBatch]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -16,12 +17,14 @@ from millrace.errors import InputError
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES
+from millrace.relations import RelationStore
 from millrace.router import buffer
 from millrace.router.eddy import Eddy
+from millrace.router.run_statistics import RunStatistics
 from millrace.spec import Equality, JoinSpec, RelationSpec
 from millrace.state.stem import SteM
 from millrace.state.waiting import Waiting
-from millrace.tuples import TupleBatch
+from millrace.tuples import Signature, TupleBatch
 from tests.eddy.blocks import block, chain, run, star
 from tests.eddy.oracle import Case, key_values
 from tests.eddy.test_laws import schedules
@@ -257,3 +260,16 @@ def test_what_was_divided_comes_together_again(monkeypatch: pytest.MonkeyPatch) 
         found[share] = sum(module.calls for module in figures.modules if module.action == "probe")
     few, many = found.values()
     assert few < 0.75 * many
+
+
+def test_merged_paths_are_told_apart() -> None:
+    """Two that went on alike after they were merged are not taken for one."""
+    store = RelationStore.single(pa.record_batch({"k": [1, 2]}), [], [])
+
+    def merged(*names: str) -> TupleBatch:
+        parts = [TupleBatch(Signature(1), {0: np.arange(2)}, {0: store}, path=(n,), origin=2) for n in names]
+        return TupleBatch.merged(parts).walked("z")
+
+    statistics = RunStatistics(["a"], 10, traced=False)
+    statistics.end(TupleBatch.merged([merged("u", "v"), merged("w", "x")]))
+    assert dict(statistics.figures(0, 0.0, "", 0).orders) == {f"{n} → z": 2 for n in "uvwx"}

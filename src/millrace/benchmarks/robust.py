@@ -61,7 +61,7 @@ def bench(
         ExecutionError: Two sides count differently.
     """
     harness.check_rounds(rounds)
-    rows = [_measured(spark, case, rounds, orders, ticker) for case in cases(size) if case.name in names]
+    rows = [_measured(spark, case, rounds, orders, ticker) for case in cases(size, names)]
     figures = {
         "robust_worst_ratio": max(row["worst_ratio"] for row in rows),
         "robust_worst_ratio_without": max(row["worst_ratio_without"] for row in rows),

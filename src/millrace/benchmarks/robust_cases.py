@@ -8,7 +8,7 @@ their numbers of rows.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,13 +70,16 @@ class Case:
         return any(alias in pair and pair & set(order) for pair in pairs)
 
 
-def cases(size: float = 1.0) -> Iterator[Case]:
-    """Yield the cases.
+def cases(size: float = 1.0, names: Collection[str] | None = None) -> Iterator[Case]:
+    """Yield cases, each made when it is asked for.
 
     Args:
         size: Of the tables, 1 for a largest one of a million rows.
+        names: Only these; all of None.
     """
     for seed, (name, make) in enumerate(CASES.items()):
+        if names is not None and name not in names:
+            continue
         random = np.random.default_rng([25_021, seed])
         columns, joins = make(random, round(1_000_000 * size))
         tables = {

@@ -314,10 +314,9 @@ def _without_end(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _joins(select: exp.Select) -> bool:
-    """Tell whether a SELECT joins relations, or its conditions ask for matches in a query."""
+    """Tell whether a SELECT joins relations, or its conditions have a query that may be asked for matches."""
     where = select.args.get("where")
-    asks = where is not None and where.find(exp.Exists, exp.In) is not None
-    return asks or bool(select.args.get("joins"))
+    return bool(select.args.get("joins")) or (where is not None and where.find(exp.Query) is not None)
 
 
 def _base_tables(statement: Statement) -> list[exp.Table]:

@@ -126,6 +126,10 @@ class Planning:
         found = (self.names.find(part) for part in parts if isinstance(part, exp.Column))
         return any(each is not None and id(each.scope.select) not in inside for each in found)
 
+    def has_block(self, node: exp.Expr) -> bool:
+        """Tell whether a block took a relation in a query; definitions that it reads do not count."""
+        return any(id(part) in self.placed for part in within(node))
+
     def is_streaming(self, node: exp.Expr) -> bool:
         """Tell whether a relation or query reads rows that never end."""
         return any(self._table(table).is_streaming for table in base_tables(node))

@@ -77,14 +77,11 @@ class Repeats:
         found = None
         while node is not None:
             first = self._first.get(id(node))
-            if first is not None and (id(node) in self._done or self._has_block(first)):
+            if first is not None and (id(node) in self._done or self._planning.has_block(first)):
                 found = first
                 self._repeat(first, node)
             node = node.parent
         return found
-
-    def _has_block(self, body: exp.Expr) -> bool:
-        return any(id(part) in self._planning.placed for part in within(body))
 
     def _repeat(self, first: exp.Query, again: exp.Expr) -> None:
         planning = self._planning

@@ -76,13 +76,10 @@ class Sharing:
                 self._settle(relation.node.this)
 
     def _has_block(self, body: exp.Expr) -> bool:
-        for table in tables_in(body):
-            inner = cte_of(table)
-            if id(table) in self._planning.placed or (
-                inner is not None and inner is not body.parent and self._has_block(inner.this)
-            ):
-                return True
-        return any(id(node) in self._planning.placed for node in body.find_all(exp.Subquery))
+        """Tell whether a query has a block, or a definition that it reads."""
+        named = (cte_of(table) for table in tables_in(body))
+        inner = (cte.this for cte in named if cte is not None and cte is not body.parent)
+        return self._planning.has_block(body) or any(map(self._has_block, inner))
 
     def _share(self, body: exp.Expr, read: exp.Expr, told: str) -> None:
         planning = self._planning

@@ -13,9 +13,8 @@ seem to match are kept, and the join drops them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from millrace.clock import Clock
 from millrace.graph import QueryGraph
 from millrace.operator import Operator, Step
 from millrace.state.stem import SteM
@@ -55,7 +54,7 @@ class Transfer(Operator):
         self._rests = 0
 
     def pays(self, tuples: int) -> bool:
-        """Tell whether so many tuples, which are about to be built, should meet the filter."""
+        """Tell whether so many tuples, which have just arrived, should meet the filter."""
         if not self._stem.complete or not self._stem.rows or not self._stem.base.scanned:
             return False  # an index alone has told what it was asked for
         if self._rests > 0:
@@ -92,7 +91,7 @@ class Transfers:
         stems: The SteMs, by relation.
         aliases: The relations' aliases.
         statistics: Where outcomes are booked.
-        clock: What time is measured by.
+        visit: Lets an operator work on a batch, and books what came of it there.
 
     Attributes:
         dropped: Tuples that met no match.
@@ -105,20 +104,18 @@ class Transfers:
         stems: Sequence[SteM],
         aliases: Sequence[str],
         statistics: Statistics,
-        clock: Clock,
+        visit: Callable[[Operator, TupleBatch], Step],
     ) -> None:
-        self._statistics = statistics
-        self._clock = clock
+        self._visit = visit
         self.dropped = 0
-        self._of = {
-            relation: [
-                Transfer(stems[other], aliases[other], relation, aliases[relation], statistics)
-                for other in graph.neighbours(1 << relation)
-            ]
-            for relation in range(graph.relations)
-            if len(graph.roles(relation)) == 1
-            and (relation != unbuilt or len(graph.neighbours(1 << relation)) > 1)
-        }
+        self._of: dict[int, list[Transfer]] = {}
+        for relation in range(graph.relations):
+            others = graph.neighbours(1 << relation)
+            if len(graph.roles(relation)) == 1 and (relation != unbuilt or len(others) > 1):
+                self._of[relation] = [
+                    Transfer(stems[other], aliases[other], relation, aliases[relation], statistics)
+                    for other in others
+                ]
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Return those of a relation's base tuples that may have matches in all relations that are complete.
@@ -129,9 +126,7 @@ class Transfers:
         for transfer in sorted(asked, key=lambda each: each.passing):
             if not batch.size:
                 break
-            began, before = self._clock.now(), batch.size
-            (batch,) = transfer.step(batch, before).batches
-            self._clock.spend(transfer.place, before, batch.size)
-            self._statistics.update(transfer, before, batch.size, self._clock.now() - began)
+            before = batch.size
+            (batch,) = self._visit(transfer, batch).batches
             self.dropped += before - batch.size
         return batch

@@ -103,7 +103,7 @@ class Eddy(BlockRun):
                 self._stems,
                 spec.aliases,
                 statistics.accounts,
-                self._clock,
+                lambda transfer, batch: self._step(transfer, batch.signature, batch, fresh=True),
             )
             if filters
             else None
