@@ -150,7 +150,7 @@ def test_distinct_keys_are_estimated_and_memory_is_bounded(seed: int) -> None:
     random = np.random.default_rng(seed)
     made = sample(random.permutation(DISTINCT) - DISTINCT // 2, keys=1024)
     assert made.distinct == pytest.approx(DISTINCT, rel=0.2)
-    assert 256 <= len(made._entries()) <= 1024
+    assert 256 <= len(made._taken) <= 1024
 
 
 def test_what_does_not_overlap_has_no_matches() -> None:
@@ -182,5 +182,5 @@ def test_the_window_holds_its_rows(batches: list[int], window: int) -> None:
         made.add(np.arange(n))
         half = window // 2
         assert min(made.rows, half) <= made.recent_rows <= window
-        assert made._entries()[:, [NOW, BEFORE]].sum() == made.recent_rows
-        assert made._entries()[:, [NOW, SETTLED]].sum() == made.rows == made.keyed_rows()
+        assert made._table[made._taken][:, [NOW, BEFORE]].sum() == made.recent_rows
+        assert made._table[made._taken][:, [NOW, SETTLED]].sum() == made.rows == made.keyed_rows()

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.kernels import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, mix, place, rows_of, tally
+from millrace.kernels import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, mix, place, rows_of, runs, tally
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -73,10 +73,10 @@ class KeySample:
     """
 
     def __init__(self, keys: int = KEYS, window: int = WINDOW) -> None:
-        self._most = keys
         self._half = max(1, window // 2)
         self._threshold = _ALL
         self._table = np.zeros((4 * keys, 4), np.int64)  # sparse, so that a look is one comparison
+        self._slots = np.empty(keys, np.int32)
         self._held = 0
         self._rows = [0, 0, 0]  # in all; in this half of the window; in the half before
         self._nulls = [0, 0, 0]
@@ -143,7 +143,7 @@ class KeySample:
     def _count(self, codes: Array, first: int, last: int) -> None:
         at = first
         while True:
-            at, self._held = tally(codes, at, last, self._threshold, self._table, self._held, self._most)
+            at, self._held = tally(codes, at, last, self._threshold, self._table, self._slots, self._held)
             if at == last:
                 break
             self._thin()
@@ -153,16 +153,18 @@ class KeySample:
         self._rows[0] += last - first
         self._rows[1] += last - first
 
-    def _entries(self) -> Array:
-        return self._table[(self._table[:, NOW] > 0) | (self._table[:, SETTLED] > 0)]
+    @property
+    def _taken(self) -> Array:
+        """The slots that have a key."""
+        return self._slots[: self._held]
 
     def _thin(self) -> None:
         """Halve the threshold, and drop the keys that are above it now."""
         self._threshold >>= np.uint64(1)
-        entries = self._entries()
+        entries = self._table[self._taken]
         entries = entries[key_hashes(entries[:, KEY].copy()) <= self._threshold]
         self._table = np.zeros_like(self._table)
-        place(entries, self._table)
+        place(entries, self._table, self._slots)
         self._held = len(entries)
 
     def _turn(self) -> None:
@@ -189,13 +191,8 @@ class KeySample:
         if rows >= until:
             samples = self._samples[1:] if recent else self._samples[:1]
             codes = np.sort(np.concatenate([sample.codes for sample in samples]))
-            starts = (
-                np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]])) if len(codes) else codes
-            )
-            sampled = np.diff(np.append(starts, len(codes)))
-            often = sampled >= _FREQUENT
-            each = sum(sample.seen for sample in samples) / max(1, len(codes))
-            keys, estimated = codes[starts[often]], sampled[often] * each
+            keys, sampled = runs(codes, _FREQUENT)
+            estimated = sampled * (sum(sample.seen for sample in samples) / max(1, len(codes)))
             self._frequent[recent] = rows + rows // _STEADY + 1, keys, estimated
         return keys, estimated
 
@@ -213,7 +210,7 @@ class KeySample:
         """Return what :func:`millrace.kernels.meet` sums up over both samples."""
         self._catch_up()
         threshold = min(self._threshold, held.threshold)
-        sums: Array = meet(self._table, held._table, threshold, recent, apart)
+        sums: Array = meet(self._table, self._taken, held._table, held._taken, threshold, recent, apart)
         return sums
 
     @property
@@ -249,18 +246,24 @@ def fanout(probing: KeySample, held: KeySample, *, recent: bool = True) -> float
     if tuples and not with_key:
         return 0.0
     rate = min(probing.rate, held.rate)
-    apart, mine, yours = _NO_KEYS, np.empty(0), np.empty(0)
+    apart, mine, yours = _NO_KEYS, _NO_KEYS, _NO_KEYS
     if rate < 1:
-        candidates = np.union1d(probing.frequent(recent=recent)[0], held.frequent()[0])
-        mine, yours = probing.known(candidates, recent=recent), held.known(candidates)
-        known = (mine >= 0) & (yours >= 0)
-        apart, mine, yours = candidates[known], mine[known], yours[known]
+        candidates = _both(probing.frequent(recent=recent)[0], held.frequent()[0])
+        if len(candidates):
+            mine, yours = probing.known(candidates, recent=recent), held.known(candidates)
+            known = (mine >= 0) & (yours >= 0)
+            apart, mine, yours = candidates[known], mine[known], yours[known]
     sums = probing.meet(held, apart, recent=recent)
     if not tuples or (not sums[0] and not len(apart)):
         share = with_key / tuples if tuples else 1.0
         return share * held.keyed_rows() / max(1.0, probing.distinct, held.distinct)
     rest = max(0.0, with_key - mine.sum()), max(0.0, held.keyed_rows() - yours.sum())
     return max(0.0, float(mine @ yours) + _regression(sums, rest, rate)) / tuples
+
+
+def _both(some: Array, others: Array) -> Array:
+    """Return the keys of either, ascending."""
+    return np.union1d(some, others) if len(some) and len(others) else some if len(some) else others
 
 
 def _regression(sums: Array, rows: tuple[float, float], rate: float) -> float:
@@ -278,8 +281,9 @@ def _regression(sums: Array, rows: tuple[float, float], rate: float) -> float:
     _, x, z, y, xx, zz, xz, xy, zy = sums
     if rate >= 1:
         return float(y)
-    if xx * zz - xz * xz > 1e-9 * xx * zz:
-        slopes = np.linalg.solve([[xx, xz], [xz, zz]], [xy, zy])
+    within = xx * zz - xz * xz
+    if within > 1e-9 * xx * zz:  # the two slopes of least squares
+        of_x, of_z = (xy * zz - zy * xz) / within, (zy * xx - xy * xz) / within
     else:  # the same rows on both sides, or none on one: a plain ratio
-        slopes = np.array([y / max(1.0, x), 0.0])
-    return float(y / rate + slopes @ [rows[0] - x / rate, rows[1] - z / rate])
+        of_x, of_z = y / max(1.0, x), 0.0
+    return float(y / rate + of_x * (rows[0] - x / rate) + of_z * (rows[1] - z / rate))

@@ -54,3 +54,15 @@ def test_an_unknown_case_of_join_state_is_named(run):
     result = run("bench", "state", "--cases", "fig8")
     assert result.exit_code == 1
     assert "cases has 'fig8'" in result.output and "fig7" in result.output
+
+
+def test_growth_is_measured(run, tmp_path, monkeypatch):
+    """Of two sizes that differ by ten times; the larger one has no control."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "growth.json"
+    result = run("bench", "growth", "--queries", "3", "--scale", "0.001", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    written = json.loads(path.read_text())
+    assert {"growth_ratio", "memory_ratio", "larger_ratio", "aa_ratio"} < set(written["figures"])
+    (row,) = written["rows"]
+    assert row["query"] == "q03" and row["equal"] and row["spark_growth"] > 0 < row["larger_mb"]

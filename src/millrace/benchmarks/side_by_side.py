@@ -58,8 +58,8 @@ class Case:
 
     @property
     def spark(self) -> list[float]:
-        """Both of Spark's runs."""
-        return self.seconds[SPARK] + self.seconds[AGAIN]
+        """Both of Spark's runs, where there is a control."""
+        return self.seconds[SPARK] + self.seconds.get(AGAIN, [])
 
     @property
     def control(self) -> float:
@@ -67,9 +67,9 @@ class Case:
         return harness.median(self.seconds[SPARK]) / harness.median(self.seconds[AGAIN])
 
 
-def runs(cases: int, rounds: int, *, frames: bool = False) -> int:
+def runs(cases: int, rounds: int, *, frames: bool = False, control: bool = True) -> int:
     """Return how many single runs there will be, for the progress bar."""
-    return cases * (2 + (3 + frames) * rounds)
+    return cases * (2 + (2 + control + frames) * rounds)
 
 
 def run(
@@ -80,6 +80,7 @@ def run(
     ticker: Ticker,
     *,
     frames: bool = False,
+    control: bool = True,
 ) -> None:
     """Measure the cases.
 
@@ -90,6 +91,7 @@ def run(
         rounds: Timed rounds; each case is run once before, by Millrace and by Spark.
         ticker: Told of each run.
         frames: Also run Millrace on DataFrames over the files, instead of the files themselves.
+        control: Also run Spark a second time in each round.
 
     Raises:
         OptionError: Too few rounds.
@@ -98,7 +100,9 @@ def run(
     given = {name: spark.read.parquet(path) for name, path in tables.items()}
     for name, frame in given.items():
         frame.createOrReplaceTempView(name)
-    sides: dict[str, Mapping[str, Any] | None] = {MILLRACE: tables, SPARK: None, AGAIN: None}
+    sides: dict[str, Mapping[str, Any] | None] = {MILLRACE: tables, SPARK: None}
+    if control:
+        sides[AGAIN] = None
     if frames:
         sides[FRAMES] = given
     for case in cases:

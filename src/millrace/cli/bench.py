@@ -102,6 +102,33 @@ def tpch_command(
             )
 
 
+@app.command("growth")
+def growth_command(
+    scale: TpchScale = 1.0,
+    queries: Annotated[str | None, typer.Option(metavar="3,5,10", help="Only these.")] = None,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Queries of TPC-H at a scale and at ten times that, with Millrace and with Spark SQL."""
+    from millrace.benchmarks import growth, tpch, tpch_data
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        numbers = growth.QUERIES if queries is None else tpch.parse_queries(queries)
+        scale = min(scale, _QUICK_SCALE) if quick else scale
+        tables, larger = (tpch_data.ensure(each) for each in (scale, growth.TIMES * scale))
+        with session("millrace bench growth", master, debug=debug) as spark:
+            frame.finish(
+                growth.runs(len(numbers), rounds),
+                lambda ticker: growth.bench(spark, tables, larger, scale, numbers, rounds, ticker),
+            )
+
+
 @app.command("shapes")
 def shapes_command(
     scale: TpchScale = 1.0,

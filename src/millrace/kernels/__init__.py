@@ -2,7 +2,7 @@
 
 from millrace.kernels.hashing import combine, hash_bytes, hash_parts, mix
 from millrace.kernels.multimap import MAX_ROWS, Multimap, Walk
-from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, place, rows_of, tally
+from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, place, rows_of, runs, tally
 
 __all__ = [
     "BEFORE",
@@ -20,5 +20,6 @@ __all__ = [
     "mix",
     "place",
     "rows_of",
+    "runs",
     "tally",
 ]

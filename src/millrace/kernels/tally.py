@@ -2,8 +2,9 @@
 
 The table has shape ``(slots, 4)``, a power of two of slots: the key, its rows that are settled, its rows
 of now, and its rows before; only those of now are counted here, the others are the caller's to write. A key
-is there when it has rows that are settled or of now. Slots are found by linear probing. The hash has two
-rounds of multiplication: with one, keys at regular distances tend to fall on one side of a threshold.
+is there when it has rows that are settled or of now. Slots are found by linear probing; which are taken is
+kept beside, so that nobody walks over the others. The hash has two rounds of multiplication: with one, keys
+at regular distances tend to fall on one side of a threshold.
 """
 
 from __future__ import annotations
@@ -44,43 +45,71 @@ def _slot(code, hashed, table):  # type: ignore[no-untyped-def]
     return slot
 
 
-@compiled("const int64[], int64, int64, uint64, int64[,], int64, int64")
-def tally(codes, first, last, threshold, table, held, most):  # type: ignore[no-untyped-def]
+@compiled("const int64[], int64, int64, uint64, int64[,], int32[], int64")
+def tally(codes, first, last, threshold, table, taken, held):  # type: ignore[no-untyped-def]
     """Count codes from ``first`` up to ``last`` whose hash is not above the threshold.
 
+    Args:
+        codes: Key codes.
+        first: The first to count.
+        last: Where to stop.
+        threshold: Of hashes.
+        table: The table.
+        taken: The slots that are taken, with room for as many as there may be.
+        held: How many are taken.
+
     Returns:
-        Where it stopped: at ``last``, or at the code for which there was no room, ``most`` keys being
-        in the table; and the number of keys in the table, which was ``held``.
+        Where it stopped: at ``last``, or at the code for which there was no room; and the number of
+        slots that are taken now.
     """
     for i in range(first, last):
         hashed = _hash(codes[i])
         if hashed <= threshold:
             slot = _slot(codes[i], hashed, table)
             if not table[slot, NOW] and not table[slot, SETTLED]:
-                if held == most:
+                if held == len(taken):
                     return i, held
+                taken[held] = slot
                 held += 1
                 table[slot, KEY] = codes[i]
             table[slot, NOW] += 1
     return last, held
 
 
-@compiled("const int64[,], int64[,]")
-def place(entries, table):  # type: ignore[no-untyped-def]
+@compiled("const int64[,], int64[,], int32[]")
+def place(entries, table, taken):  # type: ignore[no-untyped-def]
     """Put entries, rows of another table with different keys, into an empty table."""
-    for entry in entries:
-        table[_slot(entry[KEY], _hash(entry[KEY]), table)] = entry
+    for i in range(len(entries)):
+        slot = _slot(entries[i, KEY], _hash(entries[i, KEY]), table)
+        table[slot] = entries[i]
+        taken[i] = slot
 
 
-@compiled("const int64[,], const int64[,], uint64, boolean, const int64[]")
-def meet(mine, theirs, threshold, recent, apart):  # type: ignore[no-untyped-def]
+@compiled("const int64[], int64")
+def runs(codes, least):  # type: ignore[no-untyped-def]
+    """Return the codes that come at least so often among sorted ones, and how often each does."""
+    often, counts = np.empty(len(codes) // least, np.int64), np.empty(len(codes) // least, np.int64)
+    found = begun = 0
+    for i in range(1, len(codes) + 1):
+        if i == len(codes) or codes[i] != codes[begun]:
+            if i - begun >= least:
+                often[found], counts[found] = codes[begun], i - begun
+                found += 1
+            begun = i
+    return often[:found].copy(), counts[:found].copy()
+
+
+@compiled("const int64[,], const int32[], const int64[,], const int32[], uint64, boolean, const int64[]")
+def meet(mine, my_slots, theirs, their_slots, threshold, recent, apart):  # type: ignore[no-untyped-def]
     """Sum up what the keys of two tables that are not above the threshold have in common.
 
     With ``x`` rows of a key in one table and ``z`` in the other, each sum runs over all keys of both.
 
     Args:
         mine: A table.
+        my_slots: Those that are taken in it.
         theirs: Another one.
+        their_slots: Those that are taken in that.
         threshold: Of both.
         recent: Whether rows of now and before count in ``mine``, rather than all rows.
         apart: Keys to leave out, ascending.
@@ -91,19 +120,18 @@ def meet(mine, theirs, threshold, recent, apart):  # type: ignore[no-untyped-def
     """
     sums = np.zeros(9)
     for side in range(2):
-        for entry in mine if side == 0 else theirs:
+        table, other = (mine, theirs) if side == 0 else (theirs, mine)
+        for at in my_slots if side == 0 else their_slots:
+            entry = table[at]
             settled, now = entry[SETTLED], entry[NOW]
-            if not settled and not now:
-                continue
             hashed = _hash(entry[KEY])
             if hashed > threshold:
                 continue
-            place = np.searchsorted(apart, entry[KEY])
-            if place < len(apart) and apart[place] == entry[KEY]:
-                continue
-            other = theirs if side == 0 else mine
-            slot = _slot(entry[KEY], hashed, other)
-            own = other[slot]
+            if len(apart):
+                place = np.searchsorted(apart, entry[KEY])
+                if place < len(apart) and apart[place] == entry[KEY]:
+                    continue
+            own = other[_slot(entry[KEY], hashed, other)]
             if side == 0:
                 x = np.float64(now + entry[BEFORE] if recent else now + settled)
                 z = np.float64(own[NOW] + own[SETTLED])

@@ -94,7 +94,7 @@ class Forecast:
                     known /= 1 + self._missed[far]
             else:
                 known = float(self.arrived[far])
-            until = arrived + max(min(self._refresh, arrived // 2), arrived // _STEADY)
+            until = arrived + max(min(self._refresh, arrived), arrived // _STEADY)
             self._known[near, far] = until, known
         return known
 
