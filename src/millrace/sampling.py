@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.kernels import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, mix, place, rows_of, runs, tally
+from millrace.kernels import meet, rows_of, runs, tally, thin, turn
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,24 +44,35 @@ _STEADY = 8
 
 _ALL = np.uint64(2**64 - 1)
 
+_SCATTER, _WORD = 0x9E3779B97F4A7C15, 2**64 - 1
+"""An odd number that scatters what is multiplied with it, in words of 64 bits (Fibonacci hashing)."""
+
 
 class _Rows:
     """A sample of rows: one out of every so many, from a place on that no pattern in the data follows."""
 
     def __init__(self, most: int) -> None:
-        self.codes = np.empty(0, np.int64)
         self.seen = 0
+        self._pieces = [_NO_KEYS]
         self._most = most
         self._stride = 1
+
+    @property
+    def codes(self) -> Array:
+        """Those in the sample."""
+        if len(self._pieces) > 1:
+            self._pieces = [np.concatenate(self._pieces)]
+        return self._pieces[0]
 
     def add(self, codes: Array) -> None:
         """Look at more rows."""
         self.seen += len(codes)
         while self.seen // self._stride > self._most:  # every other one stands for what two stood for
             self._stride *= 2
-            self.codes = self.codes[::2]
-        place = int(mix(np.array([self.seen]))[0]) & (self._stride - 1)
-        self.codes = np.concatenate([self.codes, codes[place :: self._stride]])
+            self._pieces = [self.codes[::2]]
+        place = ((self.seen * _SCATTER & _WORD) >> 32) & (self._stride - 1)
+        if place < len(codes):
+            self._pieces.append(codes[place :: self._stride].copy())
 
 
 class KeySample:
@@ -75,7 +86,7 @@ class KeySample:
     def __init__(self, keys: int = KEYS, window: int = WINDOW) -> None:
         self._half = max(1, window // 2)
         self._threshold = _ALL
-        self._table = np.zeros((4 * keys, 4), np.int64)  # sparse, so that a look is one comparison
+        self._table = np.zeros((2 * keys, 4), np.int64)
         self._slots = np.empty(keys, np.int32)
         self._held = 0
         self._rows = [0, 0, 0]  # in all; in this half of the window; in the half before
@@ -161,17 +172,11 @@ class KeySample:
     def _thin(self) -> None:
         """Halve the threshold, and drop the keys that are above it now."""
         self._threshold >>= np.uint64(1)
-        entries = self._table[self._taken]
-        entries = entries[key_hashes(entries[:, KEY].copy()) <= self._threshold]
-        self._table = np.zeros_like(self._table)
-        place(entries, self._table, self._slots)
-        self._held = len(entries)
+        self._held = thin(self._table, self._slots, self._held, self._threshold)
 
     def _turn(self) -> None:
         """Begin another half of the window; the half before the present one is recent no more."""
-        self._table[:, SETTLED] += self._table[:, NOW]
-        self._table[:, BEFORE] = self._table[:, NOW]
-        self._table[:, NOW] = 0
+        turn(self._table, self._taken)
         for counts in (self._rows, self._nulls):
             counts[1:] = [0, counts[1]]
         self._samples = (self._samples[0], _Rows(_ROWS // 2), self._samples[1])

@@ -2,7 +2,7 @@
 
 from millrace.kernels.hashing import combine, hash_bytes, hash_parts, mix
 from millrace.kernels.multimap import MAX_ROWS, Multimap, Walk
-from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, key_hashes, meet, place, rows_of, runs, tally
+from millrace.kernels.tally import BEFORE, KEY, NOW, SETTLED, meet, rows_of, runs, tally, thin, turn
 
 __all__ = [
     "BEFORE",
@@ -15,11 +15,11 @@ __all__ = [
     "combine",
     "hash_bytes",
     "hash_parts",
-    "key_hashes",
     "meet",
     "mix",
-    "place",
     "rows_of",
     "runs",
     "tally",
+    "thin",
+    "turn",
 ]

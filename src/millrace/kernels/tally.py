@@ -27,15 +27,6 @@ def _hash(code):  # type: ignore[no-untyped-def]
     return (x ^ (x >> _HALF)) * _ODD
 
 
-@compiled("const int64[]")
-def key_hashes(codes: np.ndarray) -> np.ndarray:
-    """Return the ``uint64`` hash of each ``int64`` code that thresholds are compared with."""
-    out = np.empty(len(codes), np.uint64)
-    for i in range(len(codes)):
-        out[i] = _hash(codes[i])
-    return out
-
-
 @compiled()
 def _slot(code, hashed, table):  # type: ignore[no-untyped-def]
     wrap = np.int64(len(table) - 1)
@@ -76,13 +67,32 @@ def tally(codes, first, last, threshold, table, taken, held):  # type: ignore[no
     return last, held
 
 
-@compiled("const int64[,], int64[,], int32[]")
-def place(entries, table, taken):  # type: ignore[no-untyped-def]
-    """Put entries, rows of another table with different keys, into an empty table."""
-    for i in range(len(entries)):
+@compiled("int64[,], int32[], int64, uint64")
+def thin(table, taken, held, threshold):  # type: ignore[no-untyped-def]
+    """Drop the keys whose hash is above a threshold; returns how many slots are taken now."""
+    entries = np.empty((held, 4), np.int64)
+    kept = 0
+    for i in range(held):
+        entry = table[taken[i]]
+        if _hash(entry[KEY]) <= threshold:
+            entries[kept] = entry
+            kept += 1
+        entry[:] = 0
+    for i in range(kept):
         slot = _slot(entries[i, KEY], _hash(entries[i, KEY]), table)
         table[slot] = entries[i]
         taken[i] = slot
+    return kept
+
+
+@compiled("int64[,], const int32[]")
+def turn(table, taken):  # type: ignore[no-untyped-def]
+    """Make rows of now rows of before, and settled ones."""
+    for slot in taken:
+        now = table[slot, NOW]
+        table[slot, SETTLED] += now
+        table[slot, BEFORE] = now
+        table[slot, NOW] = 0
 
 
 @compiled("const int64[], int64")
