@@ -32,6 +32,8 @@ class Signature:
         prior: The relation whose SteM bounced the tuple back because matches may still come, and
             the only one it may probe until then (ProbeCompletion); None otherwise.
         asked: Bit set of the index lookups that the tuple, or a part of it, has been sent to.
+        order: Where tuples are divided by an attribute, the order of joins that those of its value seemed to
+            want (:mod:`millrace.operators.content`); it only tells them apart.
         preferred: Whether the user wants results of these tuples first.
     """
 
@@ -42,11 +44,14 @@ class Signature:
     prior: int | None = None
     preferred: bool = False
     asked: int = 0
+    order: tuple[int, ...] = ()
 
     @cached_property
     def _hash(self) -> int:
         prior = -1 if self.prior is None else self.prior  # the hash of None differs between processes
-        return hash((self.span, self.done, self.raised, self.built, prior, self.preferred, self.asked))
+        return hash(
+            (self.span, self.done, self.raised, self.built, prior, self.preferred, self.asked, self.order)
+        )
 
     def __hash__(self) -> int:
         """Return what was computed once: decisions and accounts are looked up for every batch."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from millrace.experiments.beyond import correlated, drift, filtering
+from millrace.experiments.beyond import content, correlated, drift, filtering
 
 SEEDS = range(5)
-SIZES = {"beyond-correlated": {"tuples": 20_000}, "beyond-drift": {"phase": 8000}}
-MINE = [correlated.EXPERIMENT, drift.EXPERIMENT]
+SIZES = {"beyond-correlated": {"tuples": 20_000}, "beyond-drift": {"phase": 8000}, "beyond-content": {}}
+MINE = [correlated.EXPERIMENT, drift.EXPERIMENT, content.EXPERIMENT]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -22,7 +22,7 @@ def test_the_claim_holds(each, seed):
 
 @pytest.mark.parametrize("each", MINE, ids=lambda each: each.id)
 def test_without_its_mechanism_the_claim_does_not_hold(each):
-    """Rank in place of joint outcomes, the lottery in place of the regret budget: the checks see it."""
+    """Rank for joint outcomes, the lottery for the regret budget, content unseen: the checks see it."""
     assert not each.run(each.settings(0, SIZES[each.id], ablated=True)).holds
 
 

@@ -42,8 +42,8 @@ class SteMProbe(Probe):
         return Estimate(self.label, 1.0 if alone else self._stem.expected_matches(signature))
 
     def asking(self, signature: Signature) -> Hashable:
-        """Return the attribute classes that are bound: by each others a tuple has other matches."""
-        return self._graph.bound(signature.span, self.target)
+        """Return the attribute classes that are bound, and how tuples are divided: other matches by each."""
+        return self._graph.bound(signature.span, self.target), signature.order
 
     def start(self, batch: TupleBatch) -> Matches:
         """Begin to probe."""

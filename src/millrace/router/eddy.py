@@ -17,12 +17,13 @@ from millrace.architectures.choice import policy_of, state_of
 from millrace.arrivals.schedule import STALLED, Arrival, Source
 from millrace.errors import InputError, StateError
 from millrace.expressions import Predicate
-from millrace.operator import Operator, Work
+from millrace.operator import Operator, Probe, Work
 from millrace.operators.build import StateBuild
+from millrace.operators.content import Divide
 from millrace.operators.ready import is_result
 from millrace.operators.transfer import Transfers
 from millrace.options import Options
-from millrace.policies import POLICIES, Policy
+from millrace.policies import POLICIES, Greedy, Policy
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.router.buffer import Buffer
 from millrace.router.candidates import Candidates
@@ -32,6 +33,7 @@ from millrace.router.partial import collected, passed, remaining, undisturbed
 from millrace.router.preference import Preference
 from millrace.router.routing_table import RoutingTable
 from millrace.router.run import BlockRun, Given
+from millrace.router.run_statistics import anywhere
 from millrace.router.warm_start import WarmStart, recall, share
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
@@ -86,6 +88,7 @@ class Eddy(BlockRun):
             self._watch,
         )
         self._preference = Preference(prefer, spec)
+        policy = policy or POLICIES[policy_of(spec, options)](options)
         builds = [
             StateBuild(stem.number, alias, self._state, self._selecting, self._preference.split)
             for stem, alias in zip(self._stems, spec.aliases, strict=True)
@@ -108,6 +111,7 @@ class Eddy(BlockRun):
             if filters
             else None
         )
+        self._divide = self._dividing() if options.by_content and isinstance(policy, Greedy) else None
         self._warm_start = warm_start
         recall(warm_start, statistics.accounts)
         called = statistics.is_traced
@@ -120,7 +124,7 @@ class Eddy(BlockRun):
             self._stems, self._state.held, lambda: (*self._buffer.works(), *self._state.waiting())
         )
         self._table = RoutingTable(
-            policy or POLICIES[policy_of(spec, options)](options),
+            policy,
             Candidates(self._graph, legality, statistics.accounts, tickets).of,
             DecisionLifetime(options.reoptimize_every, (lambda: statistics.busy) if called else None).lasting,
             options.reoptimize_every,
@@ -226,7 +230,34 @@ class Eddy(BlockRun):
                 found = self._transfers.reduce(relation, found)
                 if not found.size:
                     self._statistics.end(found)
-            self._buffer.push(self._preference.split(found) if found.signature.built else [found])
+            for piece in self._divided(found):
+                self._buffer.push(self._preference.split(piece) if piece.signature.built else [piece])
+
+    def _dividing(self) -> Divide | None:
+        """Return what divides the streamed tuples, where several complete SteMs tell where to send them."""
+        stream = self._schedule.unbuilt
+        near = () if stream is None else self._graph.neighbours(1 << stream)
+        if stream is None or len(near) < 2 or len(self._graph.roles(stream)) > 1 or not self._state.grouped:
+            return None
+        stems = [self._stems[relation] for relation in near]
+        return Divide(stream, self._spec.aliases[stream], stems, self._limit + 1, self._told)
+
+    def _told(self, signature: Signature, relation: int, tuples: int, matches: int) -> None:
+        """Believe what a sample says of a join."""
+        for operator in self._state.joins(signature):
+            if isinstance(operator, Probe) and operator.target == relation:
+                self._statistics.accounts.update(anywhere(signature, operator), tuples, matches, 0.0)
+
+    @property
+    def sampled(self) -> int:
+        """Number of probes that were made only to find an attribute to divide tuples by."""
+        return 0 if self._divide is None else self._divide.sampled
+
+    def _divided(self, found: TupleBatch) -> Sequence[TupleBatch]:
+        """Return base tuples in one batch for each part that they are divided into."""
+        if self._divide is None or self._divide.target not in found.rows or not self._divide.divides(found):
+            return (found,)
+        return self._step(self._divide, found.signature, found, fresh=True).batches
 
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
