@@ -51,6 +51,19 @@ def look_up(lookup: Offer, calendar: VirtualClock, keys=KEYS, *, fail=()) -> tup
     return run(job())
 
 
+def test_nobody_else_can_read_a_cache(tmp_path, calendar):
+    """Neither its folder nor its files, those of SQLite beside it included; a folder that was there stays."""
+    there = tmp_path / "there"
+    there.mkdir(mode=0o755)
+    for cache in (tmp_path / "made", there, there / "file.sqlite"):
+        check_cache(cache)
+        with LookupRoom(offer(cache), calendar):
+            made = [*(tmp_path / "made").rglob("*"), *there.rglob("*")]
+            assert made and {each.stat().st_mode & 0o777 for each in made} == {0o600}
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    assert there.stat().st_mode & 0o777 == 0o755
+
+
 @pytest.mark.parametrize("name", ["folder", "file.sqlite"])
 def test_a_second_job_asks_only_what_has_expired(tmp_path, calendar, name):
     """Rows count for their time to live, without one for ever; failures never outlive a job."""

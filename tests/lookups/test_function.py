@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import os
 import pickle
+import subprocess
+import sys
 import threading
+import types
 from decimal import Decimal
 
 import pandas as pd
@@ -340,3 +344,51 @@ def test_its_identity_changes_with_its_code():
     assert function(lambda sku: None, name="f").identity != function(lambda sku: [], name="f").identity
     lock = threading.Lock()
     assert function(_scaled(lock)).identity != function(_scaled(lock)).identity
+
+
+MODULE = """
+import math, threading
+FACTOR = 2
+LOCK = threading.Lock()
+WORDS = frozenset(["some", "words", "in", "no", "order"])
+class Scale:
+    def of(self, x):
+        return x * FACTOR
+def helper(x):
+    return math.floor(Scale().of(x)) if x else other(x)
+def other(x):
+    return helper(x) if x in {"one", "two", "three"} else LOCK
+def asked(sku):
+    return {"price": helper(sku)}
+"""
+
+
+def _made(text):
+    """Return the identity of a function of a module with this text."""
+    module = types.ModuleType("shop.prices")
+    exec(text, module.__dict__)
+    return function(module.asked).identity
+
+
+def test_its_identity_changes_with_what_it_names():
+    """Helpers of its package, their helpers, classes and values; not with what it does not name."""
+    known = _made(MODULE)
+    assert known == _made(MODULE) == _made(MODULE + "UNUSED = 5")
+    for old, new in [("FACTOR = 2", "FACTOR = 3"), ("floor", "ceil"), ("x * F", "x + F"), ('"one"', '"1"')]:
+        assert _made(MODULE.replace(old, new)) != known, old
+
+
+def test_its_identity_is_the_same_in_every_process():
+    """Whatever order sets have there."""
+    code = "from tests.lookups.test_function import MODULE, _made; print(_made(MODULE))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert found == {_made(MODULE) + "\n"}

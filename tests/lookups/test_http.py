@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import gzip
 import json
+import tracemalloc
 from decimal import Decimal
 from email.utils import format_datetime
 from urllib.parse import parse_qsl, unquote
@@ -16,6 +17,8 @@ from aiohttp import web
 from hypothesis import given, settings, strategies as st
 
 from millrace.lookups import Secrets, http, template
+from millrace.lookups.index_spec import IndexSpec
+from millrace.lookups.refused import LONGEST_ASKED
 from tests.lookups.asking_sources import fetched, keys_of, refusal, run, scanned
 from tests.lookups.web import answering, drips, resets, serving, stalls, truncates
 
@@ -233,11 +236,13 @@ def test_what_a_status_means(status):
 
 
 def test_retry_after():
-    """Seconds and dates are both understood, nonsense is ignored, and the past is now."""
+    """Seconds and dates are both understood, nonsense is ignored, the past is now; none waits for long."""
     assert refused(answering("", 429, {"Retry-After": "7"})).wait == 7
     soon = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     wait = refused(answering("", 503, {"Retry-After": format_datetime(soon, usegmt=True)})).wait
-    assert 3500 < wait <= 3600
+    assert wait == LONGEST_ASKED == 60
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=40)
+    assert 30 < refused(answering("", 503, {"Retry-After": format_datetime(soon, usegmt=True)})).wait <= 40
     assert refused(answering("", 429, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})).wait == 0
     assert refused(answering("", 429, {"Retry-After": "soon"})).wait is None
     assert refused(answering("", 429)).wait is None
@@ -317,6 +322,62 @@ def test_a_long_answer_is_cut_off():
         error = refused(handler, max_bytes=10_000)
         assert (error.kind, error.again) == ("too large", False)
         assert ask(handler, max_bytes=len(long))[0].num_rows == 5000
+
+
+def encoded(body, coding, status=200):
+    """Answer with a body that says that it is encoded."""
+
+    async def handler(request):
+        return web.Response(body=body, status=status, headers={"Content-Encoding": coding})
+
+    return handler
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_unpacks_to_gigabytes_takes_no_memory(status):
+    """Of a megabyte that stands for a gigabyte no more is unpacked than may be read."""
+    bomb = b"".join([gzip.compress(b" " * (64 << 20))] * 16)
+    assert len(bomb) < 2 << 20
+    tracemalloc.start()
+    error = refused(encoded(bomb, "gzip", status), max_bytes=1_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert error.kind == ("too large" if status == 200 else "HTTP 500")
+    assert peak < 16 << 20
+
+
+def test_only_what_was_asked_for_is_unpacked():
+    """One gzip, of one member or several; a second layer, another coding and damaged ones are refused."""
+    text = json.dumps({"sku": "a", "price": 1}).encode()
+    _, seen = ask(encoded(gzip.compress(text), "gzip"))
+    assert seen.headers[0]["Accept-Encoding"] == "gzip"
+    assert ask(encoded(gzip.compress(text[:9]) + gzip.compress(text[9:]), "x-gzip"))[0].num_rows == 1
+    for body, coding in [
+        (gzip.compress(gzip.compress(text)), "gzip, gzip"),
+        (text, "br"),
+        (text, "gzip"),
+        (gzip.compress(text)[:-9], "gzip"),
+    ]:
+        assert refused(encoded(body, coding)).kind == "malformed answer", coding
+
+
+def test_an_empty_key_asks_for_nothing_else():
+    """In the path it would ask for all prices; as a parameter it is a value like others."""
+    error = refused(answering([{"sku": "a", "price": 1}]), keys=[""])
+    assert error.kind == "unsendable key" and "'sku' is empty" in error.message
+    assert ask(answering([]), path="/price?sku={sku}", keys=[""])[1].asked == ["/price?sku="]
+
+
+def test_rows_of_one_tenant_are_not_another_ones(tmp_path):
+    """Whatever tells tenants apart makes another cache: in the URL, in a header, in the body."""
+    for source in (
+        http("https://x/${WHO}/{sku}", check=False),
+        http("https://x/{sku}", headers={"Authorization": "Bearer ${WHO}"}, check=False),
+        http("https://x", method="POST", body={"who": "${WHO}", "sku": "{sku}"}, check=False),
+    ):
+        spec = IndexSpec("prices", SKU, PRICES, source, cache=tmp_path)
+        one, same, other = (spec.fingerprint(Secrets({"WHO": who})) for who in ("a", "a", "b"))
+        assert one == same != other
 
 
 def test_a_deep_answer_is_refused():

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import InputError, MillraceError, OptionError, UnsupportedType
-from millrace.lookups import Secrets, http, http_session
+from millrace.lookups import Secrets, database, http, http_session
 from tests.lookups.asking_sources import failing, fetched, refusal, run
 from tests.lookups.web import answering, resets, serving, stalls
 
@@ -80,6 +80,12 @@ def test_options_out_of_range(settings, said):
         lambda: http("https://user:pa55word@h/{sku}"),
         lambda: http("https://h/{sku}?api_key=pa55word"),
         lambda: http("https://h/{sku}?access_token=pa55word&x={sku}"),
+        lambda: http("https://h/{sku}?sig=pa55word%2Bpa55word%3D"),
+        lambda: http("https://h/{sku}?key=pa55wordpa55word"),
+        lambda: http("https://h/{sku}", headers={"Ocp-Apim-Subscription-Key": "pa55word"}),
+        lambda: database(
+            "mssql+pyodbc:///?odbc_connect=DRIVER%3D%7BODBC+18%7D%3BUID%3Dme%3BPWD%3Dpa55word", "t"
+        ),
         lambda: http("https://h/{sku}", headers={"Authorization": "Bearer pa55word"}),
         lambda: http("https://h/{sku}", headers={"proxy-authorization": "Basic pa55word"}),
         lambda: http("https://h/{sku}", headers={"COOKIE": "id=pa55word"}),
@@ -103,6 +109,7 @@ def test_what_only_looks_like_credentials_is_well():
     )
     assert source.secrets == ("PW", "KEY", "TOKEN")
     assert http("https://user@h/{sku}").secrets == ()
+    assert database("mssql+pyodbc:///?odbc_connect=DRIVER%3D%7BODBC%7D%3BPWD%3D${PW}", "t").secrets == ("PW",)
 
 
 def checked(source, schema=SCHEMA, columns=SKU, **values):

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.clock import WallClock
 from millrace.errors import ExecutionError
 from millrace.limits import Coordinator, LookupClient, LookupRoom
-from millrace.lookups import Refused, Secrets, Terms
+from millrace.lookups import Refused, Secrets, Terms, function
 from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
@@ -342,6 +342,36 @@ def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error
             assert [answer.rows.num_rows for answer in index.poll()] == [int(on_error == "null")]
     finally:
         go_on.set()
+        index.close()
+        loop.close()
+        coordinator.close()
+
+
+def test_no_more_requests_are_begun_than_there_are_keys(monkeypatch) -> None:
+    """However many may be under way at once."""
+    begun = []
+    plain = Asking._ask
+
+    async def ask(self) -> None:
+        begun.append(self)
+        await plain(self)
+
+    monkeypatch.setattr(Asking, "_ask", ask)
+    source = function(lambda x: [{"x": x, "y": x}], max_in_flight=1000)
+    spec = IndexSpec("s", ("x",), S.schema, source)
+    coordinator = Coordinator()
+    coordinator.offer("run", [spec.offer(Secrets())])
+    loop, woken = Loop(), threading.Event()
+    index = _index_of(spec, coordinator, loop, woken)
+    try:
+        index.submit(pa.RecordBatch.from_pydict({"x": [3, 4]}))
+        answers = 0
+        while answers < 2:
+            assert woken.wait(PATIENCE)
+            woken.clear()
+            answers += sum(answer.rows.num_rows for answer in index.poll())
+        assert len(begun) == 2
+    finally:
         index.close()
         loop.close()
         coordinator.close()

@@ -12,6 +12,7 @@ not fail it: rows are asked again, and the lookup's progress names the problem.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -77,7 +78,7 @@ class Cache:
         self._copied = 0
         self._copying = threading.Lock()
         with _explained(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(self.path.parent)
             self._reader = self._writer = _opened(self.path)
             self._writer.execute(
                 "INSERT OR IGNORE INTO definition (fingerprint, name) VALUES (?, ?)",
@@ -202,7 +203,7 @@ def check_cache(cache: Path, name: str = "", fingerprint: str = "") -> None:
             f"the cache {str(cache)!r} is a file: name a folder, or a file that ends in {SUFFIX}"
         )
     with _explained(cache):
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         tempfile.TemporaryFile(dir=folder).close()
         free = shutil.disk_usage(folder).free
         if free < _LEAST_FREE:
@@ -224,6 +225,8 @@ def check_cache(cache: Path, name: str = "", fingerprint: str = "") -> None:
 
 def _opened(path: Path) -> sqlite3.Connection:
     """Open a cache file, making it if it is not there."""
+    # SQLite gives the files beside it the permissions that this one has.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     base = connect(str(path), _PATIENCE)
     try:
         _check_own(base, path)
@@ -237,6 +240,12 @@ def _opened(path: Path) -> sqlite3.Connection:
         base.close()
         raise
     return base
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder for rows that nobody else is to read; one that is there stays as it is."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _share(base: sqlite3.Connection) -> None:

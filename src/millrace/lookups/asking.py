@@ -171,7 +171,7 @@ class Asking:
             self.receiver.failed(failed)
         self._due.extend(ask)
         self.totals.keys += len(ask)
-        while self._askers < min(self._most, self._askers + len(self._due)):
+        for _ in range(min(self._most - self._askers, len(self._due))):
             self._askers += 1
             self._start(self._ask)
 

@@ -10,10 +10,18 @@ from urllib.parse import parse_qsl, urlsplit
 from millrace.errors import InputError
 from millrace.lookups.secrets import NAME
 
-_HEADER = re.compile(r"^(proxy-)?authori[sz]ation$|^cookie2?$|api-?key|token|secret|password", re.IGNORECASE)
-_FIELD = re.compile(
-    r"(password|passwd|pwd|secret|token|api[-_]?key|access[-_]?key|signature)$", re.IGNORECASE
+_HEADER = re.compile(
+    r"^(proxy-)?authori[sz]ation$|^cookie2?$|(api|subscription|functions)-?key|token|secret|password",
+    re.IGNORECASE,
 )
+_FIELD = re.compile(
+    r"(password|passwd|pwd|secret|token|(api|access|account|subscription)[-_]?key|signature)$", re.IGNORECASE
+)
+_SHORT_FIELD = re.compile(r"^(key|sig|code|auth)$", re.IGNORECASE)
+_LONG = 16
+"""Characters from which a parameter with so general a name holds a credential rather than a word."""
+
+_IN_CONNECTION = re.compile(r"(?:^|[;?&])\s*(?:password|pwd)\s*=\s*([^;&]+)", re.IGNORECASE)
 _IN_TEXT = re.compile(r"\{[^{}]*\}")
 
 
@@ -52,13 +60,24 @@ def check_fields(fields: Any, what: str) -> None:
     if not isinstance(fields, Mapping):
         return
     for name, value in fields.items():
-        literal = isinstance(value, str) and value and not _is_secret(value) and not _IN_TEXT.search(value)
-        if literal and _FIELD.search(str(name)):
+        if isinstance(value, str) and (_holds_password(value) or _is_credential(str(name), value)):
             raise InputError(
                 f"{what} {name!r} looks like a credential that is written out: put it into an environment "
                 "variable and write ${NAME} in its place"
             )
         check_fields(value, what)
+
+
+def _is_credential(name: str, value: str) -> bool:
+    """Tell whether the name of a field says that its value, which is written out, is a credential."""
+    if not value or _is_secret(value) or _IN_TEXT.search(value):
+        return False
+    return bool(_FIELD.search(name) or (_SHORT_FIELD.search(name) and len(value) >= _LONG))
+
+
+def _holds_password(value: str) -> bool:
+    """Tell whether a text is a connection string, as for ``odbc_connect``, with a password written out."""
+    return any(not _is_secret(found) for found in _IN_CONNECTION.findall(value))
 
 
 def _marked(text: str) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from types import CodeType
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 
 from millrace.errors import InputError, OptionError
+from millrace.lookups.identity import identity_of
 from millrace.lookups.json_rows import check_bound, check_types
 from millrace.lookups.secrets import Secrets
 from millrace.lookups.terms import Terms
@@ -104,29 +101,4 @@ def function(
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
     terms = Terms(max_in_flight, per_second, retries, timeout, batch)
-    return FunctionSource(fn, name or own, terms, scan, _identity(fn, name or own))
-
-
-def _identity(fn: Callable[..., Any], name: str) -> str:
-    """Return a text that changes with the function's code and with what it has captured.
-
-    What cannot be told apart in this way makes a text that no other process has.
-    """
-    code = getattr(fn, "__code__", None)
-    module = getattr(fn, "__module__", "")
-    try:
-        if code is None:
-            held = pickle.dumps(fn, protocol=5)
-        else:
-            cells = [cell.cell_contents for cell in getattr(fn, "__closure__", None) or ()]
-            captured = (cells, getattr(fn, "__defaults__", None), getattr(fn, "__kwdefaults__", None))
-            held = repr(_code(code)).encode() + pickle.dumps(captured, protocol=5)
-    except Exception:  # noqa: BLE001  # objects raise what they like when they are pickled
-        held = uuid4().bytes
-    return f"function {module}.{name} {blake2b(held, digest_size=16).hexdigest()}"
-
-
-def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return what a function does, without where its text stands."""
-    constants = tuple(_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
-    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
+    return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))

@@ -27,6 +27,7 @@ from millrace.lookups.refused import Refused, shortened
 from millrace.lookups.secrets import Secrets
 from millrace.lookups.strict import ABSENT, Unfit
 from millrace.lookups.terms import Terms
+from millrace.lookups.unpacking import ACCEPTED, unpacked
 
 MAX_REDIRECTS = 5
 
@@ -73,7 +74,9 @@ class HttpSession:
         self._pieces = template.parts(source.url, "the URL")
         self._template = source.template
         self._exact = any(map(_has_decimals, schema.types))
-        self._headers = httpx.Headers({"Accept": "application/json", "User-Agent": "millrace"})
+        self._headers = httpx.Headers(
+            {"Accept": "application/json", "Accept-Encoding": ACCEPTED, "User-Agent": "millrace"}
+        )
         if self._template is not None:
             self._headers["Content-Type"] = "application/json"
         self._headers.update({name: secrets.fill(value) for name, value in source.headers})
@@ -197,7 +200,7 @@ class HttpSession:
         if 200 <= status < 300:
             return
         begin = b""
-        async for chunk in response.aiter_bytes():
+        async for chunk in unpacked(response):
             begin += chunk
             if len(begin) > _ERROR_BYTES:
                 break
@@ -212,7 +215,7 @@ class HttpSession:
 
     async def _text(self, response: httpx.Response, most: int) -> bytes:
         chunks, size = [], 0
-        async for chunk in response.aiter_bytes():
+        async for chunk in unpacked(response):
             size += len(chunk)
             if size > most:
                 raise self._refused(

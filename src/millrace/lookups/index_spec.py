@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Literal
 import pyarrow as pa
 
 from millrace.limits import Offer
-from millrace.lookups.secrets import Secrets, names_in
+from millrace.lookups.secrets import Secrets
 from millrace.lookups.source import Source
 
 OnError = Literal["fail", "skip", "null"]
@@ -48,13 +49,12 @@ class IndexSpec:
     def fingerprint(self, secrets: Secrets) -> str:
         """Return what rows in a cache are known by: they are those of this source, asked for these columns.
 
-        Secrets within the address count, for they may say which service it is; a new password in it makes a
-        new cache. Others do not.
+        Every secret of the request counts, wherever it stands: a service may answer each of its clients in
+        another way. So a new password makes a new cache.
         """
         parts = [self.source.identity, *map(str, (self.columns, self.schema.names, self.schema.types))]
-        url = getattr(self.source, "url", "")
-        parts += [secrets.values()[name] for name in names_in(url)]
-        return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+        parts += [secrets.values()[name] for name in self.source.secrets]
+        return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
     def offer(self, secrets: Secrets) -> Offer:
         """Return what the planning process registers for this index."""

@@ -98,7 +98,8 @@ def fill_url(
         many: Whether the service takes several keys a request.
 
     Raises:
-        Unsendable: A key has the separator in it, or would be a step up in the path.
+        Unsendable: A key has the separator in it, would be a step up in the path, or is empty within the
+            path, where it would ask for everything.
     """
     base = base_parts(pieces)
     text = ""
@@ -106,6 +107,10 @@ def fill_url(
         if piece.kind == "text":
             text += piece.text
         elif piece.kind == "column":
+            if "?" not in text and not all(values[piece.text]):
+                raise Unsendable(
+                    f"the key of {piece.text!r} is empty, and without it the path is another address"
+                )
             text += joined.join(
                 quote(value, safe="") for value in _separable(values[piece.text], joined, many)
             )
