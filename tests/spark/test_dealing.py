@@ -14,10 +14,11 @@ from hypothesis import given, settings, strategies as hs
 from millrace.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.sources.parquet import open_table, splits
 from millrace.spark.dealing import ByContent, InTurn
+from millrace.spark.dealt_scan import Scan
 from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, BlockWriter, Cut
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink
-from millrace.spark.tasks import CutTask, Scan, ScanTask
+from millrace.spark.tasks import CutTask, ScanTask
 
 SCHEMAS = [
     pa.schema([("k", pa.int64()), ("s", pa.string())]),

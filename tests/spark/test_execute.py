@@ -114,6 +114,25 @@ def test_sorted_blocks_give_the_same_rows(spark, tpch_tiny, expected, monkeypatc
     assert Counter(map(tuple, run.frame.collect())) == expected
 
 
+@pytest.mark.parametrize("frames", ["", "o", "c"])
+def test_what_has_no_match_in_small_relations_is_not_sent(spark, tpch_tiny, expected, frames):
+    """Orders meet the filter on customers in the map tasks, also as a DataFrame, if customers are files."""
+    sent = {}
+    for transfer in (True, False):
+        block = Block("b", join_of(tpch_tiny), inputs_of(spark, tpch_tiny, frames))
+        run = execute(spark, block, Options(placement="hypercube", cells=3, transfer=transfer))
+        assert Counter(map(tuple, run.frame.collect())) == expected
+        filters = transfer and frames != "c"
+        assert ("what has no match in c is not sent" in run.plan) == filters
+        cells = run.figures()
+        modules = {m.name: m for cell in cells for m in cell.modules if cell.cell < 0}
+        assert ("Filter(c on o)" in modules) == filters
+        orders = sum(m.tuples_out for cell in cells for m in cell.modules if m.name == "Cut(o)")
+        sent[transfer] = orders, sum(cell.bytes_exchanged for cell in cells)
+    assert sent[True] == sent[False] if frames == "c" else sent[True][0] < 0.5 * sent[False][0]
+    assert sent[True][1] <= sent[False][1]
+
+
 @pytest.mark.parametrize("placement", ["in_place", "hypercube"])
 def test_counting_gathers_nothing(spark, tpch_tiny, expected, placement):
     """A count needs no output column."""

@@ -24,11 +24,12 @@ from millrace.benchmarks.show import Ticker
 from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.sources.parquet import open_table, splits
+from millrace.spark.dealt_scan import Scan
 from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, Cut
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.reports import Sink
-from millrace.spark.tasks import Scan, ScanTask
+from millrace.spark.tasks import ScanTask
 from millrace.spark.types import spark_schema
 
 if TYPE_CHECKING:

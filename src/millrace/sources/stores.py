@@ -26,7 +26,7 @@ class Disks:
     """The file systems of this machine."""
 
     root = ""
-    reading = {"memory_map": True, "pre_buffer": False}  # noqa: RUF012  # how pyarrow reads columns
+    reading = {"memory_map": False, "pre_buffer": False}  # noqa: RUF012  # mapped pages count as memory of the task
 
     def state(self, path: str) -> State:
         """Return a file's state.

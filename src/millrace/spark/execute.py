@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
@@ -19,14 +19,16 @@ from millrace.limits import FailedKey, LookupProgress
 from millrace.options import Options
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
+from millrace.spark.dealt_scan import LEAST_ROWS, Scan
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import Mode, Size, place
+from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import Reports
 from millrace.spark.streaming import Target, stream_of
-from millrace.spark.tasks import LEAST_ROWS, CutTask, EddyTask, Scan, ScanTask
+from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 from millrace.spark.warm_start import FileWarmStart
 from millrace.spec import JoinSpec
@@ -185,6 +187,15 @@ class _Assembly:
         parts = _deal(own, [0] * (self._placement.cells or 1)) if mode is Mode.OWN else (own,)
         return Scan.of(self._arriving[number].schema, given.filters, parts, given.table.computed)
 
+    @cached_property
+    def _reduction(self) -> Reduction | None:
+        """What the map tasks of the exchange read to filter what they send, None for nothing."""
+        if self._looked_up or not self._options.transfer:
+            return None
+        filtered = [isinstance(each, ParquetInput) and bool(each.filters) for each in self._inputs]
+        small = small_relations(self._join, self._sizes, filtered)
+        return Reduction(self._join, tuple((n, self._scan(n, Mode.WHOLE)) for n in small)) if small else None
+
     def _last(self, exchanged: Sequence[int]) -> int | None:
         """Return the relation whose blocks are sorted last, or None to leave blocks unsorted."""
         cells = self._placement.cells
@@ -222,13 +233,14 @@ class _Assembly:
                 tuple(cuts[n] for n in scanned),
                 max(self._options.batch_size, LEAST_ROWS),
                 sink,
+                self._reduction,
             )
             sides.append(_numbers(self._spark, tasks).mapInArrow(scan, rows))
         for n in ordered:
             given = self._inputs[n]
             if isinstance(given, FrameInput):
                 relation = self._arriving[n]
-                cut = CutTask(relation.alias, relation.schema, cuts[n], sink)
+                cut = CutTask(relation.alias, relation.schema, cuts[n], sink, self._reduction)
                 sides.append(given.frame.mapInArrow(cut, rows))
         if Mode.OWN in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
@@ -269,6 +281,8 @@ class _Assembly:
             if placement.modes[number] is Mode.EXCHANGED and (copies := placement.cube.copies(number)) > 1:
                 text += f", {copies} copies"
             lines.append(text + (", sorted last" if number == last else ""))
+        if not in_place and self._reduction is not None:
+            lines.append(f"  what has no match in {', '.join(self._reduction.aliases)} is not sent")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
         return "\n".join(lines)

@@ -21,11 +21,12 @@ from millrace.sources.parquet import ParquetTable, Split, splits
 from millrace.sources.remote import Remote
 from millrace.sources.stores import DISKS, located
 from millrace.spark.conf import SessionConf
+from millrace.spark.dealt_scan import Scan
 from millrace.spark.disks import paths_are_local
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import table_at
-from millrace.spark.tasks import Scan, number_of
+from millrace.spark.tasks import number_of
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import prompt
 

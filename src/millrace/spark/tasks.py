@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import time
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -13,17 +11,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from millrace.aggregates import AggregateSpec, PartialAggregation
-from millrace.expressions import Predicate
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.peak import peak_memory
-from millrace.sources.reading import read_splits
-from millrace.sources.tables import Split
 from millrace.spark.dealing import ByContent, Deal, InTurn
+from millrace.spark.dealt_scan import LEAST_ROWS, Scan
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
+from millrace.spark.reduction import Reducer, Reduction
 from millrace.spark.reports import Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
@@ -31,50 +28,6 @@ from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 from millrace.spec import JoinSpec
 from millrace.spill import run_of
-from millrace.values import Value
-
-LEAST_ROWS = 4096
-"""Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
-
-
-@dataclass(frozen=True)
-class Scan:
-    """A direct scan of one relation, dealt to tasks.
-
-    Attributes:
-        schema: What the relation's tuples look like.
-        filters: Applied while reading.
-        parts: The splits of each task; a single part is read whole by every task. Spark sends one function
-            to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
-            itself, and a task unpacks its own only.
-        computed: Columns that are computed of those of the files.
-    """
-
-    schema: pa.Schema
-    filters: tuple[Predicate, ...]
-    parts: tuple[bytes, ...]
-    computed: tuple[tuple[str, Value], ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        schema: pa.Schema,
-        filters: tuple[Predicate, ...],
-        parts: Iterable[Sequence[Split]],
-        computed: tuple[tuple[str, Value], ...] = (),
-    ) -> Scan:
-        """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
-        packed = tuple(zlib.compress(pickle.dumps(tuple(part), -1), 1) for part in parts)
-        return cls(schema, filters, packed, computed)
-
-    def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples that are the task's to read."""
-        packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
-        own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
-        names = tuple(self.schema.names)
-        computed = {name.lower(): value for name, value in self.computed}
-        for batch in read_splits(own, names, self.filters, batch_size, computed):
-            yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
 
 @dataclass(frozen=True)
@@ -206,6 +159,7 @@ class ScanTask:
     cuts: tuple[Cut, ...]
     batch_size: int
     sink: Sink
+    reduction: Reduction | None = None
 
     @shortened
     @prompt
@@ -214,7 +168,7 @@ class ScanTask:
         task = number_of(batches)
         if task is None:
             return
-        books = _Books(f"scan {task}", self.sink)
+        books = _Books(f"scan {task}", self.sink, self.reduction)
         for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
             yield from books.cut(alias, scan.read(task, self.batch_size), cut, InTurn(task))
         yield from books.close()
@@ -228,13 +182,14 @@ class CutTask:
     schema: pa.Schema
     cut: Cut
     sink: Sink
+    reduction: Reduction | None = None
 
     @shortened
     @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of blocks."""
         task = _partition()
-        books = _Books(f"cut {self.alias} {task}", self.sink)
+        books = _Books(f"cut {self.alias} {task}", self.sink, self.reduction)
         source = _normalised(batches, self.schema)
         yield from books.cut(self.alias, source, self.cut, ByContent(task))
         yield from books.close()
@@ -262,10 +217,11 @@ def _partition() -> int:
 
 
 class _Books:
-    """Cuts relations in one map task and keeps the task's figures."""
+    """Cuts relations in one map task, of what their reduction leaves, and keeps the task's figures."""
 
-    def __init__(self, task: str, sink: Sink) -> None:
+    def __init__(self, task: str, sink: Sink, reduction: Reduction | None) -> None:
         self._task = task
+        self._reducer = Reducer(reduction)
         self._sink = sink
         self._began = time.perf_counter()
         self._modules: list[ModuleFigures] = []
@@ -280,7 +236,9 @@ class _Books:
         for batch in source:
             rows += batch.num_rows
             calls += 1
-            yield from writer.add(batch)
+            kept = self._reducer.reduced(cut.relation, batch)
+            if kept.num_rows:
+                yield from writer.add(kept)
         yield from writer.finish()
         self._rows += writer.rows
         self._blocks += writer.blocks
@@ -294,7 +252,7 @@ class _Books:
         figures = CellFigures(
             cell=-1,
             seconds=time.perf_counter() - self._began,
-            modules=tuple(self._modules),
+            modules=(*self._modules, *self._reducer.figures()),
             rows_exchanged=self._rows,
             blocks_exchanged=self._blocks,
             bytes_exchanged=self._bytes,

@@ -1,0 +1,58 @@
+"""A direct scan of files whose row groups are dealt to tasks."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.expressions import Predicate
+from millrace.sources.reading import read_splits
+from millrace.sources.tables import Split
+from millrace.values import Value
+
+LEAST_ROWS = 4096
+"""Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A direct scan of one relation, dealt to tasks.
+
+    Attributes:
+        schema: What the relation's tuples look like.
+        filters: Applied while reading.
+        parts: The splits of each task; a single part is read whole by every task. Spark sends one function
+            to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
+            itself, and a task unpacks its own only.
+        computed: Columns that are computed of those of the files.
+    """
+
+    schema: pa.Schema
+    filters: tuple[Predicate, ...]
+    parts: tuple[bytes, ...]
+    computed: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        schema: pa.Schema,
+        filters: tuple[Predicate, ...],
+        parts: Iterable[Sequence[Split]],
+        computed: tuple[tuple[str, Value], ...] = (),
+    ) -> Scan:
+        """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
+        packed = tuple(zlib.compress(pickle.dumps(tuple(part), -1), 1) for part in parts)
+        return cls(schema, filters, packed, computed)
+
+    def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples that are the task's to read."""
+        packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
+        own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
+        names = tuple(self.schema.names)
+        computed = {name.lower(): value for name, value in self.computed}
+        for batch in read_splits(own, names, self.filters, batch_size, computed):
+            yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

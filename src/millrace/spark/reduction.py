@@ -1,0 +1,127 @@
+"""Filters on the map side of an exchange: what has no match in small relations is not sent.
+
+Small relations that have filters, and those that filters reach through these, are read whole by every map
+task, so that filters travel along the join graph (:mod:`millrace.operators.transfer`) before the exchange and
+not behind it. Reading a few megabytes again in each task costs less than sending what they would drop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.architectures.base import stems_of
+from millrace.arrivals.paths import Paths
+from millrace.arrivals.singletons import singletons
+from millrace.figures import ModuleFigures
+from millrace.graph import QueryGraph
+from millrace.operator import Operator, Step
+from millrace.operators.transfer import Transfers
+from millrace.spark.dealt_scan import LEAST_ROWS, Scan
+from millrace.spark.placement import Size
+from millrace.spec import JoinSpec
+from millrace.statistics import Statistics
+from millrace.tuples import TupleBatch
+
+_SMALL = 16 * 1024 * 1024
+"""Bytes in memory of a relation that every map task reads."""
+
+_LARGE = 16
+"""Times as many bytes that are exchanged, or it is not worth reading."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What every map task of an exchange reads to filter what it sends.
+
+    Attributes:
+        join: The block.
+        scans: Of the small relations, with their numbers, in the order of reading.
+    """
+
+    join: JoinSpec
+    scans: tuple[tuple[int, Scan], ...]
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The small relations."""
+        return tuple(self.join.aliases[number] for number, _ in self.scans)
+
+
+def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool]) -> list[int]:
+    """Return relations that are worth reading in every map task, the smallest first.
+
+    Args:
+        join: The block.
+        sizes: Of its relations.
+        filtered: Which of them have filters that tasks apply.
+    """
+    graph = QueryGraph.of(join)
+    most = min(_SMALL, sum(size.bytes for size in sizes) // _LARGE)
+    found: list[int] = []
+    for number in sorted(range(len(join.relations)), key=lambda n: sizes[n].rows):
+        size = sizes[number]
+        reached = any(number in graph.neighbours(1 << other) for other in found)
+        if size.splits is None or size.bytes > most or len(graph.roles(number)) > 1:
+            continue
+        if filtered[number] or reached:
+            found.append(number)
+            most -= size.bytes
+    return found
+
+
+class Reducer:
+    """Filters the relations that one map task sends.
+
+    Args:
+        reduction: What it reads first; None filters nothing.
+    """
+
+    def __init__(self, reduction: Reduction | None) -> None:
+        self._statistics = Statistics()
+        self._asked: dict[Operator, None] = {}
+        self._transfers: Transfers | None = None
+        if reduction is None:
+            return
+        self._aliases = reduction.join.aliases
+        graph = QueryGraph.of(reduction.join)
+        self._stems = stems_of(reduction.join, graph, Paths.scans(graph))
+        self._transfers = Transfers(graph, None, self._stems, self._aliases, self._statistics, self._visit)
+        for number, scan in reduction.scans:
+            stem = self._stems[number]
+            for batch in scan.read(0, LEAST_ROWS):
+                found = self._met(number, batch, built=False)
+                if found.size:
+                    stem.build(found, None)
+            stem.complete = True
+
+    def reduced(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those rows of a relation that may have matches in all small relations."""
+        if self._transfers is None or number >= len(self._stems):
+            return batch
+        found = self._met(number, batch, built=True)
+        return found.stores[number].chunk(found.rows[number])
+
+    def figures(self) -> tuple[ModuleFigures, ...]:
+        """Return what each filter did."""
+        accounts = [(operator, self._statistics.get(operator)) for operator in self._asked]
+        return tuple(
+            ModuleFigures(each.name, each.action, a.tuples_in, a.tuples_out, a.calls, a.seconds)
+            for each, a in accounts
+        )
+
+    def _met(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
+        assert self._transfers is not None
+        found = singletons(self._stems[number], batch, self._aliases[number], built=built)
+        return self._transfers.reduce(number, found)
+
+    def _visit(self, transfer: Operator, batch: TupleBatch) -> Step:
+        """Let a filter work on a batch, and book what came of it."""
+        began = time.perf_counter()
+        step = transfer.step(transfer.start(batch), batch.size)
+        self._asked[transfer] = None
+        self._statistics.update(transfer, batch.size, step.tuples_out, time.perf_counter() - began)
+        return step
