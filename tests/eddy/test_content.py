@@ -48,6 +48,7 @@ VALUES: dict[str, list[Any]] = {
     "boolean": [False, True],
     "integer": list(range(1000)),
     "float": [i / 7 - 50 for i in range(1000)],
+    "infinite": [-np.inf, *range(998), np.inf],
     "date": [dt.date(2020, 1, 1) + dt.timedelta(i) for i in range(1000)],
     "timestamp": [dt.datetime(2020, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=i) for i in range(1000)],
 }

@@ -153,8 +153,9 @@ def _bounds(values: pa.Array) -> Array | pa.Array | None:
     ranges = min(BUCKETS, len(values) // (4 * _LEAST))
     if not _is_number(kind) or ranges < 2:
         return None
-    numbers = _numbers(values)
-    return np.unique(np.nanquantile(numbers, np.linspace(0, 1, ranges + 1)[1:-1]))
+    numbers = np.sort(_numbers(values))
+    numbers = numbers[~np.isnan(numbers)]  # picked and not interpolated: there is nothing between infinities
+    return np.unique(numbers[np.arange(1, ranges) * len(numbers) // ranges])
 
 
 def _bucketed(values: pa.Array, bounds: Array | pa.Array) -> Array:

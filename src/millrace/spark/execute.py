@@ -193,7 +193,7 @@ class _Assembly:
         if self._looked_up or not self._options.transfer:
             return None
         filtered = [isinstance(each, ParquetInput) and bool(each.filters) for each in self._inputs]
-        small = small_relations(self._join, self._sizes, filtered)
+        small = small_relations(self._join, self._sizes, filtered, self._parallelism)
         return Reduction(self._join, tuple((n, self._scan(n, Mode.WHOLE)) for n in small)) if small else None
 
     def _last(self, exchanged: Sequence[int]) -> int | None:

@@ -29,8 +29,8 @@ from millrace.tuples import TupleBatch
 _SMALL = 16 * 1024 * 1024
 """Bytes in memory of a relation that every map task reads."""
 
-_LARGE = 16
-"""Times as many bytes that are exchanged, or it is not worth reading."""
+_LARGE = 4
+"""Times as many bytes that a map task sends, or it is not worth reading."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,17 @@ class Reduction:
         return tuple(self.join.aliases[number] for number, _ in self.scans)
 
 
-def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool]) -> list[int]:
+def small_relations(join: JoinSpec, sizes: Sequence[Size], filtered: Sequence[bool], tasks: int) -> list[int]:
     """Return relations that are worth reading in every map task, the smallest first.
 
     Args:
         join: The block.
         sizes: Of its relations.
         filtered: Which of them have filters that tasks apply.
+        tasks: Map tasks, about.
     """
     graph = QueryGraph.of(join)
-    most = min(_SMALL, sum(size.bytes for size in sizes) // _LARGE)
+    most = min(_SMALL, sum(size.bytes for size in sizes) // (_LARGE * tasks))
     found: list[int] = []
     for number in sorted(range(len(join.relations)), key=lambda n: sizes[n].rows):
         size = sizes[number]
