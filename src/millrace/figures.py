@@ -13,8 +13,8 @@ class ModuleFigures:
     Attributes:
         name: For example ``SteM(orders)`` or ``Selection(a.x < b.y)``.
         action: ``"scan"``, ``"build"``, ``"probe"``, ``"join"``, ``"lookup"``, ``"select"``, ``"profile"``,
-            ``"settle"``, ``"output"`` or ``"aggregate"``; under a memory budget also ``"write"`` and
-            ``"read"``.
+            ``"settle"``, ``"transfer"``, ``"divide"``, ``"output"`` or ``"aggregate"``; under a memory budget
+            also ``"write"`` and ``"read"``.
         tuples_in: Tuples sent to the module.
         tuples_out: Tuples it returned.
         calls: Batches sent to it; of an index join's lookups, the bindings that were asked for.

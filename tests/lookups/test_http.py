@@ -359,6 +359,8 @@ def test_only_what_was_asked_for_is_unpacked():
         (gzip.compress(text)[:-9], "gzip"),
     ]:
         assert refused(encoded(body, coding)).kind == "malformed answer", coding
+        error = refused(encoded(body, coding, 403))
+        assert (error.kind, error.again) == ("HTTP 403", False), coding
 
 
 def test_an_empty_key_asks_for_nothing_else():

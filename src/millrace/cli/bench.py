@@ -25,6 +25,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spar
 Master = Annotated[str, typer.Option(help="Spark master.")]
 
 TpchScale = Annotated[float, typer.Option(min=0.001, max=1000, help="TPC-H scale factor.")]
+Numbers = Annotated[str | None, typer.Option(metavar="3,5,10", help="Only these.")]
 TpchData = Annotated[
     Path | None, typer.Option("--data", metavar="FOLDER", help="Where the data is or shall be.")
 ]
@@ -75,7 +76,7 @@ def _check_rival(against: str) -> None:
 def tpch_command(
     scale: TpchScale = 1.0,
     against: Annotated[str, typer.Option(help="The other engine: spark.")] = "spark",
-    queries: Annotated[str | None, typer.Option(metavar="3,5,10", help="Only these.")] = None,
+    queries: Numbers = None,
     data: TpchData = None,
     rounds: Rounds = 5,
     master: Master = "local[*]",
@@ -105,7 +106,7 @@ def tpch_command(
 @app.command("growth")
 def growth_command(
     scale: TpchScale = 1.0,
-    queries: Annotated[str | None, typer.Option(metavar="3,5,10", help="Only these.")] = None,
+    queries: Numbers = None,
     rounds: Rounds = 5,
     master: Master = "local[*]",
     json: Json = None,

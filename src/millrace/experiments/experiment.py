@@ -139,6 +139,12 @@ class Panel:
         if self.kind not in KINDS:
             raise ValueError(f"panel {self.title!r} is of kind {self.kind!r}: {near(self.kind, KINDS)}")
 
+    @classmethod
+    def bars(cls, title: str, label: str, values: Mapping[str, float], curve: str = "") -> Panel:
+        """Return a panel of one bar for each named value; the curve is called as the panel by default."""
+        curves = [Curve(curve or title, range(len(values)), list(values.values()))]
+        return cls(title, "", label, curves, "bars", x_names=list(values))
+
 
 @dataclass(frozen=True)
 class Check:

@@ -11,6 +11,7 @@ import asyncio
 import datetime as dt
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -200,10 +201,11 @@ class HttpSession:
         if 200 <= status < 300:
             return
         begin = b""
-        async for chunk in unpacked(response):
-            begin += chunk
-            if len(begin) > _ERROR_BYTES:
-                break
+        with suppress(httpx.DecodingError):  # the status says more than how its page is packed
+            async for chunk in unpacked(response):
+                begin += chunk
+                if len(begin) > _ERROR_BYTES:
+                    break
         said = self._excerpt(begin)
         again = status in _MAY_PASS or status >= 500
         raise self._refused(

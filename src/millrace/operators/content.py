@@ -76,9 +76,9 @@ class Divide(Operator):
 
     def _look(self, batch: TupleBatch) -> None:
         """Find an attribute in a sample of the batch."""
-        sample = batch.take(np.linspace(0, batch.size - 1, min(batch.size, _SAMPLE)).astype(np.int64))
         if not all(stem.complete and stem.rows for stem in self._neighbours):
             return
+        sample = batch.take(np.linspace(0, batch.size - 1, min(batch.size, _SAMPLE)).astype(np.int64))
         counts = np.stack([self._counted(sample, stem) for stem in self._neighbours], axis=1)
         store, rows = sample.stores[self.target], sample.rows[self.target]
         found = division({name: store.gather(name, rows) for name in store.schema.names}, counts)

@@ -84,7 +84,7 @@ class Reducer:
     def __init__(self, reduction: Reduction | None) -> None:
         self._statistics = Statistics()
         self._asked: dict[Operator, None] = {}
-        self._transfers: Transfers | None = None
+        self._near = 0
         if reduction is None:
             return
         self._aliases = reduction.join.aliases
@@ -98,10 +98,11 @@ class Reducer:
                 if found.size:
                     stem.build(found, None)
             stem.complete = True
+            self._near |= sum(1 << other for other in graph.neighbours(1 << number))
 
     def reduced(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return those rows of a relation that may have matches in all small relations."""
-        if self._transfers is None or number >= len(self._stems):
+        if not self._near >> number & 1:  # nor does what stands beside the join meet any of them
             return batch
         found = self._met(number, batch, built=True)
         return found.stores[number].chunk(found.rows[number])
@@ -115,7 +116,6 @@ class Reducer:
         )
 
     def _met(self, number: int, batch: pa.RecordBatch, *, built: bool) -> TupleBatch:
-        assert self._transfers is not None
         found = singletons(self._stems[number], batch, self._aliases[number], built=built)
         return self._transfers.reduce(number, found)
 

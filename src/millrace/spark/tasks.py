@@ -221,9 +221,9 @@ class _Books:
 
     def __init__(self, task: str, sink: Sink, reduction: Reduction | None) -> None:
         self._task = task
-        self._reducer = Reducer(reduction)
         self._sink = sink
         self._began = time.perf_counter()
+        self._reducer = Reducer(reduction)
         self._modules: list[ModuleFigures] = []
         self._rows = self._blocks = self._bytes = 0
 

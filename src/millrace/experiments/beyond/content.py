@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
+from millrace.experiments.beyond.initial_delay import results
+from millrace.experiments.eddies.three_tables import spec_of
+from millrace.experiments.experiment import Check, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.costs import Costs
 from millrace.experiments.lab.run import Finished, finish
-from millrace.expressions import ColumnRef
 from millrace.options import Options
 from millrace.router.eddy import Eddy
-from millrace.spec import Equality, JoinSpec, RelationSpec
 
 _MICRO = 1e-6
 _DIVIDE = 0.1
@@ -27,14 +27,14 @@ _FEW, _MANY = 0.1, 4
 """Share of the keys that have a match, for the part that a join thins out; matches of a key of the other."""
 
 _BATCH = 2000
-_ORDERS = {"S first": ("R", "S", "T"), "T first": ("R", "T", "S")}
+_ORDERS = {"R first": ("S", "R", "T"), "T first": ("S", "T", "R")}
 
 
 def tables(tuples: int, seed: int, *, told: bool) -> dict[str, pa.Table]:
-    """Return R, S and T: half of R finds little in S and much in T, the other half the other way round.
+    """Return S, R and T: half of S finds little in R and much in T, the other half the other way round.
 
     Args:
-        tuples: Of R.
+        tuples: Of S.
         seed: Of the random draws.
         told: Whether the attribute ``part`` tells the halves apart; else nothing in a tuple does.
     """
@@ -48,7 +48,7 @@ def tables(tuples: int, seed: int, *, told: bool) -> dict[str, pa.Table]:
     shown = part if told else random.integers(0, 2, tuples)
     matched = np.concatenate([random.choice(few, round(_FEW * _KEYS), replace=False), np.repeat(many, _MANY)])
     return {
-        "R": pa.table(
+        "S": pa.table(
             {
                 "part": pa.array(np.array(["left", "right"])[shown]),
                 "noise": random.integers(0, 1000, tuples),
@@ -56,31 +56,12 @@ def tables(tuples: int, seed: int, *, told: bool) -> dict[str, pa.Table]:
                 "b": b,
             }
         ),
-        "S": pa.table({"a": random.permutation(matched)}),
+        "R": pa.table({"a": random.permutation(matched)}),
         "T": pa.table({"b": random.permutation(matched)}),
     }
 
 
-def spec_of(data: Mapping[str, pa.Table]) -> JoinSpec:
-    """Return the count of R ⋈ S ⋈ T."""
-    relations = tuple(RelationSpec(alias, table.schema, rows=len(table)) for alias, table in data.items())
-    joins = [("a", "S"), ("b", "T")]
-    return JoinSpec(
-        relations,
-        tuple(Equality(ColumnRef("R", key), ColumnRef(other, key), pa.int64()) for key, other in joins),
-        count_only=True,
-    )
-
-
-def _results(data: Mapping[str, pa.Table]) -> int:
-    met = [
-        np.bincount(np.asarray(data[other][key]), minlength=2 * _KEYS)[np.asarray(data["R"][key])]
-        for key, other in (("a", "S"), ("b", "T"))
-    ]
-    return int((met[0] * met[1]).sum())
-
-
-def _run(data: Mapping[str, pa.Table], options: Options) -> Finished:
+def _run(data: dict[str, pa.Table], options: Options) -> Finished:
     """Run an eddy; what it samples is charged like other probes."""
     spec = spec_of(data)
     costs = Costs()
@@ -91,7 +72,7 @@ def _run(data: Mapping[str, pa.Table], options: Options) -> Finished:
     sources = {alias: iter(table.to_batches(max_chunksize=_BATCH)) for alias, table in data.items()}
     eddy = Eddy(spec, sources, options, clock=clock)
     done = finish(eddy, clock)
-    if done.rows != (expected := _results(data)):
+    if done.rows != (expected := results(data)):
         raise ExecutionError(f"{options.policy or 'the eddy'} found {done.rows} rows, expected {expected}")
     return Finished(done.seconds + eddy.sampled * _MICRO, done.rows, done.figures)
 
@@ -120,17 +101,8 @@ def run(settings: Settings) -> Outcome:
         "untold_over_best_order": untold["eddy by content"] / least,
         "untold_over_eddy": untold["eddy by content"] / untold["eddy"],
     }
-    panels = [
-        Panel(
-            title,
-            "",
-            "work, seconds of the virtual clock",
-            [Curve(title, range(len(each)), list(each.values()))],
-            "bars",
-            x_names=list(each),
-        )
-        for title, each in seconds.items()
-    ]
+    label = "work, seconds of the virtual clock"
+    panels = [Panel.bars(title, label, each) for title, each in seconds.items()]
     return Outcome(panels, figures, _checks(figures))
 
 
@@ -155,7 +127,7 @@ EXPERIMENT = Experiment(
     id="beyond-content",
     title="Content-sensitive routing",
     source="Deshpande & Hellerstein 2004, section 5.4, as future work; Bizarro et al. 2005",
-    claim="Half of a table finds little in S and much in T, the other half the other way round. No order is "
+    claim="Half of a table finds little in R and much in T, the other half the other way round. No order is "
     "good for both. An eddy that finds the attribute which tells them apart routes each half by itself.",
     mechanism="dividing tuples by an attribute",
     parameters=(Parameter("tuples", 200_000, 20_000, 10_000_000, "tuples", "of the table in two parts"),),

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.experiments.eddies.delayed import VERSION
 from millrace.experiments.eddies.three_tables import spec_of, tables
-from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Check, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.run import share_of
 from millrace.experiments.stairs.arriving import Arriving, Stream
 from millrace.experiments.stairs.query import Query
@@ -36,11 +36,11 @@ def arriving(settings: Settings, *, delayed: bool) -> Query:
         )
         for alias, table in data.items()
     }
-    return Query(spec_of(data), streams, settings.whole("batch"), _results(data))
+    return Query(spec_of(data), streams, settings.whole("batch"), results(data))
 
 
-def _results(data: Mapping[str, pa.Table]) -> int:
-    """Count the results."""
+def results(data: Mapping[str, pa.Table]) -> int:
+    """Count the results of R ⋈ S ⋈ T."""
     a, b = (np.asarray(data["S"].column(name)) for name in "ab")
     meets_r = np.bincount(np.asarray(data["R"].column("a")), minlength=int(a.max()) + 1)
     meets_t = np.bincount(np.asarray(data["T"].column("b")), minlength=int(b.max()) + 1)
@@ -73,14 +73,7 @@ def run(settings: Settings) -> Outcome:
     best = seconds["SHJ, S ⋈ T first"]
     made = {name: work.figures.intermediate_tuples for name, work in works.items()}
     panels = [
-        Panel(
-            title,
-            "",
-            label,
-            [Curve(title, range(len(each)), list(each.values()))],
-            "bars",
-            x_names=list(each),
-        )
+        Panel.bars(title, label, each)
         for title, label, each in (
             ("Execution cost", "work, seconds of the virtual clock", seconds),
             ("Intermediate tuples", "tuples", made),

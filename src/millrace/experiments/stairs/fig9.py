@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.benchmarks import state_data
-from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Check, Experiment, Outcome, Panel, Parameter, Settings
 from millrace.experiments.stairs.arriving import Stream
 from millrace.experiments.stairs.query import Query, always, block, never
 from millrace.options import Order
@@ -45,14 +45,7 @@ def run(settings: Settings) -> Outcome:
     seconds = {name: work.seconds for name, work in works.items()}
     made = {name: work.figures.intermediate_tuples for name, work in works.items()}
     panels = [
-        Panel(
-            title,
-            "",
-            label,
-            [Curve(title, range(len(each)), list(each.values()))],
-            "bars",
-            x_names=list(each),
-        )
+        Panel.bars(title, label, each)
         for title, label, each in (
             ("Execution cost", "work, seconds of the virtual clock", seconds),
             ("Intermediate tuples", "tuples", made),

@@ -15,7 +15,7 @@ from millrace.benchmarks import state
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.state_cases import CASES
 from millrace.errors import SetupError
-from millrace.experiments.experiment import Curve, Panel, Settings
+from millrace.experiments.experiment import Panel, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +74,7 @@ def seconds_of(found: state.Race) -> Mapping[str, float]:
 
 def panel(title: str, seconds: Mapping[str, float]) -> Panel:
     """Return the figure."""
-    return Panel(
-        title,
-        "",
-        "seconds",
-        [Curve("median", range(len(seconds)), list(seconds.values()))],
-        kind="bars",
-        x_names=list(seconds),
-    )
+    return Panel.bars(title, "seconds", seconds, "median")
 
 
 @contextmanager
