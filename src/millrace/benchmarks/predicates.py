@@ -15,6 +15,7 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import millrace
+from millrace.applied import watch
 from millrace.benchmarks import harness
 from millrace.benchmarks.costly import Function
 from millrace.benchmarks.harness import Outcome, Target
@@ -258,6 +259,8 @@ def _applied(case: Case, functions: Sequence[Function]) -> list[Column]:
     """Return functions as PySpark's own, applied to the ids: the same for Spark and for Millrace."""
     from pyspark.sql.functions import udf
     from pyspark.sql.pandas.functions import pandas_udf
+
+    watch()  # in a process of its own nothing of Millrace has been used yet
 
     if case.kind == "pandas":
         of_pandas: Any = pandas_udf  # its stubs do not know functions that take what a Series holds
