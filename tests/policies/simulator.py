@@ -33,11 +33,18 @@ class Simulation:
         costs: Seconds per call, by predicate.
         policy: Decides.
         batch: Tuples that arrive together.
+        stop: Predicate and call of it at which the machine stops for a tenth of a second, or None.
     """
 
     def __init__(
-        self, outcomes: np.ndarray, costs: tuple[float, ...], policy: Policy, batch: int = 10_000
+        self,
+        outcomes: np.ndarray,
+        costs: tuple[float, ...],
+        policy: Policy,
+        batch: int = 10_000,
+        stop: tuple[int, int] | None = None,
     ) -> None:
+        self._stop = stop
         self.outcomes, self.costs, self.policy = outcomes, costs, policy
         self.calls = np.zeros(len(costs), np.int64)
         self.pieces = 0
@@ -104,6 +111,9 @@ class Simulation:
         for i, passed in zip(met, passing.T, strict=True):
             took = len(rows) * self.costs[i] + PIECE / 3
             self.calls[i] += len(rows)
+            if self._stop is not None and i == self._stop[0] and self.calls[i] >= self._stop[1]:
+                self._stop = None
+                took += 0.1
             self._statistics.update(Select(i), len(rows), int(passed.sum()), took)
             seconds += took
         kept = np.flatnonzero(passing.all(axis=1))
@@ -114,11 +124,16 @@ class Simulation:
 
 
 def simulate(
-    outcomes: np.ndarray, costs: tuple[float, ...], policy: str, batch: int = 10_000, **options: object
+    outcomes: np.ndarray,
+    costs: tuple[float, ...],
+    policy: str,
+    batch: int = 10_000,
+    stop: tuple[int, int] | None = None,
+    **options: object,
 ) -> Simulation:
     """Return a finished simulation under a policy by its name."""
     made = POLICIES[policy](Options(policy=policy, **options))
-    return Simulation(outcomes, costs, made, batch)
+    return Simulation(outcomes, costs, made, batch, stop)
 
 
 def static(outcomes: np.ndarray, costs: tuple[float, ...], order: tuple[int, ...]) -> float:

@@ -127,6 +127,29 @@ def test_the_first_calls_are_not_believed() -> None:
     assert meter.cost == pytest.approx(0.0001)
 
 
+@LAWS
+@given(st.integers(0, 1), st.integers(1, 1500), st.integers(0, 1 << 20))
+def test_a_machine_that_stops_once_costs_a_few_tuples(predicate: int, call: int, seed: int) -> None:
+    """Wherever it stops, what it did not come from is not paid for: neither by order nor by budget."""
+    case = independent(seed, (1, 1), (0.9, 0.02), 2000)
+    simulation = simulate(case.outcomes, case.costs, "bounded", 100, (predicate, call))
+    assert simulation.calls[0] < 500
+
+
+def test_a_predicate_that_becomes_dear_is_believed() -> None:
+    """The second reading above all others says that it was no accident."""
+    account = Account(1_000_000)
+    meter = Meter(account)
+    for seconds in (1.0, 1.0, 1.0, 100.0):
+        account.update(100, 50, seconds)
+        meter.read()
+    assert meter.cost == pytest.approx(0.01)
+    for _ in range(20):
+        account.update(100, 50, 100.0)
+        meter.read()
+    assert meter.cost > 0.8
+
+
 bits = st.lists(st.integers(0, 15), min_size=1, max_size=400)
 
 

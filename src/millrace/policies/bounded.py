@@ -148,7 +148,7 @@ class _Bandit(FilterOrderOptimizer):
     def __init__(self, top: Signature, written: Order, regret: float) -> None:
         super().__init__(top, written)
         self._regret = regret
-        self._budget = _POCKET_MONEY
+        self._saved = dict.fromkeys(written, 0.0)
         self._credit = _POCKET_MONEY
         self._watches: dict[tuple[Signature, Operator], _Watch] = {}
         self._overall: dict[int, Account] = {}
@@ -186,14 +186,15 @@ class _Bandit(FilterOrderOptimizer):
             self._counted = (0, {})
             joint = Joint(profile, self.order)
             self._credit = max(self._credit, _BURST * full)
-        if self._budget < 0:  # what was tried has cost too much: nothing but the order as written, for now
+        budget = _POCKET_MONEY + sum(self.costs[i] * calls for i, calls in self._saved.items())
+        if budget < 0:  # what was tried has cost too much: nothing but the order as written, for now
             self.order = self.written
             return 0
         curious = self._reconsider(joint) if joint.tuples >= START else True
         now, written = (joint.cost(order, self.costs) for order in (self.order, self.written))
         self._credit += (_CURIOSITY if curious else 1.0) * self._regret * epoch.seconds
-        self._credit = min(self._credit, _HOARD * full)
-        return min(profiling_cost(self._credit, full - now), profiling_cost(self._budget, full - written))
+        self._credit = max(-_HOARD * full, min(self._credit, _HOARD * full))
+        return min(profiling_cost(self._credit, full - now), profiling_cost(budget, full - written))
 
     def _watch_last(self, profile: Profile, epoch: Epoch) -> None:
         """Watch the predicate at the end of the order, for which there is never a decision.
@@ -221,15 +222,19 @@ class _Bandit(FilterOrderOptimizer):
         }
 
     def _settle_accounts(self, joint: Joint, epoch: Epoch) -> None:
-        """Book what the last epoch cost and what it would have cost in the order as written."""
-        full = sum(self.costs.values())
-        now, written = (joint.cost(order, self.costs) for order in (self.order, self.written))
-        if self._started:  # the first handful is free
-            self._credit -= epoch.profiled * (full - now)
-            self._budget -= epoch.profiled * (full - written)
+        """Book what the last epoch cost and what it would have cost in the order as written.
+
+        The budget is kept in calls of each predicate, and worth what calls cost now: a price that was
+        wrong for a moment leaves no debt.
+        """
+        profiled = epoch.profiled if self._started else 0  # the first handful is free
+        now, written = joint.calls(self.order), joint.calls(self.written)
+        for i in self.written:
+            self._saved[i] += epoch.tuples * self._regret * written[i]
+            self._saved[i] += (epoch.tuples - epoch.profiled) * (written[i] - now[i])
+            self._saved[i] -= profiled * (1 - written[i])
+            self._credit -= profiled * self.costs[i] * (1 - now[i])
         self._started = True
-        self._budget += epoch.tuples * self._regret * written
-        self._budget += (epoch.tuples - epoch.profiled) * (written - now)
 
     def _reconsider(self, joint: Joint) -> bool:
         """Change the order if that is worth it; return whether a promising one is within the noise."""

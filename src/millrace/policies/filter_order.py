@@ -42,15 +42,18 @@ _MOST = 32
 _MEMORY = 4096
 """Calls of a predicate that its cost is an average of, roughly."""
 
+_ODD = 8
+"""Times the average that a reading costs which is not believed before another one confirms it."""
+
 _FREE = 1e-9
 """Seconds per call below which predicates are equally cheap."""
 
 
 class Meter:
-    """Seconds per call of a predicate, recent.
+    """Seconds per call of a predicate, recent, and not led astray by a machine that stops for a moment.
 
     What the first calls cost is not believed once there is something better: they pay for imports
-    and empty caches.
+    and empty caches. Nor is a reading far above all others, until a second one says the same.
 
     Args:
         account: Of the predicate, for tuples of all signatures. What other tasks taught it is in its
@@ -63,7 +66,9 @@ class Meter:
         taught = account.recent_in > 0 and not account.tuples_in
         self.tuples = account.recent_in if taught else 0.0
         self.seconds = account.recent_seconds if taught else 0.0
-        self._first, self._provisional = True, False
+        self._taught = taught
+        self._readings = 0
+        self._odd = (0, 0.0)
 
     def read(self) -> float:
         """Take in what was booked since the last reading, and return its seconds."""
@@ -71,17 +76,32 @@ class Meter:
         if not tuples:
             return 0.0
         self._read = (self._account.tuples_in, self._account.seconds)
-        if self._provisional:
-            self.tuples = self.seconds = 0.0
-        if not (self._first and self.tuples):
-            self.tuples += tuples
-            self.seconds += seconds
-        self._provisional = self._first and self.tuples == tuples
-        self._first = False
+        self._readings += 1
+        if not self._taught:
+            self._take(tuples, seconds)
+        elif self._readings > 1:
+            self._weigh(tuples, seconds)
         fading = min(1.0, _MEMORY / self.tuples)
         self.tuples *= fading
         self.seconds *= fading
         return seconds
+
+    def _take(self, tuples: int, seconds: float) -> None:
+        """Take in one of the readings that this task begins with, or any later one."""
+        if self._readings <= 2:
+            self.tuples, self.seconds = tuples, seconds
+        elif self._readings == 3 and self.cost > _ODD * max(_FREE, seconds / tuples):
+            self._odd = round(self.tuples), self.seconds
+            self.tuples, self.seconds = tuples, seconds
+        else:
+            self._weigh(tuples, seconds)
+
+    def _weigh(self, tuples: int, seconds: float) -> None:
+        """Add a reading, or keep it aside while it is the only one of its kind."""
+        if seconds / tuples > _ODD * self.cost:
+            (tuples, seconds), self._odd = self._odd, (tuples, seconds)
+        self.tuples += tuples
+        self.seconds += seconds
 
     @property
     def cost(self) -> float:

@@ -105,7 +105,11 @@ class Joint:
 
     def cost(self, order: Order, costs: Mapping[int, float]) -> float:
         """Return the expected seconds per tuple of an order, from seconds per call."""
-        return sum(costs[i] * self.share(before) for i, before in _places(order))
+        return sum(costs[i] * calls for i, calls in self.calls(order).items())
+
+    def calls(self, order: Order) -> dict[int, float]:
+        """Return the expected calls of each predicate per tuple of an order."""
+        return {i: self.share(before) for i, before in _places(order)}
 
     def saving(self, old: Order, new: Order, costs: Mapping[int, float]) -> tuple[float, float]:
         """Return what one order is expected to save over another, and the standard error, per tuple.
