@@ -26,7 +26,7 @@ def test_there_are_twenty_trees_and_five_cycles() -> None:
 @pytest.mark.spark
 def test_a_small_run(spark) -> None:
     """DuckDB, Spark and every order count the same, or it raises; filters that travel make fewer tuples."""
-    names = ("exploding1", "snowflake3", "triangle_small")
+    names = ("exploding1", "triangle_small")
     with ticking(Console(stderr=True), robust.runs(names, 5, 3)) as ticker:
         outcome = robust.bench(spark, names, 0.02, 5, ticker, orders=3)
     assert [row["case"] for row in outcome.rows] == sorted(names, key=list(CASES).index)
