@@ -96,8 +96,9 @@ class Research:
 
     Attributes:
         architecture: Where joins keep their state: ``"stems"`` (base tuples only), ``"joins"`` (binary
-            joins inside an eddy), ``"stairs"`` (the same with state that can be moved), or ``"static"``
-            (binary joins in a fixed plan, without an eddy).
+            joins inside an eddy), ``"stairs"`` (the same with state that can be moved), ``"static"``
+            (binary joins in a fixed plan, without an eddy), or ``"auto"``: STAIRs where three relations or
+            more arrive side by side, SteMs otherwise; ``explain()`` says which.
         migration: For ``"stairs"``: when state is moved after a change of routing, one of ``MIGRATIONS``;
             None takes what measures best.
         intermediate: For ``"joins"`` and ``"stairs"``: store intermediate tuples. Without them state holds
@@ -107,7 +108,7 @@ class Research:
             ``ALGORITHMS``.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
             predicates alone, ``"rank"`` where they come together with joins, and for joins alone
-            ``"greedy"``, or ``"cumulative"`` where ``architecture`` is ``"joins"`` or ``"stairs"``.
+            ``"greedy"``, or ``"cumulative"`` where their state is that of ``"joins"`` or ``"stairs"``.
         batch_size: Tuples in a batch, 1 to 1,000,000; 1 is the papers' tuple-at-a-time routing.
         reoptimize_every: Tuples after which routing decisions are made anew.
         order: For ``policy="fixed"`` and for ``architecture="static"``: aliases in the order in which to join
@@ -127,7 +128,7 @@ class Research:
             Spark does.
     """
 
-    architecture: str = "stems"
+    architecture: str = "auto"
     migration: str | None = None
     intermediate: bool = True
     algorithm: str = "hybrid"
@@ -185,7 +186,7 @@ class Options(Research):
     def __post_init__(self) -> None:
         if self.policy is not None:
             self._one_of("policy", POLICY_NAMES)
-        self._one_of("architecture", ARCHITECTURES)
+        self._one_of("architecture", ("auto", *ARCHITECTURES))
         if self.migration is not None:
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from millrace.architectures.index_joins import IndexJoins
@@ -21,6 +22,57 @@ from millrace.spec import JoinSpec
 from millrace.state.join_state import JoinState
 from millrace.state.memory import Watch
 from millrace.state.stem import SteM
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An architecture, and why it is that one.
+
+    Attributes:
+        name: One of ``ARCHITECTURES``.
+        because: In words, to stand behind a "because".
+    """
+
+    name: str
+    because: str
+
+
+def architecture_of(
+    spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
+) -> Choice:
+    """Return the architecture that the options name, or for ``"auto"`` the one that is expected to be faster.
+
+    SteMs make intermediate tuples again for every tuple that arrives, which costs nothing where all but one
+    relation are there before it, and the more the longer relations arrive side by side. STAIRs keep those
+    tuples, and move them when routing changes.
+
+    Args:
+        spec: The block.
+        options: The run's settings.
+        side_by_side: Whether relations arrive in turn; by default what ``online`` asks for.
+        looked_up: Some relation has access methods beside a scan.
+    """
+    if options.architecture != "auto":
+        return Choice(options.architecture, "it is asked for")
+    if not (options.online if side_by_side is None else side_by_side):
+        return Choice("stems", "relations are read one after the other")
+    if len(spec.relations) < 3:
+        return Choice("stems", "a single join makes no intermediate tuples")
+    if looked_up:
+        return Choice("stems", "relations are looked up")
+    if any(r.same_as or r.window for r in spec.relations):
+        return Choice("stems", "relations share their tuples, or let go of them")
+    if spec.beside or any(isinstance(p, Call) for p in spec.residuals):
+        return Choice("stems", "more than joins decides about tuples")
+    return Choice("stairs", "relations arrive side by side")
+
+
+def settled(
+    spec: JoinSpec, options: Options, *, side_by_side: bool | None = None, looked_up: bool = False
+) -> Options:
+    """Return options that name an architecture; see :func:`architecture_of`."""
+    choice = architecture_of(spec, options, side_by_side=side_by_side, looked_up=looked_up)
+    return replace(options, architecture=choice.name)
 
 
 def state_of(

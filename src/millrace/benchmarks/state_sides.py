@@ -191,9 +191,8 @@ def by_spark(name: str, arriving: Arriving, spark: SparkSession) -> Side:
 
 
 def by_millrace_on_spark(name: str, arriving: Arriving, spark: SparkSession) -> Side:
-    """Return the side of Millrace's queries, with STAIRs in the tasks; it plans anew in each run."""
+    """Return the side of Millrace's queries, with what join state it chooses; it plans anew in each run."""
     options = Options(
-        architecture="stairs",
         online=True,  # so that the tables arrive side by side
         batch_size=arriving.case.chunk,
         reoptimize_every=arriving.case.every,

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 import pyarrow as pa
 
-from millrace.architectures.choice import policy_of, state_of
+from millrace.architectures.choice import policy_of, settled, state_of
 from millrace.arrivals.schedule import STALLED, Arrival, Source
 from millrace.errors import InputError, StateError
 from millrace.expressions import Predicate
@@ -74,6 +74,9 @@ class Eddy(BlockRun):
         **given: Unpack[Given],
     ) -> None:
         options = options or Options()
+        schedule = given.get("schedule")
+        side_by_side = None if schedule is None else schedule.interleaved
+        options = settled(spec, options, side_by_side=side_by_side, looked_up=bool(given.get("access")))
         super().__init__(spec, sources, options, options.architecture, given)
         spec, statistics = self._spec, self._statistics
         self._state = state_of(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructType
 
+from millrace.architectures.choice import architecture_of
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.errors import InputError, OptionError
 from millrace.expressions import Call, show
@@ -283,6 +284,9 @@ class _Assembly:
             lines.append(text + (", sorted last" if number == last else ""))
         if not in_place and self._reduction is not None:
             lines.append(f"  what has no match in {', '.join(self._reduction.aliases)} is not sent")
+        if len(join.relations) > 1:
+            state = architecture_of(join, self._options, looked_up=self._lookups is not None)
+            lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
         return "\n".join(lines)

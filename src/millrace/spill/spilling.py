@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.architectures.choice import settled
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import Clock, WallClock
 from millrace.errors import OptionError
@@ -77,7 +78,7 @@ class SpillingEddy:
         callers: Callable[[int, Call], Caller] | None = None,
         warm_start: WarmStart | None = None,
     ) -> None:
-        self._options = options or Options()
+        self._options = settled(spec, options or Options())
         if self._options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
         check_folder(self._options.spill_folder)
