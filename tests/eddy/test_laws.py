@@ -36,6 +36,7 @@ def test_every_routing_gives_the_oracles_rows(data: st.DataObject) -> None:
     """Random graphs (cyclic ones too), keys of every type, nulls and duplicates; any policy."""
     case = data.draw(cases())
     options = Options(
+        architecture="stems",
         policy=data.draw(st.sampled_from(POLICY_NAMES)),
         batch_size=data.draw(st.sampled_from([1, 2, 3, 7, 100, 10_000])),
         reoptimize_every=data.draw(st.sampled_from([1, 3, 1000])),

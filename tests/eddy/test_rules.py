@@ -191,7 +191,9 @@ def wrong_answers(rule: Rule) -> int:
     for seed in range(8):
         case, rows = expected(rule.cases, seed)
         for batch_size in (1, 3, 100):
-            options = Options(policy="random", batch_size=batch_size, reoptimize_every=2, seed=seed)
+            options = Options(
+                architecture="stems", policy="random", batch_size=batch_size, reoptimize_every=2, seed=seed
+            )
             wrong += run(case, options, schedule=rule.schedule, chunk=3)[0] != rows
     return wrong
 

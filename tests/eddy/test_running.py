@@ -106,6 +106,7 @@ def set_cases(draw: st.DrawFn) -> Case:
 def test_equal_tuples_of_a_set_count_once(data: st.DataObject, case: Case) -> None:
     """Duplicates within a batch and across batches, keys of hashed types too; any legal routing."""
     options = Options(
+        architecture="stems",
         policy=data.draw(st.sampled_from(POLICY_NAMES)),
         batch_size=data.draw(st.sampled_from([1, 2, 100])),
         reoptimize_every=data.draw(st.sampled_from([1, 100])),
@@ -152,7 +153,7 @@ def test_no_batch_outgrows_its_size(policy: str, limit: int, monkeypatch: pytest
     tables = {a: pa.table({"k": [1] * n}) for a, n in (("a", 6), ("b", 7), ("c", 3))}
     case = block(tables, ["a.k = b.k"])
     for schedule in (None, Schedule(None, True, (0, 1, 2)), Schedule(0, True, (0, 1, 2))):
-        options = Options(policy=policy, batch_size=limit, reoptimize_every=5)
+        options = Options(architecture="stems", policy=policy, batch_size=limit, reoptimize_every=5)
         rows, eddy = run(case, options, schedule=schedule, chunk=100)
         assert rows == {(1, 1, 1): 126}
         assert max(seen) == limit

@@ -234,7 +234,12 @@ def wrong_answers(rule: Rule) -> Iterator[bool]:
         case, rows = expected(rule.cases, seed)
         for batch_size in (1, 3, 100):
             options = Options(
-                policy="random", batch_size=batch_size, reoptimize_every=2, seed=seed, online=rule.online
+                architecture="stems",
+                policy="random",
+                batch_size=batch_size,
+                reoptimize_every=2,
+                seed=seed,
+                online=rule.online,
             )
             try:
                 got = run(case, rule.plans, options, stream=rule.stream, chunk=3).rows

@@ -20,7 +20,7 @@ SETTINGS = (
     Options(placement="hypercube", cells=1),
     Options(placement="hypercube", cells=4, batch_size=3, policy="random"),
     Options(placement="auto", cells=2, batch_size=2),
-    Options(placement="hypercube", cells=4, online=True, policy="rank", batch_size=1),
+    Options(architecture="stems", placement="hypercube", cells=4, online=True, policy="rank", batch_size=1),
     Options(architecture="joins", placement="hypercube", cells=1, online=True, policy="random"),
     Options(architecture="stairs", cells=3, online=True, migration="eager", batch_size=2, reoptimize_every=2),
     Options(architecture="static", placement="hypercube", cells=2),
