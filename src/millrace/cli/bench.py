@@ -10,17 +10,26 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from millrace.benchmarks.harness import Outcome
+from millrace.benchmarks.harness import Outcome, check_rounds
 from millrace.benchmarks.show import Ticker, show, ticking
 from millrace.cli.errors import one_message
-from millrace.errors import InputError
+from millrace.errors import InputError, OptionError
+
+
+def _enough(rounds: int) -> int:
+    try:
+        check_rounds(rounds)
+    except OptionError as error:
+        raise typer.BadParameter(str(error)) from None
+    return rounds
+
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other engines, with an A/A control.")
 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller run: a figure within a minute.")]
-Rounds = Annotated[int, typer.Option(min=5, help="Timed rounds.")]
+Rounds = Annotated[int, typer.Option(callback=_enough, help="Timed rounds, five or more.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
 Master = Annotated[str, typer.Option(help="Spark master.")]
 
