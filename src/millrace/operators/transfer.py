@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from millrace.arrivals.key_ranges import KeyRanges
 from millrace.graph import QueryGraph
 from millrace.operator import Operator, Step
 from millrace.state.stem import SteM
@@ -92,6 +93,7 @@ class Transfers:
         aliases: The relations' aliases.
         statistics: Where outcomes are booked.
         visit: Lets an operator work on a batch, and books what came of it there.
+        ranges: Told of relations that have ended, so that less is read of the others.
 
     Attributes:
         dropped: Tuples that met no match.
@@ -105,8 +107,11 @@ class Transfers:
         aliases: Sequence[str],
         statistics: Statistics,
         visit: Callable[[Operator, TupleBatch], Step],
+        ranges: KeyRanges,
     ) -> None:
         self._visit = visit
+        self._ranges = ranges
+        self._graph, self._stems, self._aliases = graph, stems, aliases
         self.dropped = 0
         self._of: dict[int, list[Transfer]] = {}
         for relation in range(graph.relations):
@@ -116,6 +121,11 @@ class Transfers:
                     Transfer(stems[other], aliases[other], relation, aliases[relation], statistics)
                     for other in others
                 ]
+
+    def ended(self, relation: int) -> None:
+        """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
+        if self._stems[relation].base.scanned:
+            self._ranges.ended(self._graph, self._stems[relation], relation, self._aliases)
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Return those of a relation's base tuples that may have matches in all relations that are complete.

@@ -121,6 +121,14 @@ class RelationStore:
         self._starts.append(first)
         self.rows = last
 
+    def ends(self, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+        """Return the least and the greatest value of a column; None where it has none, or no order."""
+        try:
+            found = pc.min_max(pa.chunked_array([chunk.column(column) for chunk in self._chunks]))
+        except pa.ArrowException:
+            return None
+        return (found["min"], found["max"]) if found["min"].is_valid else None
+
     def codes(self, key: int) -> Array:
         """Return the codes of key number ``key`` for all rows held, shape ``(held,)``, without a copy."""
         return self._codes[key].all()[self.first - self._base :]

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from millrace.architectures.choice import policy_of, settled, state_of
+from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import STALLED, Arrival, Source
 from millrace.errors import InputError, StateError
 from millrace.expressions import Predicate
@@ -110,6 +111,7 @@ class Eddy(BlockRun):
                 spec.aliases,
                 statistics.accounts,
                 lambda transfer, batch: self._step(transfer, batch.signature, batch, fresh=True),
+                given.get("ranges") or KeyRanges(),
             )
             if filters
             else None
@@ -225,6 +227,8 @@ class Eddy(BlockRun):
                 continue
             if batch is None:
                 self._stems[relation].complete = True
+                if self._transfers is not None:
+                    self._transfers.ended(relation)
             if not batch:  # an EOT, of the relation or of a binding
                 self._buffer.push(self._state.on_build(relation))
                 continue

@@ -13,6 +13,7 @@ from millrace.architectures.base import stems_of
 from millrace.architectures.index_joins import refuse_shared
 from millrace.arrivals.access_methods import Access, AccessMethods
 from millrace.arrivals.arrivals import Arrivals
+from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import Schedule, Source
 from millrace.arrivals.sharing import unshared
 from millrace.arrivals.singletons import singletons
@@ -56,6 +57,7 @@ class Given(TypedDict, total=False):
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
             or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
             scan, or only indexes, one of which an index join asks (:mod:`millrace.operators.index_join`).
+        ranges: Learns from relations that have ended what need not be read of others.
         watch: Told whenever there may be more in memory than before.
     """
 
@@ -65,6 +67,7 @@ class Given(TypedDict, total=False):
     output: Sink | None
     callers: Callable[[int, Call], Caller] | None
     access: Access | None
+    ranges: KeyRanges | None
     watch: Watch | None
 
 

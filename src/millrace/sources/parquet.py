@@ -20,10 +20,10 @@ from pyarrow.fs import FileType
 from millrace.errors import InputError
 from millrace.expressions import Predicate, columns_of
 from millrace.options import StorageOptions
-from millrace.sources.footers import Bounds, Footer, Unreadable, footers_of
+from millrace.sources.footers import Footer, Unreadable, footers_of
 from millrace.sources.listing import Entry, Folders, State
 from millrace.sources.partitions import Doubtful, infer, split_folder
-from millrace.sources.pruning import may_match
+from millrace.sources.pruning import bounds_of, may_match
 from millrace.sources.reading import read_split, read_splits
 from millrace.sources.remote import NoConnection, Remote
 from millrace.sources.stores import DISKS, Store, located
@@ -240,7 +240,7 @@ def splits(
         columns: What will be read, for :attr:`Split.bytes`; None is every column.
     """
     wanted = table.schema.names if columns is None else columns
-    computed = {name for name, _ in table.computed}
+    computed = {name.lower() for name, _ in table.computed}
     read = table.stored([*wanted, *(ref.column for predicate in filters for ref in columns_of(predicate))])
     stored = sorted(read.difference(table.partition_columns))
     kinds = {name: table.schema.field(name).type for name in (*table.partition_columns, *stored)}
@@ -250,33 +250,11 @@ def splits(
         values = dict(zip(table.partition_columns, file.partition, strict=True))
         values |= dict.fromkeys(name for name, spelled in own.items() if spelled is None)
         constants = tuple((name, kinds[name], value) for name, value in values.items())
-        fixed = {name: _constant(value, kind) for name, kind, value in constants}
+        fixed = {name.lower(): (kind, value) for name, kind, value in constants}
         sizes = [footer.decoded_bytes(spelled) for spelled in own.values() if spelled is not None]
         for group, rows in enumerate(footer.rows):
-
-            def bounds(
-                column: str,
-                footer: Footer = footer,
-                group: int = group,
-                rows: int = rows,
-                fixed: dict[str, Bounds] = fixed,
-            ) -> Bounds:
-                name = table.resolve(column)
-                if name in computed:
-                    return None, None, None
-                if name not in fixed:
-                    return footer.bounds(footer.spelled[name.lower()])[group]
-                low, high, nulls = fixed[name]
-                return low, high, rows if nulls else 0
-
+            bounds = bounds_of(footer, group, fixed, computed)
             if rows and all(may_match(predicate, rows, bounds) for predicate in filters):
                 size = sum(each[group] for each in sizes)
                 kept.append(Split(file.path, group, rows, size, constants, table.store, file.state))
     return tuple(kept)
-
-
-def _constant(value: object, kind: pa.DataType) -> Bounds:
-    if value is None:
-        return None, None, 1
-    scalar = pa.scalar(value, kind)
-    return scalar, scalar, 0

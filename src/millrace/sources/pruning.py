@@ -5,15 +5,49 @@ Only ever errs towards reading: whatever is not understood may match.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from millrace.expressions import And, Column, Compare, InList, IsNull, Literal, Or, Predicate
-from millrace.sources.footers import Bounds
+from millrace.sources.footers import Bounds, Footer
+
+Keeps = Callable[[Callable[[Predicate], bool]], bool]
+"""Asked before a row group is read: given what tells of a predicate whether it may hold for one of its rows,
+returns whether to read it."""
 
 _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def bounds_of(
+    footer: Footer,
+    group: int,
+    constants: Mapping[str, tuple[pa.DataType, object]],
+    computed: Collection[str],
+) -> Callable[[str], Bounds]:
+    """Return what gives the bounds of a row group's columns, by their names in any case.
+
+    Args:
+        footer: Of the file.
+        group: The row group's number.
+        constants: Types and values of columns that the file does not have, by lower-case name.
+        computed: Lower-case names of columns that are computed, of which nothing is known.
+    """
+
+    def bounds(column: str) -> Bounds:
+        name = column.lower()
+        if name in computed:
+            return None, None, None
+        if name not in constants:
+            return footer.bounds(footer.spelled[name])[group]
+        kind, value = constants[name]
+        if value is None:
+            return None, None, footer.rows[group]
+        scalar = pa.scalar(value, kind)
+        return scalar, scalar, 0
+
+    return bounds
 
 
 def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bool:

@@ -19,6 +19,7 @@ from millrace.errors import ExecutionError
 from millrace.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.sources.footers import Footer, footer_of
 from millrace.sources.listing import State
+from millrace.sources.pruning import Keeps, bounds_of, may_match
 from millrace.sources.stores import Store
 from millrace.sources.tables import Split
 from millrace.sources.types import cast, counted
@@ -45,6 +46,7 @@ def read_splits(
     filters: tuple[Predicate, ...] = (),
     batch_size: int = 65_536,
     computed: Mapping[str, Value] = _NOTHING,
+    keeps: Keeps | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the splits that pass the filters, in order.
 
@@ -54,6 +56,7 @@ def read_splits(
         filters: Predicates over the table's columns; rows for which all are true are kept.
         batch_size: At most this many rows in a batch; smaller leftovers are joined up to it.
         computed: Columns, by lower-case name, that are computed of others.
+        keeps: Tells which row groups to leave out, beyond what was known when the splits were made.
 
     Raises:
         ExecutionError: A file has changed or vanished since the splits were made, or is damaged.
@@ -61,8 +64,8 @@ def read_splits(
     held: list[pa.RecordBatch] = []
     rows = 0
     for split in splits:
-        batch = _read(split, columns, filters, computed)
-        if batch.num_rows == 0:
+        batch = _read(split, columns, filters, computed, keeps)
+        if batch is None or batch.num_rows == 0:
             continue
         if not rows and batch.num_rows >= batch_size // 2:
             yield from _slices(batch, batch_size)
@@ -93,13 +96,16 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _read(
-    split: Split, columns: tuple[str, ...], filters: tuple[Predicate, ...], computed: Mapping[str, Value]
-) -> pa.RecordBatch:
+    split: Split,
+    columns: tuple[str, ...],
+    filters: tuple[Predicate, ...],
+    computed: Mapping[str, Value],
+    keeps: Keeps | None,
+) -> pa.RecordBatch | None:
     try:
         state = split.store.state(split.path)
-        return _Group(split, footer_of(split.path, split.store, state), state, computed).read(
-            columns, filters
-        )
+        group = _Group(split, footer_of(split.path, split.store, state), state, computed)
+        return group.read(columns, filters) if keeps is None or keeps(group.may_match) else None
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         told = split.store.told(split.path, error)
         if told is None:
@@ -123,6 +129,11 @@ class _Group:
             raise ValueError("it is not the file that was there when the query was planned")
         if footer.rows[split.group] != split.rows:
             raise ValueError(f"it has {footer.rows[split.group]:,} rows, not {split.rows:,}")
+
+    def may_match(self, predicate: Predicate) -> bool:
+        """Whether a predicate may hold for one of the rows."""
+        bounds = bounds_of(self._footer, self._split.group, self._constants, self._computed)
+        return may_match(predicate, self._split.rows, bounds)
 
     def read(self, columns: tuple[str, ...], filters: tuple[Predicate, ...]) -> pa.RecordBatch:
         rows = self._split.rows

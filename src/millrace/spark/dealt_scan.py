@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millrace.expressions import Predicate
+from millrace.sources.pruning import Keeps
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
 from millrace.values import Value
@@ -48,11 +49,11 @@ class Scan:
         packed = tuple(zlib.compress(pickle.dumps(tuple(part), -1), 1) for part in parts)
         return cls(schema, filters, packed, computed)
 
-    def read(self, task: int, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Yield the tuples that are the task's to read."""
+    def read(self, task: int, batch_size: int, keeps: Keeps | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the tuples that are the task's to read, without row groups that are not to be kept."""
         packed = self.parts[0] if len(self.parts) == 1 else self.parts[task]
         own: tuple[Split, ...] = pickle.loads(zlib.decompress(packed))  # noqa: S301  # the plan's own bytes
         names = tuple(self.schema.names)
         computed = {name.lower(): value for name, value in self.computed}
-        for batch in read_splits(own, names, self.filters, batch_size, computed):
+        for batch in read_splits(own, names, self.filters, batch_size, computed, keeps):
             yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

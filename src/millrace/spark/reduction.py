@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millrace.architectures.base import stems_of
+from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.paths import Paths
 from millrace.arrivals.singletons import singletons
 from millrace.figures import ModuleFigures
@@ -79,9 +80,10 @@ class Reducer:
 
     Args:
         reduction: What it reads first; None filters nothing.
+        ranges: Learns from what was read what need not be read of others.
     """
 
-    def __init__(self, reduction: Reduction | None) -> None:
+    def __init__(self, reduction: Reduction | None, ranges: KeyRanges) -> None:
         self._statistics = Statistics()
         self._asked: dict[Operator, None] = {}
         self._near = 0
@@ -90,7 +92,9 @@ class Reducer:
         self._aliases = reduction.join.aliases
         graph = QueryGraph.of(reduction.join)
         self._stems = stems_of(reduction.join, graph, Paths.scans(graph))
-        self._transfers = Transfers(graph, None, self._stems, self._aliases, self._statistics, self._visit)
+        self._transfers = Transfers(
+            graph, None, self._stems, self._aliases, self._statistics, self._visit, ranges
+        )
         for number, scan in reduction.scans:
             stem = self._stems[number]
             for batch in scan.read(0, LEAST_ROWS):
@@ -98,6 +102,7 @@ class Reducer:
                 if found.size:
                     stem.build(found, None)
             stem.complete = True
+            self._transfers.ended(number)
             self._near |= sum(1 << other for other in graph.neighbours(1 << number))
 
     def reduced(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:

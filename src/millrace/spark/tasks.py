@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from millrace.aggregates import AggregateSpec, PartialAggregation
+from millrace.arrivals.key_ranges import KeyRanges
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.peak import peak_memory
@@ -87,7 +89,8 @@ class EddyTask:
             cell = number_of(batches) if self.frame is None else _partition()
         if cell is None:
             return  # without a block some relation has no tuple for this cell, so there is no result
-        sources = self._sources(batches, reader, cell)
+        ranges = KeyRanges()
+        sources = self._sources(batches, reader, cell, ranges)
         schema, aggregation = self.join.output_schema, None
         if self.aggregate is not None:
             aggregation = PartialAggregation(self.aggregate, schema)
@@ -101,6 +104,7 @@ class EddyTask:
                 callers=self.limits.caller,
                 warm_start=self.warm_start,
                 access=opened.access if opened else None,
+                ranges=ranges,
             )
             results = run.run()
             if aggregation is not None:
@@ -115,6 +119,7 @@ class EddyTask:
         if not self.sink.active:
             return
         figures = run.figures(cell)
+        figures = replace(figures, modules=(*figures.modules, *ranges.figures()))
         if opened:
             figures = replace(figures, modules=(*figures.modules, *opened.figures()))
         if aggregation is not None:
@@ -132,14 +137,14 @@ class EddyTask:
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)
 
     def _sources(
-        self, batches: Iterator[pa.RecordBatch], reader: BlockReader | None, cell: int
+        self, batches: Iterator[pa.RecordBatch], reader: BlockReader | None, cell: int, ranges: KeyRanges
     ) -> dict[str, Iterable[pa.RecordBatch]]:
         """Return what is read here, by alias."""
         sources: dict[str, Iterable[pa.RecordBatch]] = {}
         for number, relation in enumerate(self.join.sources):
             if relation.alias in self.scans:
-                scan = self.scans[relation.alias]
-                sources[relation.alias] = scan.read(cell, max(self.options.batch_size, LEAST_ROWS))
+                scan, size = self.scans[relation.alias], max(self.options.batch_size, LEAST_ROWS)
+                sources[relation.alias] = scan.read(cell, size, partial(ranges.keeps, relation.alias))
             elif relation.alias == self.frame:
                 sources[relation.alias] = _normalised(batches, relation.schema)
             elif reader is not None and relation.alias not in self.unread:
@@ -170,7 +175,8 @@ class ScanTask:
             return
         books = _Books(f"scan {task}", self.sink, self.reduction)
         for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
-            yield from books.cut(alias, scan.read(task, self.batch_size), cut, InTurn(task))
+            rows = scan.read(task, self.batch_size, partial(books.ranges.keeps, alias))
+            yield from books.cut(alias, rows, cut, InTurn(task))
         yield from books.close()
 
 
@@ -223,7 +229,8 @@ class _Books:
         self._task = task
         self._sink = sink
         self._began = time.perf_counter()
-        self._reducer = Reducer(reduction)
+        self.ranges = KeyRanges()
+        self._reducer = Reducer(reduction, self.ranges)
         self._modules: list[ModuleFigures] = []
         self._rows = self._blocks = self._bytes = 0
 
@@ -252,7 +259,7 @@ class _Books:
         figures = CellFigures(
             cell=-1,
             seconds=time.perf_counter() - self._began,
-            modules=(*self._modules, *self._reducer.figures()),
+            modules=(*self._modules, *self._reducer.figures(), *self.ranges.figures()),
             rows_exchanged=self._rows,
             blocks_exchanged=self._blocks,
             bytes_exchanged=self._bytes,

@@ -1,0 +1,98 @@
+"""Ranges of keys: what relations that were read spare of reading others; no row is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.arrivals.key_ranges import KeyRanges
+from millrace.clock import VirtualClock
+from millrace.options import Options
+from millrace.relations import RelationStore
+from millrace.router.eddy import Eddy
+from millrace.sources.parquet import open_table, splits
+from millrace.sources.reading import read_splits
+from tests.eddy.blocks import Rows, block
+from tests.eddy.oracle import Case, cases, multiset
+
+
+def scanned(case: Case, folder: str, rows: int, ranges: KeyRanges) -> dict[str, Iterator[pa.RecordBatch]]:
+    """Return scans of files of the case's tables, in row groups of so many rows."""
+    sources = {}
+    for relation in case.spec.relations:
+        path = Path(folder) / f"{relation.alias}.parquet"
+        pq.write_table(case.tables[relation.alias], path, row_group_size=rows)
+        table, names = open_table(path), tuple(relation.schema.names)
+        assert table.unsupported is None
+        keeps = partial(ranges.keeps, relation.alias)
+        sources[relation.alias] = read_splits(splits(table), names, batch_size=4, keeps=keeps)
+    return sources
+
+
+def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, tuple[int, int]]]:
+    """Join files; return the rows, and of each relation the row groups looked at and read."""
+    ranges = KeyRanges()
+    with TemporaryDirectory() as folder:
+        sources = scanned(case, folder, rows, ranges)
+        eddy = Eddy(case.spec, sources, Options(**settings), clock=VirtualClock(), ranges=ranges)
+        found = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
+    return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
+
+
+def in_order(case: Case, key: str) -> Case:
+    """Return the case with its tables in the order of a key, nulls wherever they come."""
+    return Case(case.spec, {alias: table.sort_by(key) for alias, table in case.tables.items()})
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_no_row_is_lost(data: st.DataObject) -> None:
+    """Any block and types of keys, in the order of a key or not; whatever is left of the groups."""
+    case = data.draw(cases())
+    key = data.draw(st.sampled_from([None, *case.tables["r0"].column_names]))
+    case = case if key is None else in_order(case, key)
+    architecture = data.draw(st.sampled_from(["stems", "joins", "stairs"]))
+    online = data.draw(st.booleans())
+    rows, _ = joined(case, data.draw(st.integers(1, 3)), architecture=architecture, online=online)
+    assert rows == case.expected(), case.sql()
+
+
+def clustered() -> Case:
+    """Return a block of a table in the order of its days, and few days."""
+    days = pa.array([n // 10 for n in range(400)], pa.int64())
+    sales = pa.table({"day": days, "item": pa.array([n % 7 for n in range(400)], pa.int64())})
+    dates = pa.table({"day": pa.array([11, 12, None], pa.int64())})
+    items = pa.table({"item": pa.array(range(7), pa.int64())})
+    return block(
+        {"sales": sales, "dates": dates, "items": items}, ["sales.day = dates.day", "sales.item = items.item"]
+    )
+
+
+def test_row_groups_out_of_range_are_not_read() -> None:
+    """Two days of forty, in row groups of ten; without transfers, or side by side, all are."""
+    case = clustered()
+    for options, read in (
+        ({}, 2),
+        ({"architecture": "stairs"}, 2),
+        ({"transfer": False}, 40),
+        ({"online": True}, 40),
+    ):
+        rows, groups = joined(case, 10, **options)
+        assert rows == case.expected() and rows.total() == 20
+        assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)
+
+
+def test_a_wrong_range_loses_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would not pass with ranges that are too narrow."""
+    ends = RelationStore.ends
+    monkeypatch.setattr(
+        RelationStore, "ends", lambda *which: (found := ends(*which)) and (found[0], found[0])
+    )
+    assert joined(clustered(), 10)[0] != clustered().expected()

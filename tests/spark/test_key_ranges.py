@@ -1,0 +1,42 @@
+"""Row groups and partitions that joins leave out, on Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import millrace
+from tests.front.compare import bag
+
+SQL = "SELECT s.id, s.day, d.name FROM sales s JOIN dates d ON s.day = d.day WHERE d.month = 3"
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Sales in folders by day, or in one file in the order of days, and a calendar."""
+    folder = tmp_path_factory.mktemp("ranges")
+    days = [n // 50 for n in range(5000)]
+    sales = pa.table({"id": range(5000), "day": pa.array(days, pa.int32())})
+    pq.write_table(sales, folder / "sales.parquet", row_group_size=100)
+    pq.write_to_dataset(sales, folder / "by_day", partition_cols=["day"])
+    dates = pa.table(
+        {"day": range(100), "month": [d // 10 for d in range(100)], "name": [f"d{d}" for d in range(100)]}
+    )
+    pq.write_table(dates, folder / "dates.parquet")
+    return {name: str(folder / name) for name in ("sales.parquet", "by_day", "dates.parquet")}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sales", ["sales.parquet", "by_day"])
+@pytest.mark.parametrize("placement", ["auto", "hypercube"])
+def test_what_no_key_reaches_is_not_read(spark, tables, sales, placement):
+    """Neither in place nor on the map side of an exchange; the rows are Spark's."""
+    given = {"sales": tables[sales], "dates": tables["dates.parquet"]}
+    query = millrace.query(SQL, spark, given, {"placement": placement, "take_all": True, "cells": 2})
+    got = bag(query.df)
+    for name, path in given.items():
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    assert got == bag(spark.sql(SQL)) and got.total() == 500
+    (pruned,) = [m for _, m in query.report().modules() if m.action == "prune"]
+    assert pruned.name == "RowGroups(s)" and pruned.tuples_out < pruned.tuples_in / 2
