@@ -31,7 +31,14 @@ class AttributeClass:
 
     def columns(self, relation: int) -> tuple[str, ...]:
         """Return the relation's columns in this class: usually one or none."""
-        return tuple(column for number, column in self.members if number == relation)
+        return self._columns.get(relation, ())
+
+    @cached_property
+    def _columns(self) -> dict[int, tuple[str, ...]]:
+        columns: dict[int, tuple[str, ...]] = {}
+        for number, column in self.members:
+            columns[number] = (*columns.get(number, ()), column)
+        return columns
 
     @cached_property
     def span(self) -> int:

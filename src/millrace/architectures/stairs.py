@@ -229,6 +229,7 @@ class StairState:
 
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop what has expired from STAIRs, then from SteMs."""
+        self._note_peak()
         self._watermark = watermark
         for relation, row in below.items():
             self.stairs.expire(relation, row)
@@ -236,9 +237,9 @@ class StairState:
 
     def at_stasis(self) -> bool:
         """Let state follow routing as far as the migration policy allows."""
-        self._note_peak()
         if self._migration is None:
             return False
+        self._note_peak()  # moving state may let go of some of it
         # Decisions for several spans that change together are one change.
         self._serial += self._changed
         self._changed = False
@@ -371,6 +372,7 @@ class StairState:
 
     def figures(self) -> StateTotals:
         """Return the tuples and bytes of every SteM and STAIR."""
+        self._note_peak()
         bases = [stem.figures() for stem in self.stems if stem.rows]
         stairs = [stair.figures() for _, stair in self.stairs.stairs()]
         asked = tuple(j.figures() for j in self.stairs.joins.values() if isinstance(j, IndexJoin))

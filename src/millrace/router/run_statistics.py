@@ -35,6 +35,7 @@ class RunStatistics:
         self.intermediate = 0
         self._aliases = aliases
         self._trace = Trace() if traced else None
+        self._booked: dict[tuple[Signature, Operator], tuple[Account, ...]] = {}
         self._orders: Counter[str] = Counter()
         self._routed = 0
 
@@ -54,11 +55,16 @@ class RunStatistics:
     ) -> None:
         """Count one step of an operator. Predicates count themselves, without the work around them."""
         self.busy += seconds
-        self.accounts.update((signature, operator), tuples_in, tuples_out, seconds)
-        if not isinstance(operator, Select):
-            self.accounts.update(operator, tuples_in, tuples_out, seconds)
-        if isinstance(operator, Probe | Join):
-            self.accounts.update(anywhere(signature, operator), tuples_in, tuples_out, seconds)
+        accounts = self._booked.get((signature, operator))
+        if accounts is None:
+            keys: list[Hashable] = [(signature, operator)]
+            if not isinstance(operator, Select):
+                keys.append(operator)
+            if isinstance(operator, Probe | Join):
+                keys.append(anywhere(signature, operator))
+            accounts = self._booked[signature, operator] = tuple(map(self.accounts.get, keys))
+        for account in accounts:
+            account.update(tuples_in, tuples_out, seconds)
 
     def end(self, batch: TupleBatch) -> None:
         """Count the path of tuples that leave the eddy, as results or because nothing is left of them."""

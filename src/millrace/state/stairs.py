@@ -95,7 +95,6 @@ class Stairs:
         self._make = make or {}
         self._grown = grown or (lambda: None)
         self.joins: dict[int, BinaryJoin] = {}
-        self._names = edge_names(spec, graph)
         self._grow(tree)
 
     def _grow(self, tree: JoinTree) -> None:
@@ -206,8 +205,9 @@ class Stairs:
         stair = self._stair(edge, owner, signature, positions)
         border = self.tree.border(signature.span)
         if via == edge or via not in border:
-            usable = [self._names[e] for e in border if e != edge]
-            told = self._names[via] if via in self.joins else f"join number {via}"
+            names = edge_names(self._spec, self._graph)
+            usable = [names[e] for e in border if e != edge]
+            told = names[via] if via in self.joins else f"join number {via}"
             raise StateError(
                 f"cannot promote tuples of {self._named(signature.span)} in {stair.name} by {told}: "
                 "expected a join of one of their relations with another one, not the STAIR's own, here one "
