@@ -53,6 +53,11 @@ class Field:
     metadata: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
+def is_plain(field: Field) -> bool:
+    """Whether the name and the type say all of a column: Spark has no notes of it, and nulls may come."""
+    return field.nullable and not field.metadata
+
+
 def field_of(column: t.StructField) -> Field:
     """Describe a column of a DataFrame."""
     notes = dict(column.metadata or {})

@@ -123,7 +123,7 @@ class Computed:
         """Return the type of a computed column, as Spark gives it."""
         try:
             whole = self._planning.whole(member.relation, self._planning.text.bound)
-            schema = self._planning.frames.schema(member.scan(whole, [text]))
+            schema = self._planning.schema(member.scan(whole, [text]))
         except (PySparkException, Leave):
             return None
         found = field_of(schema.fields[0])

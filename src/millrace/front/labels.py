@@ -101,7 +101,7 @@ def _names_of(planning: Planning, scope: Scope) -> list[str] | None:
     try:
         prefix = with_prefix(statement, select, planning.text.bound)
         text = f"{prefix}SELECT * FROM ({planning.text.bound(statement.span(select))})"
-        schema: t.StructType = planning.frames.schema(text)
+        schema: t.StructType = planning.schema(text)
     except (Leave, PySparkException):
         return None
     return list(schema.names)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
+from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.calls import Calls
@@ -105,10 +106,24 @@ class Planning:
             raise Leave(f"{shown} reads columns of the query around it")
         whole = self.whole(relation, self.text.bound)
         try:
-            schema = self.frames.schema(whole)
+            schema = self.schema(whole)
         except PySparkException as error:
             raise Leave(f"{shown} cannot be analysed by itself ({first_line(error)})") from None
         return tuple(map(field_of, schema.fields))
+
+    def schema(self, template: str) -> t.StructType:
+        """Return the columns that a template gives; Spark's errors come out unchanged.
+
+        Queries without rows stand for the caller's tables where Spark says the same of them: that costs
+        much less.
+        """
+        stand_in = self.catalog.stand_ins(template, alike=True)
+        if stand_in is not None and stand_in != template:
+            try:
+                return self.frames.schema(stand_in)
+            except PySparkException:
+                pass  # the tables themselves may have more (``_metadata``), and give the right message
+        return self.frames.schema(template)
 
     def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
         """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.

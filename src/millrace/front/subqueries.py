@@ -222,7 +222,7 @@ class Whole:
         if planning.frames.barred(self._made):
             raise Leave("it reads a lookup table")
         try:
-            self.fields = [field_of(column) for column in planning.frames.schema(asked).fields]
+            self.fields = [field_of(column) for column in planning.schema(asked).fields]
         except PySparkException:
             raise Leave("Spark cannot analyse it by itself") from None
 

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.front.coercion import Field, field_of
+from millrace.front.coercion import Field, field_of, is_plain
 from millrace.front.estimates import estimate
 from millrace.front.frames import Frames
 from millrace.front.lookups.tables import Lookup, lookup_of
@@ -182,14 +182,19 @@ class Catalog:
         found = table_at(self.frames.spark, table.files.path, self.settings, self._storage)
         return None if found.unsupported else found.states
 
-    def stand_ins(self, template: str) -> str | None:
-        """Return a template with stand-ins for the caller's tables, None where one has none."""
+    def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
+        """Return a template with stand-ins for the caller's tables, None where one has none.
+
+        Args:
+            template: The template.
+            alike: Their columns have to have the notes and the nullability of the tables' own, too.
+        """
         used = placeholders(template)
         texts: dict[str, str] = {}
         for table in self._known.values():
             name = (table.placeholder or "").strip("{}")
             if name in used:
-                if table.stand_in is None:
+                if table.stand_in is None or (alike and not all(map(is_plain, table.fields))):
                     return None
                 texts[name] = table.stand_in
         return substitute(template, texts)
