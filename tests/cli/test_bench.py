@@ -78,3 +78,12 @@ def test_growth_is_measured(run, tmp_path, monkeypatch):
     assert {"growth_ratio", "memory_ratio", "larger_ratio", "aa_ratio"} < set(written["figures"])
     (row,) = written["rows"]
     assert row["query"] == "q03" and row["equal"] and row["spark_growth"] > 0 < row["larger_mb"]
+
+
+def test_the_start_of_a_worker_is_measured(run, tmp_path):
+    """Of a filter and of a join, each in a process of its own."""
+    path = tmp_path / "start.json"
+    result = run("bench", "start", "--rounds", "1", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    figures = json.loads(path.read_text())["figures"]
+    assert set(figures) == {"first_filter_s", "first_join_s"} and min(figures.values()) > 0

@@ -1,4 +1,4 @@
-"""Two hundred and fifty random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
+"""Five hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
 
 from __future__ import annotations
 

@@ -187,6 +187,17 @@ def kernel_command(
         frame.finish(total, lambda ticker: kernel.bench(rivals, sizes, rounds, ticker))
 
 
+@app.command("start")
+def start_command(rounds: Rounds = 5, json: Json = None, check: Check = False, debug: Debug = False) -> None:
+    """The first batch of a fresh worker process, of a filter and of a join."""
+    from millrace.benchmarks import start
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        total = len(start.KINDS) * (rounds + 1)
+        frame.finish(total, lambda ticker: start.bench(rounds, ticker))
+
+
 @app.command("robust")
 def robust_command(
     cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
