@@ -18,7 +18,7 @@ from millrace.benchmarks.state_migrate import Migration
 from millrace.benchmarks.state_plans import Plans, left_deep
 from millrace.errors import ExecutionError, InputError, OptionError, SetupError
 from millrace.migration import default_migration
-from millrace.options import ALGORITHMS, MIGRATIONS
+from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS
 
 SCALE = 0.01
 """Of TPC-H; other tables are smaller still."""
@@ -301,15 +301,16 @@ def test_a_whole_run_ticks_as_often_as_foretold(monkeypatch):
     """Races, the migration and the budget, where nothing of Spark's is needed."""
     taken = []
 
-    def run(algorithm, size):
-        taken.append((algorithm, size))
+    def run(algorithm, size, architecture):
+        taken.append((algorithm, architecture))
         return Measured(**dict.fromkeys(Measured.__dataclass_fields__, 1) | {"algorithm": algorithm})
 
     monkeypatch.setattr(budget, "run", run)
     names, ticks = ("path5", "migrate", "budget"), Ticks()
     outcome = state.bench(None, names, SCALE, 5, ticks)
     assert ticks.ticks == state.runs(names, 5)
-    assert [algorithm for algorithm, _ in taken] == list(ALGORITHMS)
+    assert {algorithm for algorithm, _ in taken} == set(ALGORITHMS)
+    assert {architecture for _, architecture in taken} == set(ARCHITECTURES)
     assert set(outcome.targets) == {
         "path5_static_ratio",
         "eddyjoins_worst_ratio",

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Measured:
 
     Attributes:
         algorithm: As in ``Options.algorithm``.
+        architecture: As in ``Options.architecture``.
         budget: Bytes.
         rows: Result rows; ``checksum`` is the sum of ``v + w + x`` and of the lengths of ``text`` over them.
         seconds: Wall time.
@@ -66,6 +67,7 @@ class Measured:
     """
 
     algorithm: str
+    architecture: str
     budget: int
     rows: int
     checksum: int
@@ -104,20 +106,28 @@ def bench(
     return [run(name, budget, folder, online=online) for name in algorithms]
 
 
-def run(algorithm: str, budget: int, folder: str | None = None, *, online: bool = False) -> Measured:
+def run(
+    algorithm: str,
+    budget: int,
+    folder: str | None = None,
+    *,
+    online: bool = False,
+    architecture: str = "stems",
+) -> Measured:
     """Run the join in a fresh process and return what was measured.
 
     Raises:
         ExecutionError: The run failed.
     """
-    task = json.dumps([algorithm, budget, folder, online])
+    task = json.dumps([algorithm, budget, folder, online, architecture])
     command = [sys.executable, "-m", "millrace.benchmarks.budget", task]
     # Arrow's threads would each keep memory of their own.
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     if done.returncode:
-        raise ExecutionError(f"the run with algorithm {algorithm!r} failed: {done.stderr[-2000:]}")
+        told = f"algorithm {algorithm!r} and architecture {architecture!r}"
+        raise ExecutionError(f"the run with {told} failed: {done.stderr[-2000:]}")
     return Measured(**json.loads(done.stdout))
 
 
@@ -164,17 +174,19 @@ def block(rows: dict[str, int]) -> JoinSpec:
     )
 
 
-def _measure(algorithm: str, budget: int, folder: str, *, online: bool) -> Measured:
-    _joined(SpillingEddy(*_inputs(2 * MEGABYTE), _options(algorithm, 2 * MEGABYTE, folder, online=online)))
+def _measure(budget: int, options: Options) -> Measured:
+    warm = replace(options, memory_budget=2 * MEGABYTE)
+    _joined(SpillingEddy(*_inputs(2 * MEGABYTE), warm))
     baseline = psutil.Process().memory_info().rss
-    eddy = SpillingEddy(*_inputs(budget), _options(algorithm, budget, folder, online=online))
+    eddy = SpillingEddy(*_inputs(budget), replace(options, memory_budget=budget))
     began = time.perf_counter()
     rows, checksum, first = _joined(eddy)
     seconds = time.perf_counter() - began
     tally = eddy.tally
     peak = _peak()
     return Measured(
-        algorithm,
+        options.algorithm,
+        options.architecture,
         budget,
         rows,
         checksum,
@@ -196,12 +208,6 @@ def _measure(algorithm: str, budget: int, folder: str, *, online: bool) -> Measu
 def _inputs(budget: int) -> tuple[JoinSpec, dict[str, Iterator[pa.RecordBatch]]]:
     rows = sizes(budget)
     return block(rows), {alias: source(alias, rows) for alias in rows}
-
-
-def _options(algorithm: str, budget: int, folder: str, *, online: bool) -> Options:
-    return Options(
-        memory_budget=budget, algorithm=algorithm, spill_folder=folder, batch_size=_BATCH, online=online
-    )
 
 
 def _joined(eddy: SpillingEddy) -> tuple[int, int, float]:
@@ -238,7 +244,12 @@ def _prime_to(rows: int) -> int:
 
 
 if __name__ == "__main__":
-    name, size, where, early = json.loads(sys.argv[1])
-    print(  # noqa: T201  # the parent process reads it
-        json.dumps(asdict(_measure(name, size, where or tempfile.gettempdir(), online=early)))
+    name, size, where, early, kept = json.loads(sys.argv[1])
+    given = Options(
+        algorithm=name,
+        architecture=kept,
+        spill_folder=where or tempfile.gettempdir(),
+        batch_size=_BATCH,
+        online=early,
     )
+    print(json.dumps(asdict(_measure(size, given))))  # noqa: T201  # the parent process reads it

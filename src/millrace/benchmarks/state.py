@@ -24,7 +24,7 @@ from millrace.benchmarks.state_plans import Plans
 from millrace.benchmarks.state_sides import Side
 from millrace.errors import SetupError
 from millrace.migration import default_migration
-from millrace.options import ALGORITHMS, MIGRATIONS, Options
+from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS, Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +49,12 @@ _TARGETS = {
     "budget_peak_ratio": Target(high=1.1),
     "aa_ratio": Target(0.9, 1.1, informational=True),
 }
+_SPILLING = (
+    *((algorithm, "stems") for algorithm in ALGORITHMS),
+    *(("hybrid", architecture) for architecture in ARCHITECTURES if architecture != "stems"),
+)
+"""Algorithms and architectures that run under a memory budget."""
+
 _DRIFT = {"drift_5m": "", "drift_50k": "_50k"}
 """Endings of the figures."""
 
@@ -116,7 +122,7 @@ def runs(names: Sequence[str], rounds: int, *, quick: bool = False) -> int:
             total += len(steady) + len(others) - 1
             total += case.repeats * (taking * len(steady) + min(taking, OTHERS_ROUNDS) * len(others))
         else:
-            total += rounds + 1 if name == MIGRATE else len(ALGORITHMS)
+            total += rounds + 1 if name == MIGRATE else len(_SPILLING)
     return total
 
 
@@ -227,12 +233,13 @@ def _migrate(scale: float, rounds: int, ticker: Ticker) -> Migration:
 
 
 def _budget(scale: float, ticker: Ticker) -> list[budget.Measured]:
-    """Run each algorithm once, with the memory that the benchmark has at scale 1 or less."""
+    """Run each algorithm and each architecture once, in memory as large as the scale, 128 MB at most."""
     most = 128 * budget.MEGABYTE
     measured = []
-    for algorithm in ALGORITHMS:
-        ticker.says(f"budget: four times the memory, {algorithm}")
-        measured.append(budget.run(algorithm, round(most * min(1.0, max(0.03, scale)))))
+    for algorithm, architecture in _SPILLING:
+        ticker.says(f"budget: four times the memory, {algorithm}, {architecture}")
+        size = round(most * min(1.0, max(0.03, scale)))
+        measured.append(budget.run(algorithm, size, architecture=architecture))
         ticker.tick()
     return measured
 
@@ -260,7 +267,7 @@ def _outcome(
         rows += [
             {
                 "case": BUDGET,
-                "side": one.algorithm,
+                "side": f"{one.algorithm}, {one.architecture}",
                 "runs": 1,
                 "median_s": one.seconds,
                 "rows": one.rows,
