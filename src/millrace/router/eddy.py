@@ -18,13 +18,12 @@ from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import STALLED, Arrival, Source
 from millrace.errors import InputError, StateError
 from millrace.expressions import Predicate
-from millrace.operator import Operator, Probe, Work
+from millrace.operator import Operator, Work
 from millrace.operators.build import StateBuild
-from millrace.operators.content import Divide
 from millrace.operators.ready import is_result
-from millrace.operators.transfer import Transfers
 from millrace.options import Options
-from millrace.policies import POLICIES, Greedy, Policy
+from millrace.policies import POLICIES, Policy
+from millrace.router.admission import Admission
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.router.buffer import Buffer
 from millrace.router.candidates import Candidates
@@ -34,7 +33,6 @@ from millrace.router.partial import collected, passed, remaining, undisturbed
 from millrace.router.preference import Preference
 from millrace.router.routing_table import RoutingTable
 from millrace.router.run import BlockRun, Given
-from millrace.router.run_statistics import anywhere
 from millrace.router.warm_start import WarmStart, recall, share
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
@@ -91,32 +89,28 @@ class Eddy(BlockRun):
             self._clock,
             self._watch,
         )
-        self._preference = Preference(prefer, spec)
+        preference = Preference(prefer, spec)
         policy = policy or POLICIES[policy_of(spec, options)](options)
         builds = [
-            StateBuild(stem.number, alias, self._state, self._selecting, self._preference.split)
+            StateBuild(stem.number, alias, self._state, self._selecting, preference.split)
             for stem, alias in zip(self._stems, spec.aliases, strict=True)
         ]
         selecting = self._selecting
         legality = Legality(
             self._graph, builds, selecting.selects, selecting.profile, selecting.settles, self._state.joins
         )
-        # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
-        filters = options.transfer and not self._schedule.interleaved
-        self._transfers = (
-            Transfers(
-                self._graph,
-                self._schedule.unbuilt,
-                self._stems,
-                spec.aliases,
-                statistics.accounts,
-                lambda transfer, batch: self._step(transfer, batch.signature, batch, fresh=True),
-                given.get("ranges") or KeyRanges(),
-            )
-            if filters
-            else None
+        self._admission = Admission(
+            spec,
+            self._graph,
+            self._schedule,
+            self._state,
+            statistics,
+            options,
+            policy,
+            preference,
+            given.get("ranges") or KeyRanges(),
+            lambda operator, batch: self._step(operator, batch.signature, batch, fresh=True),
         )
-        self._divide = self._dividing() if options.by_content and isinstance(policy, Greedy) else None
         self._warm_start = warm_start
         recall(warm_start, statistics.accounts)
         called = statistics.is_traced
@@ -227,44 +221,16 @@ class Eddy(BlockRun):
                 continue
             if batch is None:
                 self._stems[relation].complete = True
-                if self._transfers is not None:
-                    self._transfers.ended(relation)
+                self._admission.ended(relation)
             if not batch:  # an EOT, of the relation or of a binding
                 self._buffer.push(self._state.on_build(relation))
                 continue
-            found = self._singletons(relation, batch)
-            if self._transfers is not None:
-                found = self._transfers.reduce(relation, found)
-                if not found.size:
-                    self._statistics.end(found)
-            for piece in self._divided(found):
-                self._buffer.push(self._preference.split(piece) if piece.signature.built else [piece])
-
-    def _dividing(self) -> Divide | None:
-        """Return what divides the streamed tuples, where several complete SteMs tell where to send them."""
-        stream = self._schedule.unbuilt
-        near = () if stream is None else self._graph.neighbours(1 << stream)
-        if stream is None or len(near) < 2 or len(self._graph.roles(stream)) > 1 or not self._state.grouped:
-            return None
-        stems = [self._stems[relation] for relation in near]
-        return Divide(stream, self._spec.aliases[stream], stems, self._limit + 1, self._told)
-
-    def _told(self, signature: Signature, relation: int, tuples: int, matches: int) -> None:
-        """Believe what a sample says of a join."""
-        for operator in self._state.joins(signature):
-            if isinstance(operator, Probe) and operator.target == relation:
-                self._statistics.accounts.update(anywhere(signature, operator), tuples, matches, 0.0)
+            self._buffer.push(self._admission.admit(relation, self._singletons(relation, batch)))
 
     @property
     def sampled(self) -> int:
         """Number of probes that were made only to find an attribute to divide tuples by."""
-        return 0 if self._divide is None else self._divide.sampled
-
-    def _divided(self, found: TupleBatch) -> Sequence[TupleBatch]:
-        """Return base tuples in one batch for each part that they are divided into."""
-        if self._divide is None or self._divide.target not in found.rows or not self._divide.divides(found):
-            return (found,)
-        return self._step(self._divide, found.signature, found, fresh=True).batches
+        return self._admission.sampled
 
     def _is_empty(self) -> bool:
         """Whether some relation has ended without a tuple: no result can come any more."""
@@ -317,7 +283,7 @@ class Eddy(BlockRun):
                 "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
             )
         span = remaining(self._spec, self._graph, missing, self._schedule.unbuilt)
-        if self._transfers is not None and self._transfers.dropped:
+        if self._admission.dropped:
             raise InputError(
                 "partial results are not complete: tuples without a match in a relation that had been read "
                 "were dropped; set option online to read all relations side by side, or transfer to False"
