@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from millrace.api.predicates import filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
     from millrace.api.session import Session
+    from millrace.comparison import Comparison
+    from millrace.explanation import Explanation
     from millrace.limits import LookupProgress
     from millrace.lookups.database import database
     from millrace.lookups.function import function
@@ -41,6 +43,7 @@ __all__ = [
     "Options",
     "Session",
     "__version__",
+    "compare",
     "database",
     "explain",
     "failed_keys",
@@ -71,8 +74,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def explain(df: DataFrame, mode: Mode = "simple") -> str:
-    """Return, as text, what Millrace does for a DataFrame, and what Spark does.
+def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
+    """Return, as text (in notebooks by parts), what Millrace does for a DataFrame, and what Spark does.
 
     Args:
         df: One that Millrace returned, or one derived from it.
@@ -96,6 +99,16 @@ def report(df: DataFrame) -> RunReport:
     from millrace.spark.handles import handle_of
 
     return handle_of(df).report(df)
+
+
+def compare(first: RunReport, second: RunReport) -> Comparison:
+    """Return how the figures of two runs differ, for example of two settings or of two days.
+
+    >>> print(millrace.compare(report_a, report_b))  # doctest: +SKIP
+    """
+    from millrace.comparison import compare as compared
+
+    return compared(first, second)
 
 
 def lookup(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 import millrace
 from millrace.benchmarks import tpch_data
 from millrace.benchmarks.compare import difference
+from millrace.fitting import Column, Fitted
 from millrace.run_report import OrderShare
 
 if TYPE_CHECKING:
@@ -92,40 +92,44 @@ def _compare(name: str, spark: SparkSession, tables: Mapping[str, str]) -> Side:
     return Side(name, len(theirs), best["millrace"], best["spark"], difference(ours, theirs), orders)
 
 
-def _times(results: list[Side]) -> Table:
-    table = Table(
-        title="The same queries, the same files, two engines", title_justify="left", header_style="bold"
-    )
-    table.add_column("query")
-    table.add_column("what it asks")
-    for column in ("rows", "Millrace", "Spark SQL", "ratio"):
-        table.add_column(column, justify="right")
-    table.add_column("same rows")
+def _times(results: list[Side]) -> Fitted:
+    columns = [
+        Column("query", rank=0),
+        Column("what it asks", rank=3),
+        Column("rows", number=True, rank=2),
+        Column("Millrace", number=True),
+        Column("Spark SQL", number=True),
+        Column("ratio", number=True, rank=0),
+        Column("same rows", rank=0),
+    ]
+    rows = []
     for one in results:
         ratio = one.millrace_seconds / one.spark_seconds
-        table.add_row(
-            one.name,
-            QUERIES[one.name],
-            f"{one.rows:,}",
-            f"{one.millrace_seconds:.2f} s",
-            f"{one.spark_seconds:.2f} s",
-            Text(f"{ratio:.2f}", style="green" if ratio < 1 else ""),
-            Text("NO", style="bold red") if one.unequal else Text("yes", style="green"),
+        rows.append(
+            (
+                one.name,
+                QUERIES[one.name],
+                f"{one.rows:,}",
+                f"{one.millrace_seconds:.2f} s",
+                f"{one.spark_seconds:.2f} s",
+                Text(f"{ratio:.2f}", style="green" if ratio < 1 else ""),
+                Text("NO", style="bold red") if one.unequal else Text("yes", style="green"),
+            )
         )
-    return table
+    return Fitted(columns, rows, "The same queries, the same files, two engines")
 
 
-def _orders(results: list[Side]) -> Table:
-    table = Table(
-        title="The ways that tuples went: nobody planned them, the eddies found them while running",
-        title_justify="left",
-        header_style="bold",
-    )
-    table.add_column("query")
-    table.add_column("order")
-    table.add_column("tuples", justify="right")
-    table.add_column("share", justify="right")
-    for one in results:
-        for share in one.orders[:_SHOWN_ORDERS]:
-            table.add_row(one.name, Text(share.order), f"{share.tuples:,}", f"{share.share:.0%}")
-    return table
+def _orders(results: list[Side]) -> Fitted:
+    columns = [
+        Column("query", rank=0),
+        Column("order", rank=0),
+        Column("tuples", number=True),
+        Column("share", number=True, rank=0),
+    ]
+    rows = [
+        (one.name, share.order, f"{share.tuples:,}", f"{share.share:.0%}")
+        for one in results
+        for share in one.orders[:_SHOWN_ORDERS]
+    ]
+    title = "The ways that tuples went: nobody planned them, the eddies found them while running"
+    return Fitted(columns, rows, title)

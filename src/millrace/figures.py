@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,87 @@ class StateFigures:
 
 
 @dataclass(frozen=True)
+class JoinFigures:
+    """What tuples of one span found at one join.
+
+    Attributes:
+        span: Aliases of the relations in the tuples that were sent there.
+        name: The relation whose SteM they probed, or the join's name.
+        tuples_in: Tuples sent.
+        tuples_out: Tuples that came of them.
+    """
+
+    span: tuple[str, ...]
+    name: str
+    tuples_in: int
+    tuples_out: int
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What was known of a module when it was last decided about, and what is known now.
+
+    Attributes:
+        module: Its label in orders.
+        selectivity: Tuples out per tuple in, then and now; None where nothing was known.
+        cost: Seconds per tuple in, then and now.
+    """
+
+    module: str
+    selectivity: tuple[float | None, float]
+    cost: tuple[float | None, float]
+
+
+@dataclass(frozen=True)
+class Change:
+    """The order that most tuples of a source were sent along from some moment on.
+
+    Attributes:
+        after: Tuples of the source that had been sent on by then.
+        order: The order, as ``"a → b"``.
+        why: The numbers of the module that was favoured before, and of the one that is now; none for the
+            first order.
+    """
+
+    after: int
+    order: str
+    why: tuple[Shift, ...] = ()
+
+
+@dataclass(frozen=True)
+class OrderTrace:
+    """The orders that were favoured for the tuples of one source, over a cell's run.
+
+    Attributes:
+        source: The relations in the tuples when their order begins; mostly one.
+        part: Which part of them, from 0, where tuples are divided by their content.
+        tuples: Tuples of the source that were sent on in all.
+        changes: In the order of time, the first at 0.
+    """
+
+    source: str
+    part: int
+    tuples: int
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True)
+class ModuleTrace:
+    """What one module had done at some moments of a cell's run; bounded, thinned evenly.
+
+    Attributes:
+        module: Its name, as in :class:`ModuleFigures`.
+        action: Its action.
+        points: ``(after, tuples_in, tuples_out, seconds)``: sums up to the moment when ``after`` tuples of
+            all sources had been sent on.
+    """
+
+    module: str
+    action: str
+    points: tuple[tuple[int, int, int, float], ...]
+
+
+@dataclass(frozen=True)
 class CellFigures:
     """What one cell (one eddy in one task) or one map task of the exchange did.
 
@@ -86,8 +169,7 @@ class CellFigures:
         bytes_exchanged: Their size in bytes.
         peak_bytes: Peak resident memory of the Python process while the task ran, in bytes; on other
             systems than Linux, since the process began.
-        changes: ``(after, order)``: the order that most tuples were sent along from the moment when
-            so many tuples had come; for runs with users' predicates.
+        traces: Which orders were favoured when, by source.
         state: What SteMs and STAIRs held at the end.
         peak_state: Most tuples that all of them together held at a point of stasis.
         migrated_tuples: Stored tuples that were moved: demoted or promoted.
@@ -96,6 +178,8 @@ class CellFigures:
         returned_bytes: Bytes read back from them.
         budget_peak_ratio: The most bytes that tuples, indexes and buffers took at a time, over the memory
             budget; 0 without one.
+        joins: What tuples found at joins, by span.
+        readings: What modules had done at some moments.
     """
 
     cell: int
@@ -109,7 +193,7 @@ class CellFigures:
     blocks_exchanged: int = 0
     bytes_exchanged: int = 0
     peak_bytes: int = 0
-    changes: tuple[tuple[int, str], ...] = ()
+    traces: tuple[OrderTrace, ...] = ()
     state: tuple[StateFigures, ...] = ()
     peak_state: int = 0
     migrated_tuples: int = 0
@@ -117,6 +201,8 @@ class CellFigures:
     spilled_bytes: int = 0
     returned_bytes: int = 0
     budget_peak_ratio: float = 0.0
+    joins: tuple[JoinFigures, ...] = ()
+    readings: tuple[ModuleTrace, ...] = ()
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""
@@ -125,9 +211,26 @@ class CellFigures:
     @classmethod
     def from_json(cls, text: str) -> CellFigures:
         """Read what :meth:`to_json` wrote."""
-        raw = json.loads(text)
-        raw["modules"] = tuple(ModuleFigures(**m) for m in raw["modules"])
-        raw["orders"] = tuple((order, count) for order, count in raw["orders"])
-        raw["state"] = tuple(StateFigures(**s) for s in raw["state"])
-        raw["changes"] = tuple((after, order) for after, order in raw["changes"])
-        return cls(**raw)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> CellFigures:
+        """Return what ``dataclasses.asdict`` took apart, also where JSON made lists of tuples."""
+        parts = {
+            "modules": tuple(ModuleFigures(**m) for m in raw["modules"]),
+            "orders": tuple((order, count) for order, count in raw["orders"]),
+            "state": tuple(StateFigures(**s) for s in raw["state"]),
+            "joins": tuple(JoinFigures(**{**j, "span": tuple(j["span"])}) for j in raw["joins"]),
+            "traces": tuple(
+                OrderTrace(**{**t, "changes": tuple(map(_change, t["changes"]))}) for t in raw["traces"]
+            ),
+            "readings": tuple(
+                ModuleTrace(r["module"], r["action"], tuple(map(tuple, r["points"]))) for r in raw["readings"]
+            ),
+        }
+        return cls(**{**raw, **parts})
+
+
+def _change(raw: Mapping[str, Any]) -> Change:
+    why = tuple(Shift(s["module"], tuple(s["selectivity"]), tuple(s["cost"])) for s in raw["why"])
+    return Change(raw["after"], raw["order"], why)

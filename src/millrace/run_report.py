@@ -1,15 +1,29 @@
 """What a run did: figures per block and cell, in total, per module and per order.
 
-A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_dict` is ready for JSON.
+A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_dict` is ready for JSON,
+:meth:`RunReport.save` draws it as a page.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from millrace.figures import CellFigures, ModuleFigures, StateFigures
+from millrace.errors import InputError, SetupError
+from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures
+from millrace.limits.progress import LookupProgress
+from millrace.planned import Planned
+from millrace.report_tables import table_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+SCHEMA = 1
+"""Of :meth:`RunReport.to_dict`; it grows when a name in it gets another meaning."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +83,13 @@ class RunReport:
 
     Args:
         blocks: Figures of every cell and map task, by the name of the block they worked for.
+        planned: What the query joins, what was left to Spark, and the settings.
+        lookups: How far its lookups came.
     """
 
     blocks: Mapping[str, Iterable[CellFigures]] = field(default_factory=dict)
+    planned: Planned = field(default_factory=Planned)
+    lookups: tuple[LookupProgress, ...] = ()
 
     def __post_init__(self) -> None:
         fixed = {name: tuple(figures) for name, figures in self.blocks.items()}
@@ -129,16 +147,119 @@ class RunReport:
                 merged[name, one.name] = so_far + one
         return [(block, figures) for (block, _), figures in merged.items()]
 
+    def joins(self) -> list[tuple[str, JoinFigures]]:
+        """Return ``(block name, figures)`` per span and join, added up over cells."""
+        merged: dict[tuple[str, tuple[str, ...], str], JoinFigures] = {}
+        for name, cell in self.cells():
+            for one in cell.joins:
+                so_far = merged.get((name, one.span, one.name), JoinFigures(one.span, one.name, 0, 0))
+                both = so_far.tuples_in + one.tuples_in, so_far.tuples_out + one.tuples_out
+                merged[name, one.span, one.name] = JoinFigures(one.span, one.name, *both)
+        return [(block, figures) for (block, _, _), figures in merged.items()]
+
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as dictionaries, lists, strings and numbers."""
+        """Return everything as dictionaries, lists, strings and numbers; docs/report.md has the schema."""
         return {
+            "schema": SCHEMA,
             "totals": asdict(self.totals),
             "orders": [asdict(order) for order in self.orders()],
+            "modules": [{"block": block, **asdict(figures)} for block, figures in self.modules()],
             "blocks": {
                 name: {"totals": asdict(total(figures)), "cells": [asdict(cell) for cell in figures]}
                 for name, figures in self.blocks.items()
             },
+            "lookups": [asdict(each) for each in self.lookups],
+            "planned": asdict(self.planned),
         }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return :meth:`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunReport:
+        """Read what :meth:`to_json` wrote, for example to compare runs of different days.
+
+        Raises:
+            InputError: It is something else.
+        """
+        try:
+            raw = json.loads(text)
+            if raw["schema"] != SCHEMA:
+                raise InputError(f"the report has schema {raw['schema']!r}: expected {SCHEMA}")
+            return cls(
+                {name: map(CellFigures.from_dict, each["cells"]) for name, each in raw["blocks"].items()},
+                Planned.from_dict(raw["planned"]),
+                tuple(
+                    LookupProgress(**{**each, "failures": tuple(map(tuple, each["failures"]))})
+                    for each in raw["lookups"]
+                ),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"this is no report in JSON, as to_json() writes it: {error!r}") from None
+
+    def to_pandas(self, table: str = "modules") -> pd.DataFrame:
+        """Return one of the report's tables as a DataFrame.
+
+        Args:
+            table: ``"modules"``, ``"cells"``, ``"orders"``, ``"changes"``, ``"readings"``, ``"joins"``,
+                ``"state"`` or ``"lookups"``; docs/report.md has their columns.
+
+        Raises:
+            OptionError: There is no such table.
+        """
+        return table_of(self, table).to_pandas()
+
+    def to_polars(self, table: str = "modules") -> pl.DataFrame:
+        """Return one of the report's tables as a DataFrame of Polars; see :meth:`to_pandas`.
+
+        Raises:
+            OptionError: There is no such table.
+            SetupError: Polars is not installed.
+        """
+        found = table_of(self, table)
+        try:
+            import polars as pl
+        except ImportError:
+            raise SetupError(
+                "to_polars needs Polars, which is not installed: pip install polars; to_pandas needs nothing"
+            ) from None
+        made = pl.from_arrow(found)
+        assert isinstance(made, pl.DataFrame)
+        return made
+
+    def to_html(self) -> str:
+        """Return the report as one page that needs nothing beside it; values of rows are never in it."""
+        from millrace.pages.page import page
+
+        return page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write :meth:`to_html` to a file, whole or not at all, and return its path.
+
+        An older report page is replaced; any other file is left alone.
+
+        Raises:
+            InputError: The name does not end in ``.html``, there is no such folder, or a file that is no
+                report page stands there.
+        """
+        from millrace.pages.files import save
+
+        return save(self.to_html(), Path(path))
+
+    def show(self) -> None:
+        """Show the page: in a notebook below the cell, else in the browser, from a temporary file."""
+        from millrace.pages.files import show
+
+        show(self)
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from millrace.pages.page import fragment
+
+        return fragment(self)
 
     def __str__(self) -> str:
         sums = self.totals
@@ -148,9 +269,10 @@ class RunReport:
             lines.append("orders")
             lines += [f"  {o.block}: {o.order}: {o.tuples:,} tuples, {o.share:.0%}" for o in orders]
         for name, cell in self.cells():
-            if len(cell.changes) > 1:
-                told = "; ".join(f"{order} after {after:,}" for after, order in cell.changes)
-                lines.append(f"  {name}, cell {cell.cell}, over time: {told}")
+            for trace in cell.traces:
+                if len(trace.changes) > 1:
+                    told = "; ".join(f"{change.order} after {change.after:,}" for change in trace.changes)
+                    lines.append(f"  {name}, cell {cell.cell}, {trace.source} over time: {told}")
         if modules := self.modules():
             lines.append("modules")
             lines += [f"  {block}: {describe_module(m)}" for block, m in modules]

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError, PredicateError
 from millrace.expressions import Call, Column, ColumnRef, Literal
+from millrace.figures import Change
 from millrace.operators.udf_selection import UdfSelection
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
@@ -275,7 +276,9 @@ def test_figures_count_calls_and_tell_the_orders():
     assert [by_name[f"Predicate(p{i}(row))"].tuples_in for i in (0, 1)] == [len(t.asked) for t in tables]
     assert figures.output_tuples == mask.true_count
     assert sum(count for _, count in figures.orders) == 5000
-    assert figures.changes[0] == (0, "p0 → p1")
+    (trace,) = figures.traces
+    assert trace.changes[0] == Change(0, "p0 → p1")
+    assert trace.tuples == 5000
 
 
 def joined(policy: str, stream: str | None, **how: object) -> tuple[list[int], int]:

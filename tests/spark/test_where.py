@@ -248,7 +248,9 @@ def test_later_tasks_begin_with_what_earlier_ones_learned(spark):
     selective = millrace.predicate(lambda x: x % 100 == 0, name="selective")
     frame = millrace.where(spark.range(0, 8_000, 1, 8), dear("id"), selective("id"))
     assert frame.count() == 80
-    started = {figures.cell: figures.changes[0][1] for _, figures in millrace.report(frame).cells()}
+    started = {
+        figures.cell: figures.traces[0].changes[0].order for _, figures in millrace.report(frame).cells()
+    }
     assert len(started) == 8
     assert "dear → selective" in started.values()
     assert sum(order == "selective → dear" for order in started.values()) >= 3

@@ -10,10 +10,12 @@ import pyarrow as pa
 from millrace.aggregates import AggregateSpec
 from millrace.block import Block, FrameInput, LookupInput
 from millrace.errors import ExecutionError
+from millrace.explanation import Explanation
 from millrace.expressions import show
 from millrace.figures import CellFigures
 from millrace.front.build import Prepared, Taken
 from millrace.front.plan import Read
+from millrace.planned import BlockShape, Planned, settings
 from millrace.run_report import RunReport
 from millrace.spark.plans import Mode, planned
 from millrace.values import show as show_value
@@ -32,8 +34,10 @@ class Query(Prepared):
         """The blocks that eddies run, inner ones first."""
         return tuple(one.block for one in self.taken)
 
-    def explain(self, mode: Mode = "simple") -> str:
-        """Return, as text, every block and filter, what stays with Spark and why, and Spark's own plan.
+    def explain(self, mode: Mode = "simple") -> Explanation:
+        """Return every block and filter, what stays with Spark and why, and Spark's own plan.
+
+        It is text, which notebooks show in parts.
 
         Args:
             mode: Of Spark's plan: ``"simple"`` is the physical one, ``"extended"`` all of them, ``"cost"``
@@ -42,6 +46,10 @@ class Query(Prepared):
         Raises:
             OptionError: The mode is another.
         """
+        return Explanation("\n".join([*self._explained(), "Spark's plan", planned(self.df, mode)]))
+
+    def _explained(self) -> list[str]:
+        """Return what :meth:`explain` says, but for Spark's plan."""
         lines: list[str] = []
         for one in self.taken:
             lines += _explain(one)
@@ -56,9 +64,15 @@ class Query(Prepared):
         if self.reasons:
             lines.append("left to Spark")
             lines += [f"  {reason}" for reason in self.reasons]
-        plan = planned(self.df, mode)
-        lines += ["text that Spark runs", f"  {self.rewritten}", "Spark's plan", plan]
-        return "\n".join(lines)
+        return [*lines, "text that Spark runs", f"  {self.rewritten}"]
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the explanation, and behind it the report once there is one."""
+        told = Explanation("\n".join(self._explained()))._repr_html_()
+        try:
+            return told + self.report()._repr_html_()
+        except ExecutionError:
+            return told
 
     def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run the query and yield its rows as they come, while the tasks still run.
@@ -124,7 +138,14 @@ class Query(Prepared):
                 nothing = error
         if nothing is not None and not found:
             raise nothing
-        return RunReport(found)
+        return RunReport(found, self._planned(), tuple(self.lookups()))
+
+    def _planned(self) -> Planned:
+        return Planned(
+            {one.block.name: _shape(one.block) for one in self.taken},
+            tuple(self.reasons),
+            settings(self.options),
+        )
 
 
 FAILED_KEYS = pa.schema(
@@ -137,6 +158,15 @@ FAILED_KEYS = pa.schema(
     ]
 )
 """The columns of :meth:`Query.failed_keys`."""
+
+
+def _shape(block: Block) -> BlockShape:
+    join = block.join
+    return BlockShape(
+        tuple(relation.alias for relation in join.sources),
+        tuple((e.left.relation, e.right.relation, str(e)) for e in join.equalities),
+        tuple(show(predicate) for predicate in join.residuals),
+    )
 
 
 def _explain(one: Taken) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from millrace.benchmarks.harness import Outcome
+from millrace.fitting import Column, Fitted
 
 
 class Ticker:
@@ -41,32 +41,40 @@ def ticking(console: Console, total: int) -> Iterator[Ticker]:
 def show(outcome: Outcome, console: Console) -> None:
     """Print the rows, the figures with their targets, and the notes."""
     console.print(_rows(outcome))
-    figures = Table(title="figures", title_justify="left", header_style="bold")
-    figures.add_column("figure")
-    figures.add_column("value", justify="right")
-    figures.add_column("target")
-    figures.add_column("")
-    for name, value in outcome.figures.items():
-        target = outcome.targets.get(name)
-        verdict = "" if target is None else "met" if target.met(value) else "missed"
-        style = {"met": "green", "missed": "yellow" if target and target.informational else "bold red"}
-        figures.add_row(name, number(value), str(target or ""), Text(verdict, style=style.get(verdict, "")))
-    console.print(figures)
+    columns = [Column("figure", rank=0), Column("value", number=True, rank=0), Column("target"), Column("")]
+    console.print(Fitted(columns, [_figure(outcome, name) for name in outcome.figures], "figures"))
     for note in outcome.notes:
         console.print(Text(note, style="dim"))
 
 
-def _rows(outcome: Outcome) -> Table:
+def _figure(outcome: Outcome, name: str) -> tuple[str | Text, ...]:
+    value, target = outcome.figures[name], outcome.targets.get(name)
+    verdict = "" if target is None else "met" if target.met(value) else "missed"
+    style = {"met": "green", "missed": "yellow" if target and target.informational else "bold red"}
+    return name, number(value), str(target or ""), Text(verdict, style=style.get(verdict, ""))
+
+
+def _rows(outcome: Outcome) -> Fitted:
     scale = f"{outcome.scale:,.0f}" if outcome.scale >= 1000 else f"{outcome.scale:g}"
     title = f"{outcome.bench}, scale {scale}, {outcome.rounds} rounds: medians"
-    table = Table(title=title, title_justify="left", header_style="bold")
     names = list(dict.fromkeys(name for row in outcome.rows for name in row))
-    for name in names:
-        numeric = any(isinstance(row.get(name), int | float) for row in outcome.rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
-    for row in outcome.rows:
-        table.add_row(*(_cell(row, name) for name in names))
-    return table
+    columns = [
+        Column(
+            name.replace("_", " "),
+            number=any(isinstance(row.get(name), int | float) for row in outcome.rows),
+            rank=0 if place == 0 else _rank(name, place),
+        )
+        for place, name in enumerate(names)
+    ]
+    rows = [[_cell(row, name) for name in names] for row in outcome.rows]
+    return Fitted(columns, rows, title, missing="--json has them")
+
+
+def _rank(name: str, place: int) -> int:
+    """Return how soon a column gives way: ratios, verdicts and times stay longest, then what comes first."""
+    if name.endswith("ratio") or name in ("equal", "ok"):
+        return 1
+    return 2 if name.endswith(("_s", "_ms", "seconds")) else 3 + place
 
 
 def _cell(row: Mapping[str, Any], name: str) -> str:

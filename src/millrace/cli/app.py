@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from millrace import __version__
 from millrace.cli import bench, experiment
+from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
+from millrace.cli.report_option import WithReport
 from millrace.options import POLICY_NAMES
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def _root(
     """Joins on Spark through eddies: tuples find their own order while the query runs."""
 
 
-@app.command("sql")
+@app.command("sql", cls=WithReport)
 def sql_command(
     query: Annotated[str, typer.Argument(help="A SELECT.", show_default=False)],
     table: Annotated[
@@ -66,7 +67,13 @@ def sql_command(
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Show what the eddies did.")] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report", help="Show what the eddies did; with FILE.html behind it, write that as a page."
+        ),
+    ] = False,
+    report_page: Annotated[Path | None, typer.Option("--report-page", hidden=True)] = None,
     engine: Annotated[Engine, typer.Option(help="Who answers.")] = Engine.millrace,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one Parquet file.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
@@ -85,16 +92,18 @@ def sql_command(
     from millrace.cli import sql
     from millrace.cli.session import session
 
-    stdout, stderr = Console(), Console(stderr=True)
+    stdout, stderr = consoles()
+    wanted = report or report_page is not None
     with one_message(stderr, debug):
         request = sql.Request(
             text=query,
             tables=sql.pairs(table or (), "--table"),
             lookups=sql.pairs(lookup or (), "--lookup"),
             engine=engine.value,
-            options=sql.options_of(sql.pairs(option or (), "--option"), policy, report),
+            options=sql.options_of(sql.pairs(option or (), "--option"), policy, wanted),
             explain=explain,
             report=report,
+            page=report_page,
             output=output,
             limit=limit,
         )
@@ -116,7 +125,7 @@ def demo_command(
     from millrace import demo
     from millrace.cli.session import session
 
-    stdout, stderr = Console(), Console(stderr=True)
+    stdout, stderr = consoles()
     with one_message(stderr, debug):
         files = demo.prepare(scale, data, stdout)
         with session("millrace demo", master, debug=debug) as spark:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from millrace.benchmarks.harness import Outcome, check_rounds
 from millrace.benchmarks.show import Ticker, show, ticking
+from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
 from millrace.errors import InputError, OptionError
 
@@ -52,7 +52,7 @@ class _Session:
 
     def __init__(self, json: Path | None, check: bool, debug: bool) -> None:
         self.json, self.check, self.debug = json, check, debug
-        self.stdout, self.stderr = Console(), Console(stderr=True)
+        self.stdout, self.stderr = consoles()
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
 from millrace.errors import OptionError
 
@@ -33,7 +34,7 @@ def list_command(
     from millrace.experiments import registry
     from millrace.experiments.show import show_details, show_list
 
-    stdout, stderr = Console(), Console(stderr=True)
+    stdout, stderr = consoles()
     with one_message(stderr, debug):
         if ids:
             for each in registry.find(ids):
@@ -72,7 +73,7 @@ def run_command(
     from millrace.experiments.runner import cores, run
     from millrace.experiments.show import show
 
-    stdout, stderr = Console(), Console(stderr=True)
+    stdout, stderr = consoles()
     with one_message(stderr, debug):
         overrides = numbers(change or ())
         chosen = registry.choose(ids or (), every=every, wall=wall)

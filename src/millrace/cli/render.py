@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from millrace.figures import ModuleFigures
+from millrace.fitting import Column, Fitted
 from millrace.run_report import RunReport, describe, describe_cell, describe_state, size
 
 if TYPE_CHECKING:
@@ -31,16 +32,13 @@ def failures(lookups: Iterable[LookupProgress]) -> list[str]:
     return lines
 
 
-def rows_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """Return result rows as a table; numbers stand right, NULL is dim."""
-    table = Table(header_style="bold")
+def rows_table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Fitted:
+    """Return result rows as a table; numbers stand right, NULL is dim, and no column is left out."""
+    columns = []
     for place, name in enumerate(names):
         values = [row[place] for row in rows if row[place] is not None]
-        right = bool(values) and all(_is_number(value) for value in values)
-        table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(value) for value in row))
-    return table
+        columns.append(Column(name, bool(values) and all(_is_number(value) for value in values)))
+    return Fitted(columns, [[cell(value) for value in row] for row in rows], whole=True)
 
 
 def cell(value: Any) -> Text:
@@ -62,41 +60,52 @@ def _is_number(value: Any) -> bool:
 
 def report_view(report: RunReport) -> RenderableType:
     """Return a report as tables: in total, the orders used, per module, per cell."""
-    totals = Table("in total", "", title=f"{len(report.blocks)} block(s)", title_justify="left")
-    for label, value in describe(report.totals):
-        totals.add_row(label, value)
-    parts: list[RenderableType] = [totals]
+    several = len(report.blocks) > 1
+    rows: list[tuple[str, ...]]
+    in_total = [Column("in total", rank=0), Column("", rank=0)]
+    parts: list[RenderableType] = [
+        Fitted(in_total, describe(report.totals), f"{len(report.blocks)} block(s)")
+    ]
     if report.orders():
-        orders = Table("block", "order", title="orders the eddies used", title_justify="left")
-        orders.add_column("tuples", justify="right")
-        orders.add_column("share", justify="right")
-        for share in report.orders():
-            orders.add_row(Text(share.block), Text(share.order), f"{share.tuples:,}", f"{share.share:.0%}")
-        parts.append(orders)
+        columns = [
+            Column("order", rank=0),
+            Column("tuples", number=True),
+            Column("share", number=True, rank=0),
+        ]
+        rows = [(o.block, o.order, f"{o.tuples:,}", f"{o.share:.0%}") for o in report.orders()]
+        parts.append(_by_block(columns, rows, "orders the eddies used", several=several))
     if report.modules():
-        parts.append(_modules(report))
+        columns = [
+            Column("module", rank=0),
+            Column("action", rank=2),
+            Column("tuples in", number=True),
+            Column("tuples out", number=True),
+            Column("batches", number=True, rank=4),
+            Column("seconds", number=True, rank=0),
+        ]
+        rows = [(block, *_module(one)) for block, one in report.modules()]
+        parts.append(_by_block(columns, rows, "modules", several=several))
     if report.state():
-        state = Table("block", "held", title="join state at the end", title_justify="left")
-        for block, held in report.state():
-            state.add_row(Text(block), Text(describe_state(held)))
-        parts.append(state)
-    cells = Table("block", "cell", title="cells", title_justify="left")
-    for block, figures in report.cells():
-        cells.add_row(Text(block), Text(describe_cell(figures)))
-    parts.append(cells)
+        rows = [(block, describe_state(held)) for block, held in report.state()]
+        parts.append(_by_block([Column("held", rank=0)], rows, "join state at the end", several=several))
+    rows = [(block, describe_cell(cell)) for block, cell in report.cells()]
+    parts.append(_by_block([Column("cell", rank=0)], rows, "cells", several=several))
     return Group(*parts)
 
 
-def _modules(report: RunReport) -> Table:
-    table = Table("block", "module", "action", title="modules", title_justify="left")
-    for name in ("tuples in", "tuples out", "batches", "seconds"):
-        table.add_column(name, justify="right")
-    for block, one in report.modules():
-        counts = (one.tuples_in, one.tuples_out, one.calls)
-        table.add_row(
-            Text(block), Text(one.name), one.action, *(f"{n:,}" for n in counts), f"{one.seconds:.3f}"
-        )
-    return table
+def _by_block(
+    columns: Sequence[Column], rows: Sequence[tuple[str, ...]], title: str, *, several: bool
+) -> Fitted:
+    """Return a table of rows that begin with their block, which is shown if there are several."""
+    missing = "report().to_json() has them"
+    if several:
+        return Fitted([Column("block", rank=3), *columns], rows, title, missing=missing)
+    return Fitted(columns, [row[1:] for row in rows], title, missing=missing)
+
+
+def _module(one: ModuleFigures) -> tuple[str, ...]:
+    counts = (f"{n:,}" for n in (one.tuples_in, one.tuples_out, one.calls))
+    return (one.name, one.action, *counts, f"{one.seconds:.3f}")
 
 
 def print_rows(console: Console, names: Sequence[str], rows: Iterable[Sequence[Any]], more: str) -> None:

@@ -17,6 +17,7 @@ from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import task_bar
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import Options
+from millrace.pages.files import check_target
 from millrace.spark.parallelism import is_connect
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Request:
         options: Millrace's settings.
         explain: Show the plan instead of running the query.
         report: Show the figures of the run.
+        page: HTML file to write them to, or None.
         output: Parquet file to write, or None to show rows.
         limit: Rows to show.
     """
@@ -50,6 +52,12 @@ class Request:
     output: Path | None
     limit: int
     lookups: Mapping[str, str] = field(default_factory=dict)
+    page: Path | None = None
+
+    @property
+    def wants_figures(self) -> bool:
+        """Whether the figures of a whole run are wanted."""
+        return self.report or self.page is not None
 
 
 def pairs(items: Sequence[str], flag: str) -> dict[str, str]:
@@ -123,6 +131,8 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
     """
     if request.output is not None:
         output.check_target(request.output)
+    if request.page is not None:
+        check_target(request.page)
     frame, query = _frame(request, spark)
     if request.explain:
         if query is not None:
@@ -143,8 +153,8 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
     if query is not None and request.lookups:
         for line in render.failures(query.lookups()):
             stderr.print(Text(line, style="yellow"))
-    if request.report:
-        _report(query, stdout, stderr)
+    if request.wants_figures:
+        _report(query, request, stdout, stderr)
 
 
 def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | None]:
@@ -165,17 +175,21 @@ def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | No
     return spark.sql(request.text), None
 
 
-def _report(query: Query | None, stdout: Console, stderr: Console) -> None:
-    """Show the figures; where there are none, say so, but the result stands."""
+def _report(query: Query | None, request: Request, stdout: Console, stderr: Console) -> None:
+    """Show the figures, or write their page; where there are none, say so, but the result stands."""
     if query is None:
         stderr.print("no report: the query ran with Spark alone", style="dim")
         return
     try:
-        view = render.report_view(query.report())
+        report = query.report()
     except ExecutionError as error:
         stderr.print(Text(f"no report: {error}", style="dim"))
-    else:
-        stdout.print(view)
+        return
+    if request.report:
+        stdout.print(render.report_view(report))
+    if request.page is not None:
+        report.save(request.page)
+        stderr.print(Text(f"report page: {request.page}"), soft_wrap=True)
 
 
 def _consume(frame: DataFrame, request: Request) -> tuple[str, list[Any]]:
@@ -183,7 +197,7 @@ def _consume(frame: DataFrame, request: Request) -> tuple[str, list[Any]]:
     if request.output is not None:
         count = output.write(frame, request.output)
         return f"{count:,} rows written to {request.output}", []
-    if request.report:
+    if request.wants_figures:
         # The figures are those of a whole run, so every row is fetched: a partition at a time, but
         # Spark Connect hands out figures only with collected results.
         connect = is_connect(frame.sparkSession)

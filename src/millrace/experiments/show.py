@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from millrace.benchmarks.show import number
 from millrace.experiments.experiment import Experiment, Panel
 from millrace.experiments.result import Result
+from millrace.fitting import Column, Fitted
 
 _ROWS = 12
 """Rows of a table that stand for a curve of more points."""
@@ -41,12 +40,9 @@ def show(result: Result, console: Console) -> None:
 
 def show_list(experiments: Sequence[Experiment], console: Console) -> None:
     """Print what there is."""
-    table = Table(title="experiments", title_justify="left", header_style="bold")
-    for name in ("id", "title", "source", "clock"):
-        table.add_column(name)
-    for each in experiments:
-        table.add_row(each.id, each.title, each.source, "wall" if each.wall else "virtual")
-    console.print(table)
+    columns = [Column("id", rank=0), Column("title"), Column("source", rank=2), Column("clock", rank=3)]
+    rows = [(each.id, each.title, each.source, "wall" if each.wall else "virtual") for each in experiments]
+    console.print(Fitted(columns, rows, "experiments"))
 
 
 def show_details(experiment: Experiment, console: Console) -> None:
@@ -56,13 +52,13 @@ def show_details(experiment: Experiment, console: Console) -> None:
     console.print(Text(f"claim: {experiment.claim}"))
     console.print(Text(f"--ablate: {experiment.mechanism}"))
     if experiment.parameters:
-        table = Table(header_style="bold")
-        for name in ("--set", "default", "from", "to", "unit", "meaning"):
-            table.add_column(name, justify="right" if name in ("default", "from", "to") else "left")
-        for each in experiment.parameters:
-            numbers = (plain(value) for value in (each.default, each.low, each.high))
-            table.add_row(each.name, *numbers, each.unit, each.meaning)
-        console.print(table)
+        numbers = ("default", "from", "to")
+        names = ("--set", *numbers, "unit", "meaning")
+        rows = [
+            (each.name, *map(plain, (each.default, each.low, each.high)), each.unit, each.meaning)
+            for each in experiment.parameters
+        ]
+        console.print(Fitted([Column(name, number=name in numbers) for name in names], rows, whole=True))
     console.print()
 
 
@@ -97,11 +93,11 @@ def _at(curve: Sequence[tuple[float, float]], x: float, *, exact: bool) -> float
     return curve[place][1]
 
 
-def _table(panel: Panel) -> Table:
-    table = Table(title=escape(panel.title), title_justify="left", header_style="bold")
-    table.add_column(escape(panel.x_label), justify="left" if panel.x_names else "right")
-    for curve in panel.curves:
-        table.add_column(escape(curve.name), justify="right")
-    for name, values in rows_of(panel, _ROWS):
-        table.add_row(name, *("" if value is None else number(value) for value in values))
-    return table
+def _table(panel: Panel) -> Fitted:
+    first = Column(panel.x_label, number=not panel.x_names, rank=0)
+    columns = [first, *(Column(curve.name, number=True) for curve in panel.curves)]
+    rows = [
+        (name, *("" if value is None else number(value) for value in values))
+        for name, values in rows_of(panel, _ROWS)
+    ]
+    return Fitted(columns, rows, panel.title, missing="--json has them")

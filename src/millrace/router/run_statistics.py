@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.figures import CellFigures, JoinFigures, ModuleFigures
 from millrace.operator import Join, Operator, Probe, Select
 from millrace.peak import peak_memory
 from millrace.router.trace import Trace
 from millrace.statistics import Account, Statistics
 from millrace.tuples import Merged, Signature, TupleBatch
+
+_MOST_JOINS = 100
+"""Pairs of span and join that are told."""
 
 
 class RunStatistics:
@@ -19,36 +22,29 @@ class RunStatistics:
     Args:
         aliases: The block's relations, by number.
         window: Tuples that decisions look back on, roughly.
-        traced: Keep which order was favoured when.
+        traced: There are users' predicates, which decisions follow closely.
 
     Attributes:
         accounts: By signature and operator, and by operator alone.
+        is_traced: Whether there are users' predicates.
         busy: Seconds that operators have worked.
-        begun: Tuples that have been routed for the first time.
         intermediate: Tuples made by joins that were not yet results.
     """
 
     def __init__(self, aliases: Sequence[str], window: int, *, traced: bool) -> None:
         self.accounts = Statistics(window)
         self.busy = 0.0
-        self.begun = 0
         self.intermediate = 0
+        self.is_traced = traced
         self._aliases = aliases
-        self._trace = Trace() if traced else None
+        self._trace = Trace(aliases, self.accounts)
         self._booked: dict[tuple[Signature, Operator], tuple[Account, ...]] = {}
         self._orders: Counter[str] = Counter()
         self._routed = 0
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether it is kept which order was favoured when."""
-        return self._trace is not None
-
     def route(self, batch: TupleBatch) -> None:
         """Count tuples that were handed to an operator."""
         self._routed += batch.size
-        if not batch.signature.done:
-            self.begun += batch.size
 
     def visit(
         self, signature: Signature, operator: Operator, tuples_in: int, tuples_out: int, seconds: float
@@ -73,8 +69,7 @@ class RunStatistics:
 
     def decided(self, signature: Signature, shares: list[tuple[Operator, float]]) -> None:
         """Note a decision of the policy."""
-        if self._trace is not None:
-            self._trace.decided(self.begun, signature, shares)
+        self._trace.decided(signature, shares)
 
     def figures(self, cell: int, seconds: float, output: str, output_tuples: int) -> CellFigures:
         """Return everything counted so far.
@@ -97,11 +92,28 @@ class RunStatistics:
             seconds=seconds,
             modules=tuple(totals.values()),
             orders=tuple((order, count) for order, count in self._orders.most_common() if count),
-            changes=self._trace.changes if self._trace is not None else (),
+            traces=self._trace.orders(),
             tuples_routed=self._routed,
             intermediate_tuples=self.intermediate,
             output_tuples=output_tuples,
             peak_bytes=peak_memory(),
+            joins=self._joins(),
+            readings=self._trace.readings(),
+        )
+
+    def _joins(self) -> tuple[JoinFigures, ...]:
+        """Return what tuples found at joins, by span, the most travelled first."""
+        counts: dict[tuple[int, str], list[int]] = {}
+        for key, account in self.accounts.items():
+            match key:
+                case (Signature(span), Probe() | Join() as operator) if account.calls:
+                    both = counts.setdefault((span, operator.label), [0, 0])
+                    both[0] += account.tuples_in
+                    both[1] += account.tuples_out
+        most = sorted(counts.items(), key=lambda item: -item[1][0])[:_MOST_JOINS]
+        return tuple(
+            JoinFigures(tuple(a for i, a in enumerate(self._aliases) if span >> i & 1), name, *both)
+            for (span, name), both in most
         )
 
     def _described(self, key: object, output: str) -> tuple[str, str, int] | None:

@@ -13,7 +13,9 @@ from pyspark.sql import Column, DataFrame
 
 from millrace.applied import noted, watch
 from millrace.errors import InputError, MillraceWarning, PredicateError, near
+from millrace.explanation import Explanation
 from millrace.options import Options
+from millrace.planned import Planned, settings
 from millrace.run_report import RunReport
 from millrace.spark.handles import remember
 from millrace.spark.plans import Mode, explained, planned
@@ -111,7 +113,7 @@ class Filter:
             filtered = self._analysed(filtered, condition)
         if filtered is self.df:
             filtered = self.df.select("*")
-        handle = Filtered(filtered, made, tuple(str(c) for _, c in native))
+        handle = Filtered(filtered, made, tuple(str(c) for _, c in native), self.options)
         return remember(filtered, handle, [] if made is None else [made.reports.sink.run])
 
     def _mask(self, applied: Sequence[Applied]) -> tuple[Mask, list[Column]]:
@@ -167,21 +169,24 @@ class Filtered:
         df: The DataFrame.
         mask: The eddy over its predicates, None where all conditions are Spark's.
         native: What Spark evaluates, as text.
+        options: Settings of the run.
     """
 
     df: DataFrame
     mask: Mask | None
     native: tuple[str, ...]
+    options: Options
 
-    def explain(self, mode: Mode = "simple") -> str:
+    def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what the eddies do and what Spark does, as text."""
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]
         lines += [f"  Spark evaluates {text}" for text in self.native]
-        return "\n".join([*lines, "Spark's plan", planned(self.df, mode)])
+        return Explanation("\n".join([*lines, "Spark's plan", planned(self.df, mode)]))
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
-        return RunReport({} if self.mask is None else {"filter": self.mask.reports.figures(executed)})
+        found = {} if self.mask is None else {"filter": self.mask.reports.figures(executed)}
+        return RunReport(found, Planned(settings=settings(self.options)))
 
 
 def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
+from millrace.explanation import Explanation
 from millrace.run_report import RunReport
 from millrace.spark.plans import Mode, explained
 from millrace.spark.reports import task_name
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class Handle(Protocol):
     """A DataFrame's own account."""
 
-    def explain(self, mode: Mode = "simple") -> str:
+    def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what runs, as text, with a plan of Spark's."""
 
     def report(self, executed: DataFrame | None = None) -> RunReport:

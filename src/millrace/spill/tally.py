@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.figures import CellFigures, JoinFigures, ModuleFigures
 from millrace.peak import peak_memory
 
 
@@ -166,5 +166,16 @@ def _added(left: CellFigures, right: CellFigures) -> CellFigures:
         migrated_tuples=left.migrated_tuples + right.migrated_tuples,
         recomputed_tuples=left.recomputed_tuples + right.recomputed_tuples,
         # Where orders changed within later partitions says nothing in tuples of the whole run.
-        changes=left.changes or right.changes,
+        traces=left.traces or right.traces,
+        readings=left.readings or right.readings,
+        joins=_joins(left.joins, right.joins),
     )
+
+
+def _joins(left: tuple[JoinFigures, ...], right: tuple[JoinFigures, ...]) -> tuple[JoinFigures, ...]:
+    counts: dict[tuple[tuple[str, ...], str], JoinFigures] = {}
+    for one in (*left, *right):
+        old = counts.get((one.span, one.name), JoinFigures(one.span, one.name, 0, 0))
+        both = old.tuples_in + one.tuples_in, old.tuples_out + one.tuples_out
+        counts[one.span, one.name] = JoinFigures(one.span, one.name, *both)
+    return tuple(counts.values())

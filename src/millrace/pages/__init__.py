@@ -1,0 +1,1 @@
+"""Reports as pages of HTML: one file, no script, nothing to fetch."""

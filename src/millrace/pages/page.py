@@ -1,0 +1,289 @@
+"""A report as one page of HTML, and as the part of it that notebooks show."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from millrace.figures import CellFigures
+from millrace.pages import advice, modules, orders, saved, units
+from millrace.pages.files import GENERATOR
+from millrace.pages.graph import Graph, graph
+from millrace.pages.plots import COLOURS, Plot
+from millrace.run_report import RunReport, Totals, total
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MOST_BYTES = 500_000
+"""Of a page."""
+
+_MOST_DATA = 150_000
+_MOST_BLOCKS = 12
+_MOST_CELLS = 24
+_MOST_ROWS = 60
+_OPEN = 12
+"""Rows of a table that need no click."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row with a bar: what it is, its share of the longest, and the numbers beside it."""
+
+    name: str
+    length: float
+    numbers: tuple[str, ...]
+    colour: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with bars: names of columns, rows, those that open on demand, and what is not in it."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[Bar, ...]
+    rest: tuple[Bar, ...] = ()
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """What a page shows of one block."""
+
+    name: str
+    orders: tuple[orders.OrdersOverTime, ...]
+    travelled: Table | None
+    modules: Table | None
+    over_time: tuple[Plot, ...]
+    graph: Graph | None
+    cells: Table | None
+    state: Table | None
+
+
+def page(report: RunReport) -> str:
+    """Return the whole page."""
+    data, note = _data(report)
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(_view(report), generator=GENERATOR, data=data, data_note=note, version=_version())
+    )
+
+
+def fragment(report: RunReport) -> str:
+    """Return what notebooks show: the sentence, warnings, orders and modules."""
+    return _environment().get_template("fragment.html").render(_view(report))
+
+
+@lru_cache(1)
+def _environment() -> Environment:
+    # Loaded when a page is wanted: tasks and the command line start without it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("millrace.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals["colours"] = range(COLOURS)
+    return made
+
+
+def _version() -> str:
+    try:
+        return version("millrace")
+    except PackageNotFoundError:  # from a folder of sources
+        return ""
+
+
+def _view(report: RunReport) -> dict[str, Any]:
+    names = list(report.blocks)
+    return {
+        "sentences": saved.headline(report),
+        "advice": advice.advice(report),
+        "tiles": list(_tiles(report.totals)),
+        "blocks": [_block(report, name) for name in names[:_MOST_BLOCKS]],
+        "more_blocks": max(0, len(names) - _MOST_BLOCKS),
+        "lookups": _lookups(report),
+        "left": report.planned.left_to_spark,
+        "settings": sorted((name, str(value)) for name, value in report.planned.settings.items()),
+    }
+
+
+def _tiles(sums: Totals) -> Iterator[tuple[str, str, str]]:
+    """Yield ``(label, figure, note)``."""
+    yield (
+        "worker time",
+        units.duration(sums.worker_seconds),
+        f"slowest {units.duration(sums.slowest_seconds)}",
+    )
+    yield "rows out of eddies", units.count(sums.output_tuples), f"{sums.cells} cells"
+    yield "tuples routed", units.count(sums.tuples_routed), ""
+    yield "intermediate tuples", units.count(sums.intermediate_tuples), ""
+    if sums.rows_exchanged:
+        blocks = f"{units.size(sums.bytes_exchanged)} in {units.count(sums.blocks_exchanged)} blocks"
+        yield "rows exchanged", units.count(sums.rows_exchanged), blocks
+    if sums.migrated_tuples:
+        again = f"{units.count(sums.recomputed_tuples)} made again"
+        yield "stored tuples moved", units.count(sums.migrated_tuples), again
+    if sums.spilled_bytes:
+        yield "spilled", units.size(sums.spilled_bytes), f"{units.size(sums.returned_bytes)} read back"
+    yield "largest worker", units.size(sums.peak_bytes), "resident memory"
+
+
+def _block(report: RunReport, name: str) -> BlockView:
+    figures = tuple(report.blocks[name])
+    cells = [cell for cell in figures if cell.cell >= 0]
+    shape = report.planned.shapes.get(name)
+    scanned: dict[str, int] = {}
+    for block, one in report.modules():
+        if block == name and one.action == "scan" and one.name.startswith("Scan("):
+            scanned[one.name.removeprefix("Scan(").removesuffix(")")] = one.tuples_in
+    joins = sorted((one for block, one in report.joins() if block == name), key=lambda one: -one.tuples_in)
+    return BlockView(
+        name,
+        tuple(orders.orders_over_time(cells)),
+        _travelled(report, name),
+        _modules(report, name),
+        tuple(modules.over_time(cells)),
+        None if shape is None else graph(shape, scanned, joins),
+        _cells(figures),
+        _state(report, name, total(figures)),
+    )
+
+
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Bar], more: int = 0) -> Table | None:
+    """Return a table, the first rows of which are open; ``more``: rows that are not among these."""
+    if not rows:
+        return None
+    more += max(0, len(rows) - _MOST_ROWS)
+    opened = _OPEN if len(rows) > _OPEN + 3 else len(rows)
+    told = f"{more:,} more are in the data." if more else ""
+    return Table(caption, tuple(columns), tuple(rows[:opened]), tuple(rows[opened:_MOST_ROWS]), told)
+
+
+def _travelled(report: RunReport, name: str) -> Table | None:
+    rows = [
+        Bar(one.order, one.share, (units.count(one.tuples), units.share(one.share)))
+        for one in report.orders()
+        if one.block == name
+    ]
+    return _table("Ways that source tuples went, to the end of each", ("way", "tuples", "share"), rows)
+
+
+def _modules(report: RunReport, name: str) -> Table | None:
+    found = [one for block, one in report.modules() if block == name]
+    found.sort(key=lambda one: -one.seconds)
+    whole = sum(one.seconds for one in found if one.action != "profile")
+    rows = []
+    for one in found:
+        per = one.seconds / (one.evaluated or one.tuples_in) if one.tuples_in else 0.0
+        part = one.seconds / whole if whole else 0.0
+        numbers = (
+            one.action,
+            units.count(one.tuples_in),
+            units.count(one.tuples_out),
+            units.ratio(one.tuples_out / one.tuples_in) if one.tuples_in else "",
+            units.count(one.evaluated) if one.evaluated else "",
+            units.duration(per),
+            units.duration(one.seconds),
+            units.share(part),
+        )
+        rows.append(Bar(one.name, min(1.0, part), numbers))
+    columns = ("module", "does", "in", "out", "out per in", "calls", "each", "time", "share of time")
+    return _table("Modules, the costliest first", columns, rows)
+
+
+def _cells(figures: tuple[CellFigures, ...]) -> Table | None:
+    shown = advice.slowest(figures, _MOST_CELLS)
+    most = max((cell.tuples_routed for cell in shown), default=0)
+    rows = [
+        Bar(
+            f"cell {cell.cell}" if cell.cell >= 0 else "map task",
+            cell.tuples_routed / most if most else 0.0,
+            (
+                units.count(cell.tuples_routed),
+                units.duration(cell.seconds),
+                units.count(cell.output_tuples),
+                units.count(cell.peak_state),
+                units.count(cell.migrated_tuples),
+                units.size(cell.spilled_bytes),
+                units.size(cell.peak_bytes),
+            ),
+        )
+        for cell in shown
+    ]
+    columns = ("cell", "tuples routed", "time", "rows out", "peak state", "moved", "spilled", "memory")
+    caption = "Cells and map tasks" + (", those that did most" if len(figures) > len(shown) else "")
+    return _table(caption, columns, rows, len(figures) - len(shown))
+
+
+def _state(report: RunReport, name: str, sums: Totals) -> Table | None:
+    held = [one for block, one in report.state() if block == name]
+    most = max((one.nbytes for one in held), default=0)
+    rows = [
+        Bar(
+            one.name,
+            one.nbytes / most if most else 0.0,
+            (
+                units.count(one.tuples),
+                units.size(one.nbytes),
+                units.count(one.inserted),
+                units.count(one.demoted + one.promoted),
+                units.count(one.evicted),
+            ),
+        )
+        for one in sorted(held, key=lambda one: -one.nbytes)
+    ]
+    columns = ("holds", "tuples", "memory", "inserted", "moved", "evicted")
+    peak = f", at most {units.count(sums.peak_state)} tuples in one cell" if sums.peak_state else ""
+    return _table(f"Join state at the end{peak}", columns, rows)
+
+
+def _lookups(report: RunReport) -> Table | None:
+    rows = [
+        Bar(
+            one.name,
+            one.done / one.keys if one.keys else 0.0,
+            (
+                units.count(one.keys),
+                units.count(one.done),
+                units.count(one.cached),
+                units.count(one.failed),
+                units.count(one.requests),
+                units.count(one.retried),
+                f"{one.keys / one.seconds:,.0f} a second" if one.seconds else "",
+                units.duration(one.seconds),
+            ),
+        )
+        for one in report.lookups
+    ]
+    columns = ("lookup", "keys", "found", "from cache", "failed", "requests", "repeated", "rate", "time")
+    return _table("Lookups; the bars are keys that were answered", columns, rows)
+
+
+def _data(report: RunReport) -> tuple[str, str]:
+    """Return the report's JSON for a link, and what had to be left out of it for size."""
+    whole = report.to_dict()
+    told = "all figures"
+    for drop in ("", "readings", "traces", "cells"):
+        for block in whole["blocks"].values():
+            if drop == "cells":
+                block["cells"] = []
+            for cell in block["cells"]:
+                if drop:
+                    cell[drop] = []
+        if drop:
+            told = f"figures without {drop}: to_json() has all"
+        text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        if len(text) <= _MOST_DATA:
+            return base64.b64encode(text).decode(), told
+    return "", "the figures are too large for a page: to_json() has them"

@@ -1,0 +1,62 @@
+"""What was planned of a query, as far as a report of its run tells: shapes of joins, reasons, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from millrace.options import Options
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What a block joins.
+
+    Attributes:
+        relations: Aliases in the order of the FROM clause, and behind them those that are only looked through
+            for matches.
+        joins: ``(alias, alias, condition)`` for each equality.
+        predicates: Other conditions, in the order as written.
+    """
+
+    relations: tuple[str, ...]
+    joins: tuple[tuple[str, str, str], ...] = ()
+    predicates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a report tells beside figures.
+
+    Attributes:
+        shapes: By the block's name; filters have none.
+        left_to_spark: What was not taken and why, a sentence each.
+        settings: Options that are not the default, by name.
+    """
+
+    shapes: Mapping[str, BlockShape] = field(default_factory=dict)
+    left_to_spark: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Planned:
+        """Return what ``dataclasses.asdict`` took apart, also where JSON made lists of tuples."""
+        shapes = {
+            name: BlockShape(
+                tuple(shape["relations"]), tuple(map(tuple, shape["joins"])), tuple(shape["predicates"])
+            )
+            for name, shape in raw["shapes"].items()
+        }
+        return cls(shapes, tuple(raw["left_to_spark"]), dict(raw["settings"]))
+
+
+def settings(options: Options) -> dict[str, Any]:
+    """Return the options that are not the default, as plain data; of ``storage_options`` the names only."""
+    default = Options()
+    changed = {f.name: getattr(options, f.name) for f in fields(options)}
+    return {
+        name: value if isinstance(value, bool | int | float | str) else repr(value)
+        for name, value in changed.items()
+        if value != getattr(default, name)
+    }
