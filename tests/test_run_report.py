@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
+import millrace
+from millrace.errors import InputError, OptionError, SetupError
 from millrace.figures import CellFigures, ModuleFigures
+from millrace.report_tables import TABLES
 from millrace.run_report import RunReport, size, total
+from tests.pages.reports import HOSTILE, drifting, filtered, hostile
 
 PROBE = ModuleFigures("SteM(o)", "probe", 10, 30, 2, 0.5)
 MAP = CellFigures(-1, 1.0, rows_exchanged=100, blocks_exchanged=2, bytes_exchanged=1000, peak_bytes=5)
@@ -71,6 +76,64 @@ def test_json_and_text(report):
         "cell 1",
     ):
         assert part in text
+
+
+@pytest.fixture(scope="module")
+def joined() -> RunReport:
+    """A join whose eddies changed their order."""
+    return RunReport({"b0": [drifting(), drifting(architecture="stairs", online=True)]})
+
+
+def test_json_loses_nothing(joined):
+    """What ``to_json`` writes, ``from_json`` reads, also with lookups, settings and traces."""
+    for one in (joined, filtered(), hostile(), RunReport()):
+        assert RunReport.from_json(one.to_json()) == one
+        assert json.loads(one.to_json(indent=1)) == one.to_dict()
+    for text in ("[]", "{}", "no JSON", '{"schema": 99}'):
+        with pytest.raises(InputError, match="report"):
+            RunReport.from_json(text)
+
+
+def test_tables_add_up_to_the_text(joined):
+    """Frames have the documented columns, and their sums are those that the text shows."""
+    for name, (schema, _) in TABLES.items():
+        frame = joined.to_pandas(name)
+        assert list(frame.columns) == schema.names
+        assert joined.to_polars(name).columns == schema.names
+    text = str(joined)
+    modules = joined.to_pandas("modules").groupby(["module", "action"]).sum(numeric_only=True)
+    for (module, action), row in modules.iterrows():
+        assert f"{module} {action}: {row.tuples_in:,.0f} in, {row.tuples_out:,.0f} out" in text
+    cells = joined.to_pandas("cells").sum(numeric_only=True)
+    assert f"tuples routed: {cells.tuples_routed:,.0f}" in text
+    assert f"intermediate tuples: {cells.intermediate_tuples:,.0f}" in text
+    assert joined.to_pandas("orders").share.sum() == pytest.approx(1.0)
+    with pytest.raises(OptionError, match="did you mean 'modules'"):
+        joined.to_pandas("module")
+
+
+def test_polars_may_be_missing(joined, monkeypatch):
+    """Then the error says what to do."""
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(SetupError, match="pip install polars"):
+        joined.to_polars()
+
+
+def test_runs_are_compared(report):
+    """Each figure of both, and what it became; what only one has counts as 0 in the other."""
+    same = millrace.compare(report, report)
+    assert str(same) == "no figure differs"
+    less = millrace.compare(report, RunReport({"b": [MAP, FIRST]}))
+    found = {(each.what, each.figure): (each.first, each.second, each.ratio) for each in less.differences}
+    assert found["total", "tuples_routed"] == (30, 10, 1 / 3)
+    assert found["SteM(o) probe", "tuples_in"] == (20, 10, 0.5)
+    assert found["c ⋈ o", "tuples"] == (80, 60, 0.75)
+    assert "30" in str(less)
+    assert len(less.to_pandas()) == len(less.differences)
+    other = millrace.compare(RunReport(), RunReport({HOSTILE: [FIRST]}))
+    assert all(each.ratio is None for each in other.differences)
+    assert HOSTILE not in other._repr_html_()
+    assert json.loads(other.to_json()) == other.to_dict()
 
 
 def test_an_empty_report_has_a_text():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -206,7 +206,7 @@ class CellFigures:
 
     def to_json(self) -> str:
         """Return the figures as one JSON line."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(self, default=vars, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> CellFigures:
@@ -215,7 +215,7 @@ class CellFigures:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> CellFigures:
-        """Return what ``dataclasses.asdict`` took apart, also where JSON made lists of tuples."""
+        """Return what JSON made dictionaries and lists of."""
         parts = {
             "modules": tuple(ModuleFigures(**m) for m in raw["modules"]),
             "orders": tuple((order, count) for order, count in raw["orders"]),

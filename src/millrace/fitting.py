@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 _LEAST_WORDS, _LONGEST_WORD = 12, 24
-"""Letters that a column of words has at least, if it has so many, and letters of a word that is not broken."""
+"""Letters that a column of words has at least, if it has so many; and of a word that is not broken."""
 
 _BORDER = 3
 """Letters that a column takes beside its own."""

@@ -41,7 +41,7 @@ class Planned:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Planned:
-        """Return what ``dataclasses.asdict`` took apart, also where JSON made lists of tuples."""
+        """Return what JSON made dictionaries and lists of."""
         shapes = {
             name: BlockShape(
                 tuple(shape["relations"]), tuple(map(tuple, shape["joins"])), tuple(shape["predicates"])

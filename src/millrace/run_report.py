@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,22 +159,23 @@ class RunReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, strings and numbers; docs/report.md has the schema."""
-        return {
-            "schema": SCHEMA,
-            "totals": asdict(self.totals),
-            "orders": [asdict(order) for order in self.orders()],
-            "modules": [{"block": block, **asdict(figures)} for block, figures in self.modules()],
-            "blocks": {
-                name: {"totals": asdict(total(figures)), "cells": [asdict(cell) for cell in figures]}
-                for name, figures in self.blocks.items()
-            },
-            "lookups": [asdict(each) for each in self.lookups],
-            "planned": asdict(self.planned),
-        }
+        made: dict[str, Any] = json.loads(self.to_json())
+        return made
 
     def to_json(self, indent: int | None = None) -> str:
         """Return :meth:`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+        whole = {
+            "schema": SCHEMA,
+            "totals": self.totals,
+            "orders": self.orders(),
+            "modules": [{"block": block, **vars(figures)} for block, figures in self.modules()],
+            "blocks": {
+                name: {"totals": total(figures), "cells": figures} for name, figures in self.blocks.items()
+            },
+            "lookups": self.lookups,
+            "planned": self.planned,
+        }
+        return json.dumps(whole, default=vars, indent=indent, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> RunReport:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from heapq import nlargest
 from itertools import pairwise
+from operator import itemgetter
 
 from millrace.figures import CellFigures, Change, OrderTrace, Shift
 from millrace.pages.plots import COLOURS, Layer, Marker, Plot, Tick, areas
@@ -62,6 +64,10 @@ class OrdersOverTime:
     turns: tuple[Turn, ...]
     more: tuple[Turn, ...]
     untold: int
+
+
+_Turned = tuple[int, float, int, OrderTrace, Change, Change]
+"""Tuples that followed a change, its place in percent, its cell and trace, the order before, and itself."""
 
 
 def orders_over_time(cells: Sequence[CellFigures]) -> list[OrdersOverTime]:
@@ -160,27 +166,28 @@ def _turns(
 ) -> tuple[list[tuple[float, Turn]], tuple[Turn, ...], int]:
     """Return the changes that most tuples followed, by place; others; and how many more there are."""
     several = len({cell for cell, _ in traces}) > 1
-    changes: list[tuple[int, float, Turn]] = []
-    for cell, trace in traces:
-        for (before, _), (change, until) in pairwise(_spans(trace)):
-            part = f"part {trace.part + 1}, " if trace.part else ""
+    changes = [
+        (until - change.after, 100 * change.after / trace.tuples, cell, trace, before, change)
+        for cell, trace in traces
+        for (before, _), (change, until) in pairwise(_spans(trace))
+    ]
+    weighty = nlargest(_LISTED, changes, key=itemgetter(0))
+
+    def told(chosen: list[_Turned], first: int) -> list[tuple[float, Turn]]:
+        found = []
+        for number, each in enumerate(sorted(chosen, key=itemgetter(1)), first):
+            weight, place, cell, trace, before, change = each
             where = f"cell {cell}, " if several else ""
-            turn = Turn(
-                0,
-                f"{where}{part}after {count(change.after)} tuples",
-                before.order,
-                change.order,
-                share((until - change.after) / trace.tuples),
-                tuple(map(_why, change.why)),
-            )
-            changes.append((until - change.after, 100 * change.after / trace.tuples, turn))
-    weighty = sorted(range(len(changes)), key=lambda i: -changes[i][0])
-    marked, unmarked = (
-        [changes[i][1:] for i in sorted(each, key=lambda i: changes[i][1])]
-        for each in (weighty[:_MARKED], weighty[_MARKED:_LISTED])
-    )
-    told = [(place, replace(turn, number=number)) for number, (place, turn) in enumerate(marked, 1)]
-    return told, tuple(turn for _, turn in unmarked), max(0, len(changes) - _LISTED)
+            where += f"part {trace.part + 1}, " if trace.part else ""
+            where += f"after {count(change.after)} tuples"
+            why = tuple(map(_why, change.why))
+            followed = share(weight / trace.tuples)
+            turn = Turn(number if first else 0, where, before.order, change.order, followed, why)
+            found.append((place, turn))
+        return found
+
+    more = tuple(turn for _, turn in told(weighty[_MARKED:], 0))
+    return told(weighty[:_MARKED], 1), more, len(changes) - len(weighty)
 
 
 def _why(shift: Shift) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from millrace.figures import CellFigures
+from millrace.figures import CellFigures, ModuleFigures
 from millrace.pages import advice, modules, orders, saved, units
 from millrace.pages.files import GENERATOR
 from millrace.pages.graph import Graph, graph
 from millrace.pages.plots import COLOURS, Plot
-from millrace.run_report import RunReport, Totals, total
+from millrace.run_report import RunReport, Totals
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,7 +24,13 @@ MOST_BYTES = 500_000
 """Of a page."""
 
 _MOST_DATA = 150_000
-_MOST_BLOCKS = 12
+_MOST_TRACED = 10_000
+_MOST_BLOCKS = (12, 4, 1, 0)
+"""Blocks that are drawn; the next number where the page would be too large."""
+
+_LONGEST = 400
+"""Letters of a name or sentence that are shown."""
+
 _MOST_CELLS = 24
 _MOST_ROWS = 60
 _OPEN = 12
@@ -69,11 +75,14 @@ class BlockView:
 def page(report: RunReport) -> str:
     """Return the whole page."""
     data, note = _data(report)
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(_view(report), generator=GENERATOR, data=data, data_note=note, version=_version())
-    )
+    beside = {"generator": GENERATOR, "data": data, "data_note": note, "version": _version()}
+    view, html = _view(report), ""
+    for most in _MOST_BLOCKS:
+        view |= {"blocks": view["blocks"][:most], "more_blocks": max(0, len(report.blocks) - most)}
+        html = _environment().get_template("report.html").render(view, **beside)
+        if len(html.encode()) <= MOST_BYTES:
+            break
+    return html
 
 
 def fragment(report: RunReport) -> str:
@@ -90,11 +99,19 @@ def _environment() -> Environment:
         loader=PackageLoader("millrace.pages"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shortened,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.globals["colours"] = range(COLOURS)
     return made
+
+
+def _shortened(value: object) -> object:
+    """Return what a page shows of a value: markup as it is, and of a long text its beginning."""
+    if isinstance(value, str) and not hasattr(value, "__html__") and len(value) > _LONGEST:
+        return value[: _LONGEST - 1] + "…"
+    return value
 
 
 def _version() -> str:
@@ -105,15 +122,13 @@ def _version() -> str:
 
 
 def _view(report: RunReport) -> dict[str, Any]:
-    names = list(report.blocks)
     return {
         "sentences": saved.headline(report),
         "advice": advice.advice(report),
         "tiles": list(_tiles(report.totals)),
-        "blocks": [_block(report, name) for name in names[:_MOST_BLOCKS]],
-        "more_blocks": max(0, len(names) - _MOST_BLOCKS),
+        "blocks": [_block(report, name) for name in list(report.blocks)[: _MOST_BLOCKS[0]]],
         "lookups": _lookups(report),
-        "left": report.planned.left_to_spark,
+        "left": report.planned.left_to_spark[:_MOST_ROWS],
         "settings": sorted((name, str(value)) for name, value in report.planned.settings.items()),
     }
 
@@ -143,20 +158,20 @@ def _block(report: RunReport, name: str) -> BlockView:
     figures = tuple(report.blocks[name])
     cells = [cell for cell in figures if cell.cell >= 0]
     shape = report.planned.shapes.get(name)
-    scanned: dict[str, int] = {}
-    for block, one in report.modules():
-        if block == name and one.action == "scan" and one.name.startswith("Scan("):
-            scanned[one.name.removeprefix("Scan(").removesuffix(")")] = one.tuples_in
-    joins = sorted((one for block, one in report.joins() if block == name), key=lambda one: -one.tuples_in)
+    alone = RunReport({name: figures})
+    ran = [one for _, one in alone.modules()]
+    scans = [one for one in ran if one.action == "scan" and one.name.startswith("Scan(")]
+    scanned = {one.name.removeprefix("Scan(").removesuffix(")"): one.tuples_in for one in scans}
+    joins = sorted((one for _, one in alone.joins()), key=lambda one: -one.tuples_in)
     return BlockView(
         name,
         tuple(orders.orders_over_time(cells)),
-        _travelled(report, name),
-        _modules(report, name),
+        _travelled(alone),
+        _modules(ran),
         tuple(modules.over_time(cells)),
         None if shape is None else graph(shape, scanned, joins),
         _cells(figures),
-        _state(report, name, total(figures)),
+        _state(alone),
     )
 
 
@@ -170,21 +185,18 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Bar], more: int 
     return Table(caption, tuple(columns), tuple(rows[:opened]), tuple(rows[opened:_MOST_ROWS]), told)
 
 
-def _travelled(report: RunReport, name: str) -> Table | None:
+def _travelled(report: RunReport) -> Table | None:
     rows = [
         Bar(one.order, one.share, (units.count(one.tuples), units.share(one.share)))
         for one in report.orders()
-        if one.block == name
     ]
     return _table("Ways that source tuples went, to the end of each", ("way", "tuples", "share"), rows)
 
 
-def _modules(report: RunReport, name: str) -> Table | None:
-    found = [one for block, one in report.modules() if block == name]
-    found.sort(key=lambda one: -one.seconds)
-    whole = sum(one.seconds for one in found if one.action != "profile")
+def _modules(ran: Sequence[ModuleFigures]) -> Table | None:
+    whole = sum(one.seconds for one in ran if one.action != "profile")
     rows = []
-    for one in found:
+    for one in sorted(ran, key=lambda one: -one.seconds):
         per = one.seconds / (one.evaluated or one.tuples_in) if one.tuples_in else 0.0
         part = one.seconds / whole if whole else 0.0
         numbers = (
@@ -226,8 +238,8 @@ def _cells(figures: tuple[CellFigures, ...]) -> Table | None:
     return _table(caption, columns, rows, len(figures) - len(shown))
 
 
-def _state(report: RunReport, name: str, sums: Totals) -> Table | None:
-    held = [one for block, one in report.state() if block == name]
+def _state(report: RunReport) -> Table | None:
+    held, sums = [one for _, one in report.state()], report.totals
     most = max((one.nbytes for one in held), default=0)
     rows = [
         Bar(
@@ -272,18 +284,21 @@ def _lookups(report: RunReport) -> Table | None:
 
 def _data(report: RunReport) -> tuple[str, str]:
     """Return the report's JSON for a link, and what had to be left out of it for size."""
-    whole = report.to_dict()
-    told = "all figures"
-    for drop in ("", "readings", "traces", "cells"):
-        for block in whole["blocks"].values():
-            if drop == "cells":
-                block["cells"] = []
-            for cell in block["cells"]:
-                if drop:
-                    cell[drop] = []
-        if drop:
-            told = f"figures without {drop}: to_json() has all"
-        text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-        if len(text) <= _MOST_DATA:
-            return base64.b64encode(text).decode(), told
-    return "", "the figures are too large for a page: to_json() has them"
+    traced = sum(
+        sum(len(trace.changes) for trace in cell.traces) + sum(len(each.points) for each in cell.readings)
+        for _, cell in report.cells()
+    )
+    if traced <= _MOST_TRACED and len(text := report.to_json().encode()) <= _MOST_DATA:
+        return base64.b64encode(text).decode(), "all figures"
+    short = {
+        name: [replace(c, traces=(), readings=()) for c in cells] for name, cells in report.blocks.items()
+    }
+    without = RunReport(short, report.planned, report.lookups)
+    if len(text := without.to_json().encode()) <= _MOST_DATA:
+        return base64.b64encode(text).decode(), "figures without those over time: to_json() has all"
+    whole = without.to_dict()
+    for block in whole["blocks"].values():
+        del block["cells"]
+    if len(text := json.dumps(whole, ensure_ascii=False).encode()) <= _MOST_DATA:
+        return base64.b64encode(text).decode(), "figures without those of single cells: to_json() has all"
+    return "", "The figures are too large for a page: to_json() has them."

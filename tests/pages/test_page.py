@@ -1,0 +1,239 @@
+"""Pages are whole, stand alone, are small, and hold nothing that was not meant to be in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from millrace.errors import InputError
+from millrace.explanation import Explanation
+from millrace.pages import files
+from millrace.pages.advice import advice
+from millrace.pages.page import MOST_BYTES
+from millrace.pages.saved import calls_of, headline
+from millrace.planned import Planned
+from millrace.run_report import RunReport
+from tests.pages.reports import HOSTILE, SHAPE, drifting, filtered, hostile, large
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Reads a page and keeps what is to be looked at; what is not closed in order is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        assert len(dict(attrs)) == len(attrs), f"an attribute stands twice: {attrs}"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+    def values(self, attribute: str) -> list[str]:
+        return [
+            value or "" for _, attributes in self.tags for n, value in attributes.items() if n == attribute
+        ]
+
+
+_drawn: dict[int, tuple[RunReport, str]] = {}
+
+
+def drawn(report: RunReport) -> str:
+    """Return a report's page, drawn once."""
+    if id(report) not in _drawn:
+        _drawn[id(report)] = report, report.to_html()
+    return _drawn[id(report)][1]
+
+
+@pytest.fixture(scope="module")
+def joined() -> RunReport:
+    """A join in two cells, in which the eddies change their order."""
+    cells = [drifting(), drifting(seed=1)]
+    return RunReport({"b0": cells}, Planned({"b0": SHAPE}, ("a reason",), {"cells": 2}))
+
+
+@pytest.fixture(
+    scope="module",
+    params=["joined", "stairs", "filtered", "large", "hostile", "empty", "cell without figures"],
+)
+def report(request, joined) -> RunReport:
+    """Reports of every kind."""
+    made = {
+        "joined": lambda: joined,
+        "stairs": lambda: RunReport({"b0": [drifting(architecture="stairs", online=True)]}),
+        "filtered": filtered,
+        "large": large,
+        "hostile": hostile,
+        "empty": RunReport,
+        "cell without figures": lambda: RunReport({"b0": [], "b1": [type(joined.blocks["b0"][0])(0, 0.0)]}),
+    }
+    return made[request.param]()
+
+
+def test_a_page_is_whole_and_stands_alone(report):
+    """Tags close in order, nothing is loaded or run, and every reference leads to a place of its own."""
+    html = drawn(report)
+    assert len(html.encode()) <= MOST_BYTES
+    page = Reader(html)
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "link", "iframe", "object", "embed", "img", "base", "form"}
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert page.values("src") == []
+    assert all(link.startswith(("#", "data:application/json;base64,")) for link in page.values("href"))
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "://" not in html
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    wanted = [link[1:] for link in page.values("href") if link.startswith("#")]
+    assert set(wanted) | set(page.values("aria-labelledby")) <= set(ids)
+
+
+def test_everybody_can_read_it(report):
+    """It has a language, headings without gaps, words for charts, names for regions, headers for tables."""
+    page = Reader(drawn(report))
+    assert ("html", {"lang": "en"}) in page.tags
+    levels = [int(tag[1]) for tag, _ in page.tags if tag in ("h1", "h2", "h3", "h4")]
+    assert levels.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+    for tag, attributes in page.tags:
+        if tag == "svg":
+            assert attributes["role"] == "img"
+            assert attributes["aria-label"]
+        if attributes.get("tabindex") == "0":
+            assert attributes["aria-label"]
+    scopes = [attributes.get("scope") for tag, attributes in page.tags if tag == "th"]
+    assert set(scopes) <= {"row", "col"}
+
+
+def test_notebooks_show_a_part(report):
+    """The fragment is whole as well, and shorter."""
+    fragment = report._repr_html_()
+    page = Reader(fragment)
+    assert "h1" not in {tag for tag, _ in page.tags}
+    assert len(fragment) < len(drawn(report))
+
+
+def test_names_are_only_text():
+    """What queries and data name stays text, wherever it is shown."""
+    html = hostile().to_html()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "49" not in Reader(html).text.replace("&amp;", "")
+    assert HOSTILE in Reader(html).text
+    told = Explanation(f"{HOSTILE}\n  {HOSTILE}\nSpark's plan\n{HOSTILE}")._repr_html_()
+    assert "<script" not in told
+    assert Reader(told).text.count(HOSTILE) == 3
+
+
+def test_the_data_of_a_page_are_the_report(joined):
+    """The link holds what ``to_json`` gives; of a large report, what fits."""
+    (link,) = (href for href in Reader(joined.to_html()).values("href") if href.startswith("data:"))
+    assert json.loads(base64.b64decode(link.partition(",")[2])) == json.loads(joined.to_json())
+    page = Reader(drawn(large()))
+    (link,) = (href for href in page.values("href") if href.startswith("data:"))
+    assert json.loads(base64.b64decode(link.partition(",")[2]))["totals"]["cells"] == 1200
+    assert "figures without" in page.text
+
+
+def test_the_page_shows_why_orders_changed(joined):
+    """Markers lead to rows with both orders and the numbers of modules; the graph has the edges' tuples."""
+    page = Reader(joined.to_html())
+    changes = [c for _, cell in joined.cells() for t in cell.traces for c in t.changes[1:]]
+    assert changes
+    assert {"o → c", "c → o"} <= {change.order for change in changes}
+    for part in ("Where the eddies changed their mind", "o → c", "c → o", "pass", "a tuple", "a reason"):
+        assert part in page.text
+    assert any(link.startswith("#change-1-1-") for link in page.values("href"))
+    assert any("l.k = o.k" in label for label in page.values("aria-label"))
+
+
+def test_what_was_saved_is_what_the_figures_prove(joined):
+    """Spark calls every predicate for every row; of joins nothing is claimed that was not measured."""
+    calls = calls_of(filtered())
+    assert (calls.predicates, calls.made, calls.all) == (2, 2200, 4000)
+    assert calls.seconds == pytest.approx(1800 * 0.005)
+    assert "45 % fewer calls" in headline(filtered())[0]
+    assert calls_of(joined) is None
+    assert "fewer" not in " ".join(headline(joined))
+    assert "no eddy" in headline(RunReport())[0]
+
+
+def test_advice_follows_figures():
+    """A costly predicate, failed keys and a bad budget are told; a quiet run has none."""
+    told = " ".join(each.finding for each in advice(filtered()))
+    assert "Predicate(a(x)) takes 67 % of the time: 1 ms a row" in told
+    assert [each for each in advice(hostile()) if "not looked up" in each.finding]
+    assert advice(RunReport()) == []
+
+
+def test_a_page_replaces_only_a_page(tmp_path, joined):
+    """Other files are left alone, bad names are refused, and a failure leaves what was there."""
+    target = tmp_path / "report.html"
+    assert joined.save(target) == target
+    first = target.read_text()
+    filtered().save(str(target))
+    assert target.read_text() != first
+    mine = tmp_path / "mine.html"
+    mine.write_text("<!doctype html><p>mine")
+    for path, words in (
+        (mine, "no report page"),
+        (tmp_path / "report.parquet", "ends in .html"),
+        (tmp_path / "gone" / "report.html", "no folder"),
+    ):
+        with pytest.raises(InputError, match=words):
+            joined.save(path)
+    assert mine.read_text() == "<!doctype html><p>mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.html", "report.html"]
+
+
+def test_a_failing_write_leaves_the_older_page(tmp_path, monkeypatch):
+    """The page appears by a rename; what was begun is gone."""
+    target = filtered().save(tmp_path / "report.html")
+    before = target.read_text()
+
+    def full(self, other):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(OSError, match="disk full"):
+        filtered(3).save(target)
+    assert target.read_text() == before
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path):
+    """Without a notebook the page is a file that only its user reads; in one the report is displayed."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(files, "_notebook", lambda: None)
+    filtered().show()
+    assert opened[0].startswith("file://")
+    shown: list[object] = []
+    monkeypatch.setattr(files, "_notebook", lambda: shown.append)
+    report = filtered()
+    report.show()
+    assert shown == [report]
+    assert len(opened) == 1
