@@ -175,7 +175,10 @@ class RunReport:
             "lookups": self.lookups,
             "planned": self.planned,
         }
-        return json.dumps(whole, default=vars, indent=indent, ensure_ascii=False, allow_nan=False)
+        separators = (",", ":") if indent is None else None
+        return json.dumps(
+            whole, default=vars, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
+        )
 
     @classmethod
     def from_json(cls, text: str) -> RunReport:

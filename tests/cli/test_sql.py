@@ -133,3 +133,31 @@ def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
     assert done.stderr.startswith("error: ")
     assert target.read_text() == "an older file"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_report_writes_a_page(run, tables, tmp_path):
+    """``--report FILE.html`` writes the page beside the rows, and is checked before anything runs."""
+    target = tmp_path / "report.html"
+    done = run("sql", "--report", str(target), JOIN, *tables)
+    assert done.exit_code == 0, done.stderr
+    assert "3 rows" in done.stdout
+    assert "orders the eddies used" not in done.stdout
+    assert f"report page: {target}" in done.stderr
+    page = target.read_text()
+    assert "c.k = o.customer" in page
+    assert "ann" not in page
+    assert list(tmp_path.iterdir()) == [target]
+    other = tmp_path / "mine.html"
+    other.write_text("mine")
+    for path, words in ((other, "no report page"), (tmp_path / "report.txt", "ends in .html")):
+        done = run("sql", JOIN, *tables, f"--report={path}")
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert words in done.stderr
+    assert other.read_text() == "mine"
+
+
+def test_report_alone_takes_nothing_behind_it(run, tables):
+    """The query may stand behind ``--report``, as it always could."""
+    done = run("sql", "--report", JOIN, *tables)
+    assert done.exit_code == 0, done.stderr
+    assert "orders the eddies used" in done.stdout

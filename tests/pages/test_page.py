@@ -132,6 +132,7 @@ def test_notebooks_show_a_part(report):
     fragment = report._repr_html_()
     page = Reader(fragment)
     assert "h1" not in {tag for tag, _ in page.tags}
+    assert page.values("href") == []
     assert len(fragment) < len(drawn(report))
 
 

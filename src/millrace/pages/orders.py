@@ -50,7 +50,7 @@ class OrdersOverTime:
     """The chart of one source, the same in numbers, and the changes.
 
     Attributes:
-        source: Whose tuples.
+        whose: Whose tuples they are.
         plot: Stacked areas; None where all went one way.
         shares: ``(order, tuples, share)``.
         turns: Those that matter most, in the order of time.
@@ -58,7 +58,7 @@ class OrdersOverTime:
         untold: How many there were beyond these.
     """
 
-    source: str
+    whose: str
     plot: Plot | None
     shares: tuple[tuple[str, str, str], ...]
     turns: tuple[Turn, ...]
@@ -94,6 +94,7 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[i
             heights = buckets.setdefault(change.order, [0.0] * BUCKETS)
             _spread(heights, change.after / trace.tuples, until / trace.tuples, trace.tuples)
     everything = sum(totals.values())
+    whose = "the rows" if source == "rows" else f"the tuples of {source}"
     most = [order for order, _ in totals.most_common(COLOURS - 1)]
     rest = [order for order in totals if order not in most]
     layers = [(order, totals[order], buckets[order]) for order in most]
@@ -108,7 +109,7 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[i
         None
         if len(layers) == 1
         else Plot(
-            f"Share of the tuples of {source} by the order that they were sent along",
+            f"Share of {whose} by the order that they were sent along",
             f"Stacked areas over the run: {', '.join(f'{n} {share(t / everything)}' for n, t, _ in layers)}. "
             f"{len(turns) + len(more) + untold} changes of order.",
             "areas",
@@ -121,12 +122,12 @@ def _of_source(source: str, traces: Sequence[tuple[int, OrderTrace]]) -> tuple[i
                 Tick(place, f"{place} %" if several else short(everything * place / 100))
                 for place in (0, 25, 50, 75, 100)
             ),
-            f"tuples of {source} sent on so far" + (", in each cell" if several else ""),
+            f"{whose} sent on so far" + (", in each cell" if several else ""),
             _markers(turns),
         )
     )
     shares = tuple((name, count(tuples), share(tuples / everything)) for name, tuples, _ in layers)
-    return everything, OrdersOverTime(source, plot, shares, tuple(t for _, t in turns), more, untold)
+    return everything, OrdersOverTime(whose, plot, shares, tuple(t for _, t in turns), more, untold)
 
 
 def _spans(trace: OrderTrace) -> Iterator[tuple[Change, int]]:

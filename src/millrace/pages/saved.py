@@ -80,9 +80,10 @@ def _parts(report: RunReport) -> Iterator[str]:
         yield f"{count(dropped)}{part} tuples had no match elsewhere and were dropped before they met a join"
     joined = any(_of(report, "probe")) or any(_of(report, "join"))
     if joined:
+        between = f"by way of {count(sums.intermediate_tuples)}" if sums.intermediate_tuples else "without"
         yield (
-            f"the joins made {count(sums.output_tuples)} results by way of {count(sums.intermediate_tuples)} "
-            f"intermediate tuples, in {duration(sums.worker_seconds)} of work"
+            f"the joins made {count(sums.output_tuples)} results {between} intermediate tuples, in "
+            f"{duration(sums.worker_seconds)} of work"
         )
     keys = sum(each.keys for each in report.lookups)
     if keys:

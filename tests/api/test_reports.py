@@ -1,0 +1,68 @@
+"""Queries tell what they did, in text, in notebooks and on pages, and never show a value of a row."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import millrace
+from millrace.errors import ExecutionError
+
+SECRETS = ("anna@example.org", "boris@example.org")
+
+
+def test_a_query_in_a_notebook(spark):
+    """Before a run it shows what is planned, afterwards also what was done; settings are there."""
+    people = spark.createDataFrame([(1, SECRETS[0]), (2, SECRETS[1])], "id int, mail string")
+    orders = spark.createDataFrame([(1, 10), (1, 20), (2, 30)], "person int, total int")
+    text = "select p.mail, o.total, rank() over (order by o.total) r from p join o on p.id = o.person"
+    query = millrace.query(text, spark, {"p": people, "o": orders}, {"cells": 1, "take_all": True})
+    planned = query._repr_html_()
+    assert "<details open><summary>block b0" in planned
+    assert "millrace-part" not in planned
+    with pytest.raises(ExecutionError):
+        query.report()
+    assert len(query.df.collect()) == 3
+    assert "millrace-part" in query._repr_html_()
+    explained = query.explain()
+    assert explained.splitlines()[:3] == millrace.explain(query.df).splitlines()[:3]
+    assert "Spark&#x27;s plan" in explained._repr_html_()
+    report = query.report()
+    shape = report.planned.shapes["b0"]
+    assert (set(shape.relations), shape.joins[0][2]) == ({"p", "o"}, "p.id = o.person")
+    assert report.planned.settings == {"cells": 1, "take_all": True}
+    assert sum(one.tuples_out for _, one in report.joins()) == 3
+    shown = report.to_html() + query._repr_html_() + report.to_json()
+    assert not [secret for secret in SECRETS if secret in shown]
+
+
+def test_a_filter_and_a_lookup(spark, tmp_path):
+    """Calls, keys and failures by kind are there; keys, messages and rows are not."""
+
+    def find(mail):
+        if mail == SECRETS[1]:
+            raise ValueError(mail)
+        return [{"mail": mail, "score": 1}]
+
+    scores = millrace.lookup(
+        "scores", "mail string, score int", ["mail"], millrace.function(find, retries=0), on_error="null"
+    )
+    people = spark.createDataFrame([(secret,) for secret in SECRETS], "mail string")
+    known = millrace.predicate(lambda mail: mail.startswith("anna"), name="known")
+    never = millrace.predicate(lambda mail: len(mail) > 3, name="long")
+    frame = millrace.where(people, known("mail"), never("mail"))
+    assert frame.count() == 1
+    report = millrace.report(frame)
+    query = millrace.query(
+        "select p.mail, s.score from p join s on p.mail = s.mail", spark, {"p": people, "s": scores}
+    )
+    assert len(query.df.collect()) == 2
+    looked = query.report()
+    assert (looked.lookups[0].keys, looked.lookups[0].failed) == (2, 1)
+    for one in (report, looked):
+        page = one.save(tmp_path / "report.html").read_text()
+        assert not [secret for secret in SECRETS if secret in page + one.to_json() + one._repr_html_()]
+    assert "1 of 2 keys of scores were not looked up (ValueError: 1)" in looked.to_html()
+    assert json.loads(looked.to_json())["lookups"][0]["failures"] == [["ValueError", 1]]
+    assert "Predicate(known(mail))" in report.to_html()
