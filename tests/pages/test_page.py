@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from millrace.errors import InputError
 from millrace.explanation import Explanation
+from millrace.figures import CellFigures, ModuleFigures
 from millrace.pages import files
 from millrace.pages.advice import advice
 from millrace.pages.page import MOST_BYTES
@@ -189,6 +192,32 @@ def test_advice_follows_figures():
     assert advice(RunReport()) == []
 
 
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"tuples_routed": 90_000}, "Cell 0 of b0 did 90 % of the routing, of 2 cells"),
+        ({"spilled_bytes": 2_000_000, "returned_bytes": 1_000_000}, "2.0 MB went to files"),
+        ({"budget_peak_ratio": 1.2}, "held 120 % of its memory budget"),
+        (
+            {"intermediate_tuples": 300_000, "output_tuples": 10},
+            "300,000 intermediate tuples were made for 10",
+        ),
+        ({"modules": (ModuleFigures("Scan(a)", "scan", 9, 9, 1, 5.0),)}, "Scan(a) takes 100 % of the time"),
+        (
+            {"modules": (ModuleFigures("P", "select", 9000, 9000, 1, 5.0, 9000),)},
+            "P let all 9,000 tuples pass",
+        ),
+    ],
+)
+def test_each_rule_of_advice(figures, words):
+    """It speaks where its figures say so, on the page as well, and not for an even run."""
+    even = CellFigures(1, 1.0, tuples_routed=10_000)
+    report = RunReport({"b0": [CellFigures(0, 1.0, **{"tuples_routed": 10_000, **figures}), even]})
+    assert [each for each in advice(report) if words in each.finding]
+    assert words in Reader(report.to_html()).text
+    assert advice(RunReport({"b0": [CellFigures(0, 1.0, tuples_routed=10_000), even]})) == []
+
+
 def test_a_page_replaces_only_a_page(tmp_path, joined):
     """Other files are left alone, bad names are refused, and a failure leaves what was there."""
     target = tmp_path / "report.html"
@@ -238,3 +267,12 @@ def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path):
     report.show()
     assert shown == [report]
     assert len(opened) == 1
+
+
+def test_a_notebook_is_known_by_its_kernel(monkeypatch):
+    """IPython in a terminal is none."""
+    shells = [SimpleNamespace(kernel=None), SimpleNamespace(kernel=object())]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=shells.pop))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display="display"))
+    assert files._notebook() == "display"
+    assert files._notebook() is None

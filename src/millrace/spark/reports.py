@@ -10,6 +10,7 @@ are; and on Connect, unlike on classic Spark, reading it does not wait for a run
 from __future__ import annotations
 
 import uuid
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 REPORT = "__millrace_report"
 _KEPT = 20_000
 
-Entries = dict[tuple[str, str], str]
+Entries = dict[tuple[str, str], bytes]
+"""Figures by run and task, compressed: a session keeps those of thousands of tasks."""
 
 
 class _Latest(AccumulatorParam[Entries]):
@@ -81,7 +83,7 @@ class Sink:
         """Report a task's figures; return False if they have to travel with the data."""
         if self.accumulator is None:
             return False
-        self.accumulator.add({(self.run, task): text})
+        self.accumulator.add({(self.run, task): zlib.compress(text.encode(), 1)})
         return True
 
     def schema(self, schema: st.StructType) -> st.StructType:
@@ -191,7 +193,8 @@ class Reports:
     def _reported(self, executed: DataFrame | None) -> list[str]:
         if self._accumulator is not None:
             entries = self._accumulator.value
-            return [text for (run, _), text in list(entries.items()) if run == self._name]
+            own = [packed for (run, _), packed in list(entries.items()) if run == self._name]
+            return [zlib.decompress(packed).decode() for packed in own]
         seen: Any = None
         if self._observation is not None:
             seen = self._observation.get.get("reports")
