@@ -254,7 +254,11 @@ class RunReport:
         return save(self.to_html(), Path(path))
 
     def show(self) -> None:
-        """Show the page: in a notebook below the cell, else in the browser, from a temporary file."""
+        """Show the page: in a notebook below the cell, else in the browser, from a temporary file.
+
+        Raises:
+            SetupError: There is no browser; it says where the page is.
+        """
         from millrace.pages.files import show
 
         show(self)

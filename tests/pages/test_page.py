@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.errors import InputError
+from millrace.errors import InputError, SetupError
 from millrace.explanation import Explanation
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.pages import files
@@ -121,7 +121,7 @@ def test_everybody_can_read_it(report):
     assert levels.count(1) == 1
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
     for tag, attributes in page.tags:
-        if tag == "svg":
+        if tag == "svg" and attributes.get("aria-hidden") != "true":
             assert attributes["role"] == "img"
             assert attributes["aria-label"]
         if attributes.get("tabindex") == "0":
@@ -256,7 +256,7 @@ def test_a_failing_write_leaves_the_older_page(tmp_path, monkeypatch):
 def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path):
     """Without a notebook the page is a file that only its user reads; in one the report is displayed."""
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("webbrowser.open", lambda url: not opened.append(url))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(files, "_notebook", lambda: None)
     filtered().show()
@@ -267,6 +267,10 @@ def test_show_opens_a_browser_or_displays_in_a_notebook(monkeypatch, tmp_path):
     report.show()
     assert shown == [report]
     assert len(opened) == 1
+    monkeypatch.setattr(files, "_notebook", lambda: None)
+    monkeypatch.setattr("webbrowser.open", lambda url: False)
+    with pytest.raises(SetupError, match=r"the page is .*report\.html"):
+        report.show()
 
 
 def test_a_notebook_is_known_by_its_kernel(monkeypatch):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from millrace.errors import InputError
+from millrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
     from millrace.run_report import RunReport
@@ -68,13 +68,21 @@ def save(html: str, target: Path) -> Path:
 
 
 def show(report: RunReport) -> None:
-    """Show a report: in a notebook below the cell, else in the browser."""
+    """Show a report: in a notebook below the cell, else in the browser.
+
+    Raises:
+        SetupError: There is neither; the page is written all the same.
+    """
     display = _notebook()
     if display is not None:
         display(report)
         return
     folder = Path(tempfile.mkdtemp(prefix="millrace-"))  # which nobody else can read
-    webbrowser.open(save(report.to_html(), folder / "report.html").as_uri())
+    page = save(report.to_html(), folder / "report.html")
+    if not webbrowser.open(page.as_uri()):
+        raise SetupError(
+            f"there is no browser that could be opened here: the page is {page}; save() writes it elsewhere"
+        )
 
 
 def _notebook() -> Callable[[object], object] | None:

@@ -12,8 +12,8 @@ from millrace.operator import Join, Operator, Probe, Select
 from millrace.statistics import Statistics
 from millrace.tuples import Signature
 
-_MOST_CHANGES = 128
-"""Changes of order that are kept of a source."""
+_MOST_CHANGES = 256
+"""Changes of order that are kept, over all sources."""
 
 _MOST_SOURCES = 24
 """Sources that are followed. Of tuples of several relations there are fewer: those of one come first."""
@@ -74,6 +74,7 @@ class Trace:
         shifts = [] if before is None else [_shift(o, then, now) for o in (before, favourite) if o in now]
         for source in self._sources.values():
             source.note(self._order(source.signature), self._begun(source), tuple(shifts))
+            source.thin(_MOST_CHANGES // len(self._sources))
 
     def _order(self, signature: Signature) -> tuple[str, ...]:
         labels: list[str] = []
@@ -148,7 +149,10 @@ class _Source:
         if self._seen % (2 * self._stride) < 2:
             self.changes.append((after, order, why if self.changes else ()))
         self._seen += 1
-        if len(self.changes) > _MOST_CHANGES:
+
+    def thin(self, most: int) -> None:
+        """Leave out changes until there are at most so many, four at least."""
+        while len(self.changes) > max(4, most):
             self.changes = [each for place, each in enumerate(self.changes) if place % 4 < 2]
             self._stride *= 2
 
