@@ -17,15 +17,17 @@ from millrace.fitting import Column, Fitted
 from millrace.run_report import RunReport
 from tests.pages.reports import SHAPE, Planned, drifting, filtered
 
-WIDTHS = (40, 60, 80, 99, 120, 200)
+WIDTHS = (40, 60, 79, 80, 81, 99, 120, 200)
 
 
 def printed(view: RenderableType, width: int) -> str:
-    """Return what a terminal of that width shows; no line is longer than it."""
+    """Return what a terminal of that width shows; no line is longer than it, and every border is closed."""
     out = io.StringIO()
     Console(file=out, width=width, force_terminal=True, color_system=None).print(view)
     text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     assert all(cell_len(line) <= width for line in text.splitlines())
+    edges = {"┏": "┓", "┃": "┃", "┡": "┩", "│": "│", "└": "┘"}
+    assert all(line.rstrip()[-1] == edges[line[0]] for line in text.splitlines() if line[:1] in edges)
     return text
 
 
@@ -80,8 +82,7 @@ def test_benchmarks_fit(width):
     row |= {f"detail_{n}": 123_456_789 + n for n in range(6)}
     outcome = Outcome("tpch", 1.0, 5, {"geomean_ratio": 0.526}, [row] * 2)
     out = io.StringIO()
-    console = Console(file=out, width=width)
-    show.show(outcome, console)
+    show.show(outcome, Console(file=out, width=width))
     text = out.getvalue()
     assert all(cell_len(line) <= width for line in text.splitlines())
     assert "…" not in text
@@ -97,3 +98,12 @@ def test_logs_are_plain_and_wide(monkeypatch, capsys):
     assert capsys.readouterr().out == "word\n"
     monkeypatch.setenv("COLUMNS", "77")
     assert consoles()[1].width == 77
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_words_fold_and_borders_close(width):
+    """Several columns of words share what room there is."""
+    names = ("id", "title", "source", "clock")
+    rows = [("an-id-of-one-word", "a title that has " * 3, "a source, " * 6, "virtual")] * 3
+    text = printed(Fitted([Column(name, rank=n) for n, name in enumerate(names)], rows), width)
+    assert text.count("an-id-of-one-word") == 3

@@ -93,23 +93,36 @@ class Fitted:
         word = max((cell_len(word) for line in cells for word in line.split()), default=0)
         return max(words, min(longest, _LEAST_WORDS), min(word, _LONGEST_WORD))
 
-    def _natural(self, place: int) -> int:
-        return max(self._least(place), cell_len(self._columns[place].name))
+    def _widths(self, kept: Sequence[int], width: int) -> dict[int, int]:
+        """Return how wide columns are: what each needs, and of what is left as much as it has use for."""
+        widths = {place: self._least(place) for place in kept}
+        spare = width - 1 - sum(each + _BORDER for each in widths.values())
+        while wanting := [place for place in kept if widths[place] < self._wanted(place)]:
+            if spare < len(wanting):
+                break
+            for place in wanting:
+                given = min(spare // len(wanting), self._wanted(place) - widths[place])
+                widths[place] += given
+            spare = width - 1 - sum(each + _BORDER for each in widths.values())
+        return widths
+
+    def _wanted(self, place: int) -> int:
+        """Return the width at which nothing in a column is broken."""
+        cells = [line for row in self._rows for line in row[place].plain.split("\n")]
+        return max(map(cell_len, (self._columns[place].name, *cells)))
 
     def _table(self, kept: Sequence[int], width: int) -> Table:
-        table = Table(
-            title=Text(self._title) if self._title else None, title_justify="left", header_style="bold"
-        )
-        roomy = sum(self._natural(place) + _BORDER for place in kept) + 1 <= width
-        for place in kept:
+        title = Text(self._title) if self._title else None
+        table = Table(title=title, title_justify="left", header_style="bold")
+        for place, wide in self._widths(kept, width).items():
             column = self._columns[place]
-            name = column.name if roomy or not column.number else column.name.replace(" ", "\n")
+            broken = column.number and cell_len(column.name) > wide
             table.add_column(
-                Text(name),
+                Text(column.name.replace(" ", "\n") if broken else column.name),
                 justify="right" if column.number else "left",
                 no_wrap=column.number,
                 overflow="fold",
-                min_width=self._least(place),
+                width=wide,
             )
         for row in self._rows:
             table.add_row(*(row[place] for place in kept))
