@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("limits", "results"),
     ("predicates",),
     ("expressions", "options", "planned", "explanation"),
-    ("run_report", "report_tables", "comparison", "pages", "fitting"),
+    ("run_report", "report_tables", "report_text", "comparison", "pages", "fitting"),
     ("spec", "values"),
     ("aggregates",),
     ("kernels",),

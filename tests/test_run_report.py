@@ -11,7 +11,8 @@ import millrace
 from millrace.errors import InputError, OptionError, SetupError
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.report_tables import TABLES
-from millrace.run_report import RunReport, size, total
+from millrace.report_text import size
+from millrace.run_report import RunReport, total
 from tests.pages.reports import HOSTILE, drifting, filtered, hostile
 
 PROBE = ModuleFigures("SteM(o)", "probe", 10, 30, 2, 0.5)

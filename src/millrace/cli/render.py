@@ -10,7 +10,8 @@ from rich.text import Text
 
 from millrace.figures import ModuleFigures
 from millrace.fitting import Column, Fitted
-from millrace.run_report import RunReport, describe, describe_cell, describe_state, size
+from millrace.report_text import describe, describe_cell, describe_state, size
+from millrace.run_report import RunReport
 
 if TYPE_CHECKING:
     from millrace.limits import LookupProgress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.run_report import size
+from millrace.report_text import size
 
 __all__ = ["count", "duration", "ratio", "share", "short", "size"]
 
