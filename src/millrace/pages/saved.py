@@ -78,6 +78,10 @@ def _parts(report: RunReport) -> Iterator[str]:
         known = not any(m.name.startswith("Cut(") for m in scans)
         part = f" of {count(arrived)} ({share(dropped / arrived)})" if known and dropped <= arrived else ""
         yield f"{count(dropped)}{part} tuples had no match elsewhere and were dropped before they met a join"
+    groups = _of(report, "prune")
+    if groups:
+        seen, read = sum(m.tuples_in for m in groups), sum(m.tuples_out for m in groups)
+        yield f"{count(seen - read)} of {count(seen)} row groups were not read: no key of theirs has a match"
     joined = any(_of(report, "probe")) or any(_of(report, "join"))
     if joined:
         between = f"by way of {count(sums.intermediate_tuples)}" if sums.intermediate_tuples else "without"
