@@ -13,6 +13,7 @@ from millrace.architectures.stairs import StairState
 from millrace.arrivals.paths import Paths
 from millrace.arrivals.schedule import Schedule
 from millrace.arrivals.singletons import singletons
+from millrace.clock import VirtualClock
 from millrace.graph import QueryGraph
 from millrace.state.stair import STAIR
 from millrace.tuples import Signature, TupleBatch
@@ -44,7 +45,9 @@ class Rig:
         self.graph = QueryGraph.of(case.spec)
         order = tuple(range(len(self.aliases)))
         stems = stems_of(case.spec, self.graph, Paths.scans(self.graph))
-        self.state_of_eddy = StairState(case.spec, self.graph, Schedule(None, True, order), stems, 100)
+        self.state_of_eddy = StairState(
+            case.spec, self.graph, Schedule(None, True, order), stems, 100, clock=VirtualClock()
+        )
         self.stairs = self.state_of_eddy.stairs
         self._invariants = Invariants(case.spec, self.stairs)
         self._limit = limit

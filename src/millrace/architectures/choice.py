@@ -113,6 +113,7 @@ def state_of(
         footprint=footprint,
         index_joins=index_joins,
         watch=watch,
+        clock=clock,
     )
 
 

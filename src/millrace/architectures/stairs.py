@@ -17,6 +17,7 @@ from millrace.architectures.enforcement import Enforcement
 from millrace.architectures.index_joins import IndexJoins
 from millrace.architectures.partial import each_once, joined
 from millrace.arrivals.schedule import Schedule
+from millrace.clock import Clock, WallClock
 from millrace.graph import QueryGraph
 from millrace.migration import Change, Majority, MigrationPolicy
 from millrace.migration.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
@@ -40,6 +41,9 @@ from millrace.tuples import Signature, TupleBatch
 _STEADY = 32
 """What was estimated is looked at again when one out of so many tuples is new."""
 
+_LOOKING, _FREE_LOOKS = 1 / 32, 0.001
+"""Share of the run's time that looking for what is worth moving may take, and seconds beyond that."""
+
 
 class StairState:
     """The STAIRs of a block, where present routing sends tuples, and when state follows it.
@@ -57,6 +61,7 @@ class StairState:
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
         watch: Told of what moving state makes.
+        clock: What looking for misplaced state is measured by.
     """
 
     grouped = False
@@ -73,6 +78,7 @@ class StairState:
         footprint: Literal["all", "base"] = "all",
         index_joins: IndexJoins | None = None,
         watch: Watch | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.stems = stems
         sizes = [r.rows or 0 for r in spec.relations]
@@ -110,6 +116,8 @@ class StairState:
         self._window = window
         self._tree_choice = TreeChoice(graph, self.forecast, window)
         self._next_look, self._looked_at = 0, -1
+        self._clock = clock or WallClock()
+        self._began, self._looking = self._clock.now(), 0.0
         self._estimator = MigrationEstimator(
             self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of
         )
@@ -278,13 +286,21 @@ class StairState:
             most = policy.allowance(self._change(everything, 0.0, 0.0))
             settle(self.stairs, self.edge_of, self._places, most, lazy=lazy)
             return
-        if breaking:
-            self._move(breaking)
-        else:
-            self._follow_worthy(policy, wrong)
+        self._move(breaking or self._worthy(policy, wrong))
 
-    def _follow_worthy(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> None:
-        """Promote the slices of misplaced segments that are worth it, and those of settled ones."""
+    def _worthy(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> dict[Misplaced, Array]:
+        """Return the slices of misplaced segments, and of settled ones, that are worth promoting.
+
+        To estimate that takes time, of which no more is spent than a share of the run's.
+        """
+        began = self._clock.now()
+        if self._looking > _FREE_LOOKS + _LOOKING * (began - self._began):
+            return {}
+        chosen = self._chosen(policy, wrong)
+        self._looking += self._clock.now() - began
+        return {one: np.concatenate(slices) for one, slices in chosen.items()}
+
+    def _chosen(self, policy: MigrationPolicy, wrong: Sequence[Misplaced]) -> dict[Misplaced, list[Array]]:
         # A demotion alone spares nothing; those that a promotion needs come with it.
         wrong = [one for one in wrong if one.place != one.edge]
         estimated = [a for one in wrong for a in self._estimator.estimate(one)]
@@ -292,7 +308,7 @@ class StairState:
             estimated += max([self._estimator.estimate(one) for one in places], key=gain)
         worthy = sorted((a for a in estimated if a.saving > a.cost), key=lambda a: a.cost / a.saving)
         if not worthy:
-            return
+            return {}
         tuples = sum(len(a.positions) for a in worthy)
         change = self._change(tuples, sum(a.cost for a in worthy), sum(a.saving for a in worthy))
         most = policy.allowance(change)
@@ -302,7 +318,7 @@ class StairState:
             if len(taken) and most > 0:
                 chosen.setdefault(one.misplaced, []).append(taken)
             most -= len(taken)
-        self._move({one: np.concatenate(slices) for one, slices in chosen.items()})
+        return chosen
 
     def _move(self, chosen: Mapping[Misplaced, Array]) -> None:
         """Move tuples at these positions of misplaced segments."""
