@@ -131,3 +131,13 @@ def test_partial_results_are_refused_when_tuples_are_missing() -> None:
         list(eddy.partial(["lines"]))
     _, online = run(case, Options(online=True), chunk=100)
     assert not made(online) and list(online.partial(["lines"]))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_filters_leave_is_joined_together(architecture: str) -> None:
+    """A few tuples of each of many batches make one batch: probes are made for them all at once."""
+    case = snowflake()
+    rows, eddy = run(case, Options(architecture=architecture, batch_size=8000), chunk=50)
+    assert rows == case.expected()
+    calls = [m.calls for m in eddy.figures().modules if m.action in ("probe", "join") and m.tuples_in > 500]
+    assert calls and sum(calls) < 9 * 500 / 50

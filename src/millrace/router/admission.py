@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
 
 from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import Schedule
+from millrace.arrivals.singletons import singletons
 from millrace.graph import QueryGraph
 from millrace.operator import Operator, Probe, Step
 from millrace.operators.content import Divide
@@ -17,6 +21,10 @@ from millrace.router.run_statistics import RunStatistics, anywhere
 from millrace.spec import JoinSpec
 from millrace.state.join_state import JoinState
 from millrace.tuples import Signature, TupleBatch
+
+_FEW = 1 / 8
+"""Share of a full batch below which what filters have left waits for more: an operator takes about as long
+for ten tuples as for a thousand, and decisions are made for tuples that come together."""
 
 
 class Admission:
@@ -33,9 +41,9 @@ class Admission:
         preference: Marks the tuples that the user wants results of first.
         ranges: Told of relations that have ended.
         visit: Lets an operator work on a batch, and counts it.
-
-    Attributes:
-        sampled: Probes that were made only to find an attribute to divide tuples by.
+        gathers: Whether what filters leave of the streamed relation may wait until it makes a batch. Not
+            where a run may be given up and gone on with, for what has been read has to be out then, nor where
+            the output knows batches as they arrived.
     """
 
     def __init__(
@@ -50,8 +58,13 @@ class Admission:
         preference: Preference,
         ranges: KeyRanges,
         visit: Callable[[Operator, TupleBatch], Step],
+        *,
+        gathers: bool,
     ) -> None:
         self._statistics, self._state = statistics, state
+        self._aliases = spec.aliases
+        self._few = int(options.batch_size * _FEW)
+        self._waiting: list[TupleBatch] = []
         self._preference, self._visit = preference, visit
         self._transfers: Transfers | None = None
         # Who reads all sources side by side may ask for partial results, which dropped tuples are part of.
@@ -62,6 +75,7 @@ class Admission:
             )
         self._divide: Divide | None = None
         stream = schedule.unbuilt
+        self._gathered = stream if gathers and self._transfers is not None else None
         near = () if stream is None else graph.neighbours(1 << stream)
         learns = options.by_content and isinstance(policy, Greedy) and state.grouped
         if stream is not None and learns and len(near) > 1 and len(graph.roles(stream)) == 1:
@@ -90,6 +104,29 @@ class Admission:
             found = self._transfers.reduce(relation, found)
             if not found.size:
                 self._statistics.end(found)
+                return
+        if relation != self._gathered or not found.stores[relation].schema.names:
+            yield from self._divided(found)
+            return
+        self._waiting.append(found)
+        if sum(each.size for each in self._waiting) >= self._few:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[TupleBatch]:
+        """Yield what has been waiting for more; to be asked for when there is no more, or not at present."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) < 2:
+            found = waiting
+        else:
+            relation = self._gathered
+            assert relation is not None
+            rows = pa.concat_batches([each.stores[relation].chunk(each.rows[relation]) for each in waiting])
+            whole = singletons(self._state.stems[relation], rows, self._aliases[relation], built=True)
+            found = [replace(whole, origin=sum(each.origin for each in waiting))]
+        for each in found:
+            yield from self._divided(each)
+
+    def _divided(self, found: TupleBatch) -> Iterator[TupleBatch]:
         pieces = [found]
         if self._divide is not None and self._divide.target in found.rows and self._divide.divides(found):
             pieces = list(self._visit(self._divide, found).batches)

@@ -110,6 +110,7 @@ class Eddy(BlockRun):
             preference,
             given.get("ranges") or KeyRanges(),
             lambda operator, batch: self._step(operator, batch.signature, batch, fresh=True),
+            gathers=given.get("watch") is None and given.get("output") is None,
         )
         self._warm_start = warm_start
         recall(warm_start, statistics.accounts)
@@ -179,6 +180,8 @@ class Eddy(BlockRun):
     def _results(self) -> Iterator[Any]:
         for arrivals in self._rounds_of_arrivals():
             self._rounds += 1
+            if any(n == self._schedule.unbuilt and (b is STALLED or b is None) for n, b in arrivals):
+                self._buffer.push(self._admission.rest())
             if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
                 yield from self._work(draining=True)
             self._admit(arrivals)
