@@ -41,7 +41,7 @@ def test_functions_are_watched_from_the_first_use_on(use):
 
 def test_importing_millrace_changes_nothing_of_pyspark():
     """Only the use of its functions does."""
-    assert marks("import millrace, millrace.router.eddy, pyspark.sql.udf") == "[(False, '__call__')]"
+    assert marks("import millrace, millrace.runs.eddy_run, pyspark.sql.udf") == "[(False, '__call__')]"
 
 
 def test_a_call_is_noted_with_its_arguments(spark):

@@ -16,7 +16,7 @@ from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
 from millrace.expressions import Predicate
 from millrace.options import Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.oracle import Case, multiset
 
 Rows = Counter[tuple[Any, ...]]
@@ -81,7 +81,7 @@ class Ran:
     """What a run returned and what it did."""
 
     rows: Rows
-    eddy: Eddy
+    eddy: EddyRun
     clock: VirtualClock
     indexes: list[Noted] = field(default_factory=list)
     results: list[tuple[float, pa.RecordBatch]] = field(default_factory=list)
@@ -114,7 +114,7 @@ def run(
         scans = [p.module(alias, table, clock, chunk) for p in plan.scans]
         if mine or scans:
             access[alias] = [*mine, *scans]
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec,
         sources,
         options,

@@ -14,7 +14,7 @@ from millrace.clock import VirtualClock
 from millrace.expressions import ColumnRef
 from millrace.options import Options
 from millrace.policies import Policy
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from tests.eddy.oracle import Case, multiset
 
@@ -78,9 +78,9 @@ def run(
     stream: str | None = None,
     policy: Policy | None = None,
     chunk: int = 4,
-) -> tuple[Rows, Eddy]:
+) -> tuple[Rows, EddyRun]:
     """Run the block in virtual time; return its rows and the eddy, for its figures."""
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec,
         batches(case, chunk),
         options,

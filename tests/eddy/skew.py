@@ -14,8 +14,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from millrace.expressions import ColumnRef
-from millrace.router.eddy import Eddy
-from millrace.router.run import Run
+from millrace.runs.block_run import Run
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.state.stair import STAIR
@@ -113,8 +113,8 @@ class Holding:
         self.base = self.state = self.excess = 0
         self.stored: Counter[int] = Counter()
         self._run = run
-        assert isinstance(run, Eddy | StaticPlan)
-        if isinstance(run, Eddy):
+        assert isinstance(run, EddyRun | StaticPlan)
+        if isinstance(run, EddyRun):
             pop = run._buffer.pop
             run._buffer.pop = lambda **how: (self.look(), pop(**how))[1]  # type: ignore[method-assign]
         else:
@@ -138,7 +138,7 @@ class Holding:
         state = sum(stem.nbytes for stem in stems) + sum(stair.nbytes for stair in stairs)
         self.state = max(self.state, state)
         self.excess = max(self.excess, state - _allowed(stems, stairs))
-        if isinstance(self._run, Eddy):
+        if isinstance(self._run, EddyRun):
             batches = list(_flying(self._run))
             self.in_flight = max(self.in_flight, sum(len(next(iter(rows.values()))) for rows in batches))
             held = sum(part.nbytes for rows in batches for part in rows.values())
@@ -148,12 +148,12 @@ class Holding:
 def _modules(run: Run) -> tuple[list[SteM], list[STAIR]]:
     if isinstance(run, StaticPlan):
         return list(run._stems), [s for join in run._joins.values() for s in join.binary.stairs.values()]
-    assert isinstance(run, Eddy)
+    assert isinstance(run, EddyRun)
     stairs = getattr(run._state, "stairs", None)
     return list(run._state.stems), [] if stairs is None else [stair for _, stair in stairs.stairs()]
 
 
-def _flying(eddy: Eddy) -> Iterator[dict[int, np.ndarray]]:
+def _flying(eddy: EddyRun) -> Iterator[dict[int, np.ndarray]]:
     """Yield the row numbers of every batch in the buffer, also of those that are being probed with."""
     buffer = eddy._buffer
     for work in (*buffer.works(), *eddy._state.waiting()):

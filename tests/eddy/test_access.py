@@ -15,7 +15,7 @@ from millrace.clock import VirtualClock, WallClock
 from millrace.errors import ExecutionError, InputError
 from millrace.expressions import ColumnRef
 from millrace.options import POLICY_NAMES, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.state.stem import SteM
 from tests.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, plans, run, with_self_joins
@@ -231,7 +231,7 @@ def test_a_function_may_be_an_index() -> None:
     )
     for clock in (VirtualClock(), WallClock()):
         calls.clear()
-        eddy = Eddy(
+        eddy = EddyRun(
             spec,
             {"r": numbers.to_batches()},
             clock=clock,
@@ -254,7 +254,7 @@ def test_a_full_index_holds_the_sources_back() -> None:
 
     case = block({"r": pa.table({"k": range(50)}), "s": pa.table({"k": range(50)})}, ["r.k = s.k"])
     index = Index("s", ["k"], case.tables["s"], clock, 1.0, in_flight=1, capacity=5)
-    eddy = Eddy(case.spec, {"r": source()}, Options(online=True), clock=clock, access={"s": [index]})
+    eddy = EddyRun(case.spec, {"r": source()}, Options(online=True), clock=clock, access={"s": [index]})
     results = eddy.run()
     for _ in range(len(list(results))):
         assert index.pending <= 5
@@ -284,7 +284,7 @@ def test_access_modules_are_checked() -> None:
     case = chain(1)
     clock = VirtualClock()
     with pytest.raises(InputError, match=r"did you mean|there is"):
-        Eddy(case.spec, {}, access={"bb": []})
+        EddyRun(case.spec, {}, access={"bb": []})
     with pytest.raises(InputError, match="binds column 'x'"):
         run(case, {"b": Plan(indexes=(IndexPlan(("x",)),))})
     with pytest.raises(InputError, match="is a scan"):
@@ -292,14 +292,14 @@ def test_access_modules_are_checked() -> None:
     wrong = Index("i", ["k"], lambda _: pa.record_batch({"k": [1]}), clock)
     sources = {alias: case.tables[alias].to_batches() for alias in "ac"}
     with pytest.raises(ExecutionError, match="access module 'i' returned columns"):
-        list(Eddy(case.spec, sources, clock=clock, access={"b": [wrong]}).run())
+        list(EddyRun(case.spec, sources, clock=clock, access={"b": [wrong]}).run())
     for architecture in ("joins", "stairs"):
         with pytest.raises(InputError, match="architecture='stems'"):
             run(case, {"b": Plan(indexes=(IndexPlan(("k",)),))}, Options(architecture=architecture))
     shared = replace(case.spec.relations[0], alias="d", same_as="a")
     spec = replace(case.spec, relations=(*case.spec.relations, shared))
     with pytest.raises(InputError, match="are those of 'a'"):
-        Eddy(spec, {}, access={"d": []})
+        EddyRun(spec, {}, access={"d": []})
 
 
 def test_a_relation_without_an_end_is_an_error() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.operators import content, informative
 from millrace.operators.informative import division
 from millrace.options import Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.blocks import block, run
 from tests.eddy.oracle import Case, cases, multiset
 from tests.eddy.test_laws import answer
@@ -37,7 +37,7 @@ def parts(values: list[Any], rows: int = ROWS, seed: int = 0) -> Case:
     return block({"r": stream, "s": met, "t": met}, ["r.a = s.k", "r.b = t.k"], count_only=True)
 
 
-def divided(eddy: Eddy) -> dict[str, int]:
+def divided(eddy: EddyRun) -> dict[str, int]:
     return {m.name: m.tuples_in for m in eddy.figures().modules if m.action == "divide"}
 
 

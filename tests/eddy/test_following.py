@@ -17,7 +17,7 @@ from millrace.migration.estimate import MigrationEstimate
 from millrace.migration.forecast import Forecast
 from millrace.migration.placement import Misplaced, clashing
 from millrace.options import MIGRATIONS, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.state.stairs import Stairs
 from millrace.trees import JoinTree
 from millrace.tuples import Signature
@@ -63,7 +63,7 @@ def test_only_state_that_follows_routing_changes_its_tree(migration: str) -> Non
     options = Options(
         architecture="stairs", migration=migration, batch_size=4, reoptimize_every=2, online=True
     )
-    eddy = Eddy(case.spec, batches(case, 4), options, clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, 4), options, clock=VirtualClock())
     state = eddy._state
     assert isinstance(state, StairState)
     first = state.stairs.tree
@@ -122,7 +122,7 @@ def test_insertions_stop_enforcing_b_only_when_they_may(data: st.DataObject) -> 
         online=True,
         seed=data.draw(st.integers(0, 1000)),
     )
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec, batches(case, 2), options, schedule=data.draw(schedules(case)), clock=VirtualClock()
     )
     state = eddy._state

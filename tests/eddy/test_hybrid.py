@@ -18,7 +18,7 @@ from millrace.arrivals.progress import Progress
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.options import POLICY_NAMES, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.access_cases import IndexPlan, Plan, ScanPlan, run, with_self_joins
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case
@@ -76,7 +76,7 @@ class Both:
             rows = rows[: self.stall[0]]
         stall = None if self.breaks else self.stall
         scan = Scan("t", rows, self.clock, self.every, stall, breaks=self.breaks)
-        self.eddy = Eddy(
+        self.eddy = EddyRun(
             spec,
             {"r": r.to_batches(max_chunksize=10)},
             Options(batch_size=1, policy=self.policy),

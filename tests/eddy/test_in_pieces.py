@@ -19,7 +19,7 @@ from millrace.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.router.buffer import Buffer
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.state import stairs
 from millrace.state.binary_join import BinaryJoin
 from millrace.state.stem import SteM
@@ -107,7 +107,7 @@ def test_another_tree_is_filled_piece_by_piece(data: st.DataObject) -> None:
     case = data.draw(rings())
     piece = data.draw(st.integers(1, 5))
     options = Options(architecture="stairs", policy="random", batch_size=4, online=True)
-    eddy = Eddy(case.spec, batches(case, 4), options, clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, 4), options, clock=VirtualClock())
     state = eddy._state
     assert isinstance(state, StairState)
     trees = tuple(spanning_trees(state._graph))
@@ -136,7 +136,7 @@ def test_partial_results_are_made_as_they_are_taken(data: st.DataObject) -> None
     """The rows are DuckDB's; no step is a batch ahead of what is taken."""
     case = data.draw(chains())
     limit = data.draw(st.integers(1, 5))
-    eddy = Eddy(case.spec, batches(case, 4), Options(online=True), clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, 4), Options(online=True), clock=VirtualClock())
     list(eddy.run())
     graph, stems = eddy._graph, eddy._state.stems
     count, taken = 0, Waiting()
@@ -170,7 +170,7 @@ def test_queues_hold_what_they_may_and_a_batch_for_each_step(data: st.DataObject
     if schedule is not None and schedule.unbuilt is not None:
         # Tuples of a relation that is not kept wait in SteMs for all others, however many of them there are.
         schedule = replace(schedule, interleaved=False)
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec, batches(case, 3), options, schedule=schedule, clock=VirtualClock(), backpressure=limits
     )
     rows, most = most_waiting(eddy, case)
@@ -182,7 +182,7 @@ def test_queues_hold_what_they_may_and_a_batch_for_each_step(data: st.DataObject
     assert most <= room + size * modules + size * relations + 3 * relations
 
 
-def most_waiting(eddy: Eddy, case: Case) -> tuple[Any, int]:
+def most_waiting(eddy: EddyRun, case: Case) -> tuple[Any, int]:
     """Return the rows of a run, and the most tuples that waited at a time."""
     buffer, most = eddy._buffer, 0
     right = buffer.pop
@@ -210,7 +210,7 @@ def test_a_hot_key_does_not_fill_the_buffer(architecture: str) -> None:
     n, size = 30, 4
     table = pa.table({"k": [1] * n})
     case = block({"r": table, "s": table, "t": table}, ["r.k = s.k", "s.k = t.k"], count_only=True)
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec,
         batches(case, size),
         Options(architecture=architecture, policy="fixed", batch_size=size, online=True),

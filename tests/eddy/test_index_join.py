@@ -18,7 +18,7 @@ from millrace.expressions import Call, Column, ColumnRef
 from millrace.graph import QueryGraph
 from millrace.operators.index_join import IndexJoin
 from millrace.options import Options
-from millrace.router.run import Run
+from millrace.runs.block_run import Run
 from millrace.runs.run_of import run_of
 from millrace.spec import Window
 from millrace.state.bindings import bound

@@ -16,7 +16,7 @@ from millrace.arrivals.key_ranges import KeyRanges
 from millrace.clock import VirtualClock
 from millrace.options import Options
 from millrace.relations import RelationStore
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.sources.parquet import open_table, splits
 from millrace.sources.reading import read_splits
 from tests.eddy.blocks import Rows, block
@@ -41,7 +41,7 @@ def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, t
     ranges = KeyRanges()
     with TemporaryDirectory() as folder:
         sources = scanned(case, folder, rows, ranges)
-        eddy = Eddy(case.spec, sources, Options(**settings), clock=VirtualClock(), ranges=ranges)
+        eddy = EddyRun(case.spec, sources, Options(**settings), clock=VirtualClock(), ranges=ranges)
         found = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.arrivals.schedule import Schedule
 from millrace.options import POLICY_NAMES, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.oracle import Case, cases, multiset
 
 
@@ -26,7 +26,7 @@ def answer(case: Case, options: Options, schedule: Schedule | None, chunk: int) 
     sources = {
         alias: table.combine_chunks().to_batches(max_chunksize=chunk) for alias, table in case.tables.items()
     }
-    eddy = Eddy(case.spec, sources, options, schedule=schedule)
+    eddy = EddyRun(case.spec, sources, options, schedule=schedule)
     return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
 
 

@@ -14,8 +14,8 @@ import tests.eddy.test_predicates as predicate_cases
 from millrace.clock import VirtualClock
 from millrace.relations import RelationStore
 from millrace.router.back_pressure import Backpressure
-from millrace.router.eddy import Eddy
-from millrace.router.output import Output
+from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Output
 from tests.eddy.blocks import batches, chain
 from tests.eddy.oracle import multiset
 
@@ -36,7 +36,7 @@ def test_a_relation_is_gathered_once_a_batch(monkeypatch: pytest.MonkeyPatch) ->
     assert [column.source.relation for column in mixed[:3]] == ["a", "b", "c"]
     monkeypatch.setattr(RelationStore, "take", noted)
     monkeypatch.setattr(Output, "add", lambda self, batch: (added.append(batch.size), add(self, batch))[1])
-    found = list(Eddy(case.spec, batches(case, 10), clock=VirtualClock()).run())
+    found = list(EddyRun(case.spec, batches(case, 10), clock=VirtualClock()).run())
     assert multiset(pa.Table.from_batches(found, case.spec.output_schema)) == case.expected()
     assert sorted(taken) == sorted([2, 3, 2] * sum(size > 0 for size in added))
 
@@ -53,8 +53,8 @@ def test_masks_stay_with_their_batches_under_back_pressure(
     expected = predicate_cases.expected(tables, rows)
     if expected is None:
         return
-    queued = partial(Eddy, backpressure=Backpressure(queue, buffer))
-    with mock.patch.object(predicate_cases, "Eddy", queued):
+    queued = partial(EddyRun, backpressure=Backpressure(queue, buffer))
+    with mock.patch.object(predicate_cases, "EddyRun", queued):
         for batch_size in (1, 3, 100):
             found = predicate_cases.run(tables, rows, arrival, policy="naive", batch_size=batch_size)
             assert found == expected

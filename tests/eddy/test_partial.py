@@ -17,7 +17,7 @@ from millrace.clock import VirtualClock
 from millrace.errors import InputError, StateError
 from millrace.expressions import relations_of
 from millrace.options import Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
 from millrace.spec import JoinSpec
 from millrace.state.stair import STAIR
@@ -123,7 +123,7 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
         assert got == want, f"missing {want - got}, too much {got - want}"
         seen.append("answered")
 
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec,
         {alias: source(alias) for alias in pieces},
         replace(options, online=True),
@@ -139,7 +139,7 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
                 read[relation] = read.get(relation, 0) + batch.num_rows
         admit(arrivals)
 
-    def case_rows(_: Eddy, alias: str) -> int:
+    def case_rows(_: EddyRun, alias: str) -> int:
         return read.get(case.spec.aliases.index(alias), 0)
 
     eddy._admit = admitted  # type: ignore[method-assign]
@@ -149,12 +149,12 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
     assert rows == case.expected()
 
 
-def paused(options: Options, missing: list[str], case: Case | None = None) -> tuple[Rows, Eddy]:
+def paused(options: Options, missing: list[str], case: Case | None = None) -> tuple[Rows, EddyRun]:
     """Return the partial results of a chain while ``t`` has stalled, and check the answer afterwards."""
     case = case or chain()
     pieces = batches(case, 8)
     sources: dict[str, Any] = {**pieces, "t": [pieces["t"][0], *([None] * 20), *pieces["t"][1:]]}
-    eddy = Eddy(case.spec, sources, replace(options, online=True), clock=VirtualClock())
+    eddy = EddyRun(case.spec, sources, replace(options, online=True), clock=VirtualClock())
     found: list[pa.RecordBatch] = []
     rows = []
     for batch in eddy.run():
@@ -203,7 +203,7 @@ def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyP
 
 def test_other_relations_must_be_connected() -> None:
     """Without the middle of a chain the rest falls apart; the error names the parts."""
-    eddy = Eddy(chain().spec, batches(chain(), 8), Options(online=True))
+    eddy = EddyRun(chain().spec, batches(chain(), 8), Options(online=True))
     with pytest.raises(InputError, match=r"connects \['r'\] and \['t'\]; ask for partial results of one"):
         eddy.partial(["s"])
     with pytest.raises(InputError, match="leave at least one"):
@@ -214,7 +214,7 @@ def test_other_relations_must_be_connected() -> None:
 
 def test_a_streamed_relation_is_not_kept() -> None:
     """What is not built cannot be joined again."""
-    eddy = Eddy(chain().spec, batches(chain(), 8), Options(), stream="t")
+    eddy = EddyRun(chain().spec, batches(chain(), 8), Options(), stream="t")
     with pytest.raises(InputError, match=r"'t' is streamed without being kept.*online=True"):
         eddy.partial(["r"])
     assert list(eddy.partial(["t"])) == []
@@ -223,7 +223,7 @@ def test_a_streamed_relation_is_not_kept() -> None:
 def test_not_while_tuples_are_in_flight() -> None:
     """With small batches run() yields in the middle of its work."""
     case = chain()
-    eddy = Eddy(case.spec, batches(case, 40), Options(online=True, batch_size=2), clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, 40), Options(online=True, batch_size=2), clock=VirtualClock())
     refused = 0
     for _ in eddy.run():
         if eddy._buffer.is_flying:
@@ -238,7 +238,7 @@ def test_not_after_the_run_has_gone_on() -> None:
     case = chain()
     pieces = batches(case, 8)
     sources: dict[str, Any] = {**pieces, "t": [*([None] * 20), *pieces["t"]]}
-    eddy = Eddy(case.spec, sources, Options(online=True), clock=VirtualClock())
+    eddy = EddyRun(case.spec, sources, Options(online=True), clock=VirtualClock())
     run = eddy.run()
     next(run)
     late = eddy.partial(["t"])

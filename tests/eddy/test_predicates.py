@@ -18,8 +18,8 @@ from millrace.figures import Change
 from millrace.operators.udf_selection import UdfSelection
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
-from millrace.router.eddy import Eddy
-from millrace.router.output import Mask
+from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Mask
 from millrace.spec import JoinSpec, RelationSpec
 from tests.eddy.blocks import block, run as run_block
 from tests.eddy.oracle import Case
@@ -85,7 +85,7 @@ def run(tables: Sequence[Table], rows: int, arrival: int = 1000, **options: obje
     data = pa.record_batch([pa.array(range(rows), pa.int64())], ["row"])
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(table.call() for table in tables))
     arrivals = [data.slice(low, arrival) for low in range(0, rows, arrival)]
-    eddy = Eddy(spec, {"t": arrivals}, Options(**options), stream="t", output=Mask(), clock=VirtualClock())
+    eddy = EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", output=Mask(), clock=VirtualClock())
     return [kept for mask in eddy.run() for kept in mask.to_pylist()]
 
 
@@ -200,7 +200,7 @@ def test_long_values_are_cut_in_errors():
     call = Call(PredicateSpec("p", raising), (Column(ColumnRef("t", "text")),))
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
     with pytest.raises(ExecutionError) as caught:
-        list(Eddy(spec, {"t": [data]}, stream="t", output=Mask()).run())
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
     assert "xxx…" in str(caught.value)
     assert len(str(caught.value)) < 1000
 
@@ -224,7 +224,7 @@ def test_what_is_no_truth_value_is_refused(kind, function, told):
     call = Call(PredicateSpec("odd", function, kind), (ROW,))
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
     with pytest.raises(PredicateError) as caught:
-        list(Eddy(spec, {"t": [data]}, stream="t", output=Mask()).run())
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
     assert "'odd'" in str(caught.value)
     assert told in str(caught.value)
 
@@ -234,7 +234,7 @@ def test_constants_are_arguments_too():
     data = pa.record_batch([pa.array([1, 2, 3])], ["row"])
     call = Call(PredicateSpec("above", lambda x, low: x > low), (ROW, Literal(1, pa.int64())))
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-    masks = list(Eddy(spec, {"t": [data]}, stream="t", output=Mask()).run())
+    masks = list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
     assert masks[0].to_pylist() == [False, True, True]
 
 
@@ -268,7 +268,7 @@ def test_figures_count_calls_and_tell_the_orders():
     tables = [Table(list(map(bool, a)), name=f"p{i}") for i, a in enumerate(answers)]
     data = pa.record_batch([pa.array(range(5000), pa.int64())], ["row"])
     spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(t.call() for t in tables))
-    eddy = Eddy(spec, {"t": [data]}, stream="t", output=Mask())
+    eddy = EddyRun(spec, {"t": [data]}, stream="t", output=Mask())
     (mask,) = eddy.run()
     figures = eddy.figures()
     by_name = {m.name: m for m in figures.modules if m.action == "select"}

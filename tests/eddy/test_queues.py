@@ -20,8 +20,8 @@ from millrace.options import POLICY_NAMES, Options
 from millrace.policies import Candidate, Policy, Shares
 from millrace.predicates import PredicateSpec
 from millrace.router.back_pressure import Backpressure, QueuedBuffer
-from millrace.router.eddy import Eddy
 from millrace.runs import run_of as runs
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec, RelationSpec
 from millrace.tuples import Signature
 from tests.eddy.blocks import batches, chain, star
@@ -48,7 +48,7 @@ def test_queues_give_the_oracles_rows(data: st.DataObject) -> None:
     schedule = data.draw(st.none() | schedules(case))
     limits = data.draw(LIMITS)
     sources = batches(case, data.draw(st.sampled_from([1, 2, 5, 1000])))
-    eddy = Eddy(case.spec, sources, options, schedule=schedule, clock=VirtualClock(), backpressure=limits)
+    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock(), backpressure=limits)
     rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     assert rows == case.expected(), case.sql()
 
@@ -59,7 +59,7 @@ def test_queues_before_access_modules_give_the_oracles_rows(data: st.DataObject)
     """Scans that stall and indexes that take time, while tuples wait for other modules."""
     case = access_cases.with_self_joins(data.draw(cases(max_relations=4)))
     made = data.draw(access_cases.plans(case))
-    with mock.patch.object(access_cases, "Eddy", partial(Eddy, backpressure=data.draw(LIMITS))):
+    with mock.patch.object(access_cases, "EddyRun", partial(EddyRun, backpressure=data.draw(LIMITS))):
         ran = access_cases.run(case, made, data.draw(access_cases.options(POLICY_NAMES)), chunk=2)
     assert ran.rows == case.expected(), case.sql()
 
@@ -70,7 +70,7 @@ def test_queues_before_index_joins_give_the_oracles_rows(data: st.DataObject) ->
     """Index joins that wait in their queues."""
     case, made = data.draw(index_cases.asking())
     options = data.draw(index_cases.options(data.draw(st.sampled_from(["joins", "stairs"]))))
-    with mock.patch.object(runs, "Eddy", partial(Eddy, backpressure=data.draw(LIMITS))):
+    with mock.patch.object(runs, "EddyRun", partial(EddyRun, backpressure=data.draw(LIMITS))):
         ran = index_cases.ran(case, made, options)
     assert ran.rows == case.expected(), case.sql()
 
@@ -81,7 +81,7 @@ def test_an_end_waits_for_tuples_in_queues(monkeypatch: pytest.MonkeyPatch) -> N
     case = chain(3, rows=30)
 
     def missing() -> int:
-        eddy = Eddy(
+        eddy = EddyRun(
             case.spec,
             batches(case, 3),
             Options(architecture="joins", policy="naive", batch_size=3, online=True),
@@ -113,10 +113,10 @@ class Spinning:
 
         return Call(PredicateSpec(name, decide, "arrow"), (Column(ColumnRef("t", "n")),))
 
-    def run(self, policy: str | Policy, limits: Backpressure | None, batch: int = 1) -> Eddy:
+    def run(self, policy: str | Policy, limits: Backpressure | None, batch: int = 1) -> EddyRun:
         spec = JoinSpec((RelationSpec("t", self.table.schema),), residuals=self._calls, count_only=True)
         named = policy if isinstance(policy, str) else None
-        eddy = Eddy(
+        eddy = EddyRun(
             spec,
             {"t": self.table.combine_chunks().to_batches(max_chunksize=batch)},
             Options(policy=named, batch_size=batch),
@@ -128,7 +128,7 @@ class Spinning:
         assert rows == self.table.num_rows
         return eddy
 
-    def first(self, eddy: Eddy, name: str) -> float:
+    def first(self, eddy: EddyRun, name: str) -> float:
         orders = dict(eddy.figures().orders)
         return sum(n for order, n in orders.items() if order.startswith(f"t → {name}")) / sum(orders.values())
 
@@ -193,7 +193,7 @@ def test_an_index_join_that_waits_holds_up_its_own_queue_alone() -> None:
     for limits in (None, Backpressure(4, 40)):
         clock = VirtualClock()
         access = {name: [Index(name, ("k",), case.tables[name], clock, 1.0, in_flight=1)] for name in "ab"}
-        eddy = Eddy(
+        eddy = EddyRun(
             case.spec,
             {"u": batches(case, 1)["u"]},
             Options(architecture="joins", policy="naive", batch_size=1),
@@ -235,5 +235,5 @@ def test_limits_below_one_are_refused(queue: int, buffer: int, named: str) -> No
 def test_without_limits_nothing_waits() -> None:
     """The plain buffer never makes a batch wait: modules work as soon as tuples are sent."""
     case: Case = chain(1)
-    eddy = Eddy(case.spec, batches(case, 2), Options(batch_size=2), clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, 2), Options(batch_size=2), clock=VirtualClock())
     assert not eddy._buffer.line_up(Probe(0), None)  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ from millrace.arrivals.schedule import Schedule
 from millrace.options import Options
 from millrace.relations import codes, keys
 from millrace.router import routing_table as routing
-from millrace.router.eddy import Eddy
 from millrace.router.legality import Legality
+from millrace.runs.eddy_run import EddyRun
 from millrace.state import matching
 from millrace.state.stem import SteM
 from millrace.state.waiting import Waiting
@@ -59,7 +59,7 @@ def never_hold(patch: Patch) -> None:
 
 def build_last(patch: Patch) -> None:
     """BuildFirst: a tuple probes first and is built only after all that arrived with it has probed."""
-    build, admit = SteM.build, Eddy._admit
+    build, admit = SteM.build, EddyRun._admit
     late: list[tuple[SteM, TupleBatch, int]] = []
 
     def bounce(self: SteM, batch: TupleBatch, stamp: int) -> TupleBatch:
@@ -67,14 +67,14 @@ def build_last(patch: Patch) -> None:
         stamps = np.arange(stamp, stamp + batch.size)
         return replace(batch, signature=replace(batch.signature, built=True), stamps=stamps)
 
-    def admit_later(self: Eddy, arrivals: Any) -> None:
+    def admit_later(self: EddyRun, arrivals: Any) -> None:
         while late:
             module, batch, stamp = late.pop(0)
             build(module, batch, stamp)
         admit(self, arrivals)
 
     patch.setattr(SteM, "build", bounce)
-    patch.setattr(Eddy, "_admit", admit_later)
+    patch.setattr(EddyRun, "_admit", admit_later)
 
 
 def trust_hashes(patch: Patch) -> None:

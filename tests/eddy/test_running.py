@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import millrace.router.eddy as router
 from millrace.arrivals.schedule import Schedule
 from millrace.errors import InputError
 from millrace.expressions import Column, ColumnRef, Compare
@@ -19,8 +18,9 @@ from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES
 from millrace.relations import RelationStore
 from millrace.router import buffer
-from millrace.router.eddy import Eddy
+from millrace.router.buffer import Buffer
 from millrace.router.run_statistics import RunStatistics
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import Equality, JoinSpec, RelationSpec
 from millrace.state.stem import SteM
 from millrace.state.waiting import Waiting
@@ -47,7 +47,7 @@ def test_an_empty_relation_ends_the_run_early() -> None:
 
     case = star({"x": [1], "y": []}, {"x": [1], "y": [1]})
     sources = {"u": untouched(), "x": untouched(), "y": case.tables["y"].to_batches()}
-    eddy = Eddy(case.spec, sources)
+    eddy = EddyRun(case.spec, sources)
     assert [batch.to_pylist() for batch in eddy.run()] == [[{"__count": 0}]]
     assert eddy.figures().output_tuples == 0
 
@@ -73,7 +73,7 @@ def test_results_come_early_only_when_asked_for(online: bool) -> None:
     tables = {a: pa.table({"k": [7] * 50}) for a in "ab"}
     case = block(tables, ["a.k = b.k"])
     sources = {alias: source(alias, table) for alias, table in tables.items()}
-    next(Eddy(case.spec, sources, Options(batch_size=1, online=online)).run())
+    next(EddyRun(case.spec, sources, Options(batch_size=1, online=online)).run())
     assert Counter(read) == ({"a": 1, "b": 1} if online else {"a": 50, "b": 1})
 
 
@@ -142,14 +142,14 @@ def test_a_set_must_be_built_and_wholly_joined() -> None:
 def test_no_batch_outgrows_its_size(policy: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many matches a tuple has, in joins, products and scans: probes stop and go on later."""
     seen: list[int] = []
-    push = router.Buffer.push
+    push = Buffer.push
 
-    def watch(self: router.Buffer, batches: list[TupleBatch]) -> None:
+    def watch(self: Buffer, batches: list[TupleBatch]) -> None:
         batches = list(batches)
         seen.extend(batch.size for batch in batches)
         push(self, batches)
 
-    monkeypatch.setattr(router.Buffer, "push", watch)
+    monkeypatch.setattr(Buffer, "push", watch)
     tables = {a: pa.table({"k": [1] * n}) for a, n in (("a", 6), ("b", 7), ("c", 3))}
     case = block(tables, ["a.k = b.k"])
     for schedule in (None, Schedule(None, True, (0, 1, 2)), Schedule(0, True, (0, 1, 2))):
@@ -167,7 +167,7 @@ def test_a_product_of_relations_without_columns_only_counts(schedule: Schedule |
     sources = {"a": [unnamed(3)], "b": [unnamed(2), unnamed(2)], "c": [unnamed(5)]}
     for counted in (True, False):
         spec = JoinSpec(relations, count_only=counted)
-        results = list(Eddy(spec, sources, Options(batch_size=4), schedule=schedule).run())
+        results = list(EddyRun(spec, sources, Options(batch_size=4), schedule=schedule).run())
         assert all(batch.schema == spec.output_schema for batch in results)
         assert (results[0]["__count"][0].as_py() if counted else sum(b.num_rows for b in results)) == 60
 
@@ -176,7 +176,7 @@ def test_a_set_without_columns_has_one_tuple() -> None:
     """All tuples of no column are equal, so a set holds one at most."""
     relations = (RelationSpec("a", NOTHING), RelationSpec("b", NOTHING, distinct=True))
     for rows, expected in (([unnamed(2), unnamed(3)], 4), ([], 0)):
-        eddy = Eddy(JoinSpec(relations, count_only=True), {"a": [unnamed(4)], "b": rows})
+        eddy = EddyRun(JoinSpec(relations, count_only=True), {"a": [unnamed(4)], "b": rows})
         assert [b.to_pylist() for b in eddy.run()] == [[{"__count": expected}]]
 
 
@@ -271,6 +271,6 @@ def test_merged_paths_are_told_apart() -> None:
         parts = [TupleBatch(Signature(1), {0: np.arange(2)}, {0: store}, path=(n,), origin=2) for n in names]
         return TupleBatch.merged(parts).walked("z")
 
-    statistics = RunStatistics(["a"], 10, traced=False)
+    statistics = RunStatistics(["a"], 10)
     statistics.end(TupleBatch.merged([merged("u", "v"), merged("w", "x")]))
     assert dict(statistics.figures(0, 0.0, "", 0).orders) == {f"{n} → z": 2 for n in "uvwx"}

@@ -23,7 +23,7 @@ from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
 from millrace.errors import MillraceError
 from millrace.options import Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.state.binary_join import BinaryJoin
 from millrace.state.matching import Matching
 from millrace.state.stair import STAIR, Segment, StairProbe
@@ -324,7 +324,7 @@ def search(cases: Callable[[int], Case], moves: tuple[str, ...]) -> set[str]:
                 architecture="stairs", policy="random", batch_size=batch_size, reoptimize_every=2, seed=seed
             )
             schedule = Schedule(None, True, tuple(random.Random(seed).sample(range(4), 4)))
-            eddy = Eddy(case.spec, batches(case, 3), options, schedule=schedule, clock=VirtualClock())
+            eddy = EddyRun(case.spec, batches(case, 3), options, schedule=schedule, clock=VirtualClock())
             assert isinstance(eddy._state, StairState)
             unrest = Unrest(eddy._state, case.spec, seed, strict=False, moves=moves)
             try:

@@ -16,7 +16,7 @@ from millrace.migration.estimate import MigrationEstimate
 from millrace.migration.placement import Misplaced
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.run_of import run_of
 from tests.eddy.blocks import Rows, batches
 from tests.eddy.oracle import Case, answer_of, cases, multiset
@@ -49,7 +49,7 @@ def answer(data: st.DataObject, case: Case, often: float) -> Rows:
     sources = batches(case, data.draw(st.sampled_from([1, 2, 5, 1000])))
     run = run_of(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
     steps: list[str] = []
-    if isinstance(run, Eddy) and isinstance(run._state, StairState):
+    if isinstance(run, EddyRun) and isinstance(run._state, StairState):
         if data.draw(st.booleans()):
             hope(run._state)
         steps = Unrest(run._state, case.spec, data.draw(st.integers(0, 1 << 30)), often).steps

@@ -13,7 +13,7 @@ from millrace.architectures.stairs import StairState
 from millrace.arrivals.schedule import STALLED, Schedule
 from millrace.clock import VirtualClock
 from millrace.options import ARCHITECTURES, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.run_of import run_of
 from millrace.state.stairs import Stairs
 from millrace.trees import edges_of
@@ -74,7 +74,7 @@ def test_precomputing_keeps_the_invariants(data: st.DataObject) -> None:
     case = data.draw(cases(5))
     options = data.draw(settings_of(("stairs",)))
     order = tuple(data.draw(st.permutations(range(len(case.spec.relations)))))
-    eddy = Eddy(
+    eddy = EddyRun(
         case.spec, batches(case, 2), options, schedule=Schedule(None, True, order), clock=VirtualClock()
     )
     state = eddy._state
@@ -94,7 +94,7 @@ def test_precomputing_keeps_the_invariants(data: st.DataObject) -> None:
     assert rows == case.expected(), case.sql()
 
 
-def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[Eddy, dict[str, int]]:
+def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[EddyRun, dict[str, int]]:
     """Run a chain whose ``t`` stalls for some rounds, maybe after some data; return figures at its return."""
     case = chain()
     rs = batches(case, 8)
@@ -117,7 +117,7 @@ def stalled_chain(pauses: int, options: Options, before: int = 0) -> tuple[Eddy,
 
     sources: dict[str, Any] = {"r": rs["r"], "s": rs["s"], "t": t()}
     schedule = Schedule(None, True, (0, 1, 2))
-    eddy = Eddy(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
+    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
     rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     assert rows == case.expected()
     return eddy, at
@@ -132,7 +132,7 @@ def test_an_empty_batch_gives_back_control() -> None:
     case = chain()
     pieces = batches(case, 20)
     sources: dict[str, Any] = {**pieces, "t": [*([None] * 9), *pieces["t"]]}
-    eddy = Eddy(case.spec, sources, Options(online=True), clock=VirtualClock())
+    eddy = EddyRun(case.spec, sources, Options(online=True), clock=VirtualClock())
     found = list(eddy.run())
     assert [batch.num_rows for batch in found] == [0, case.expected().total()]
     assert all(batch.schema == case.spec.output_schema for batch in found)
@@ -188,7 +188,7 @@ def test_rows_that_are_ready_come_out_when_sources_stall() -> None:
     case = chain()
     pieces = batches(case, 20)
     sources: dict[str, Any] = {**pieces, "t": [pieces["t"][0], *([None] * 9), pieces["t"][1], None, None]}
-    eddy = Eddy(case.spec, sources, Options(online=True), clock=VirtualClock())
+    eddy = EddyRun(case.spec, sources, Options(online=True), clock=VirtualClock())
     sizes = [batch.num_rows for batch in eddy.run()]
     assert len(sizes) == 2
     assert min(sizes) > 0

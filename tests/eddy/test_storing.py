@@ -13,7 +13,7 @@ from millrace.architectures.stairs import StairState
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
 from millrace.options import MIGRATIONS, POLICY_NAMES, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.state.materialization import BaseTuplesOnly
 from tests.eddy.blocks import batches
 from tests.eddy.oracle import Case, cases, multiset
@@ -21,9 +21,9 @@ from tests.eddy.test_laws import schedules
 from tests.eddy.test_stalls import chain
 
 
-def ran(case: Case, options: Options, schedule: Schedule | None = None, chunk: int = 3) -> Eddy:
+def ran(case: Case, options: Options, schedule: Schedule | None = None, chunk: int = 3) -> EddyRun:
     """Run a block, check its rows, and check at every point of stasis that only base tuples are held."""
-    eddy = Eddy(case.spec, batches(case, chunk), options, schedule=schedule, clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, chunk), options, schedule=schedule, clock=VirtualClock())
     state = eddy._state
     if isinstance(state, StairState):
 
@@ -76,9 +76,9 @@ def test_the_footprint_is_that_of_base_tuples() -> None:
     assert sum(one.demoted for one in small.state) > 0
 
 
-def plain(case: Case, options: Options) -> Eddy:
+def plain(case: Case, options: Options) -> EddyRun:
     """Run a block that stores what it likes."""
-    eddy = Eddy(case.spec, batches(case, 8), options, clock=VirtualClock())
+    eddy = EddyRun(case.spec, batches(case, 8), options, clock=VirtualClock())
     assert multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)) == case.expected()
     return eddy
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.errors import InputError
 from millrace.operators import transfer
 from millrace.options import Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.blocks import batches, block, run
 from tests.eddy.oracle import Case, cases, multiset
 from tests.eddy.test_laws import answer
@@ -21,11 +21,11 @@ from tests.eddy.test_laws import answer
 ARCHITECTURES = ["stems", "joins", "stairs"]
 
 
-def held(eddy: Eddy) -> list[int]:
+def held(eddy: EddyRun) -> list[int]:
     return [stem.store.held for stem in eddy._state.stems]
 
 
-def made(eddy: Eddy) -> Mapping[str, tuple[int, int]]:
+def made(eddy: EddyRun) -> Mapping[str, tuple[int, int]]:
     return {m.name: (m.tuples_in, m.tuples_out) for m in eddy.figures().modules if m.action == "transfer"}
 
 
@@ -118,7 +118,7 @@ def test_tuples_that_roles_share_are_not_filtered() -> None:
     vip, person, boss, last = case.spec.relations
     spec = replace(case.spec, relations=(vip, person, replace(boss, same_as="p"), last))
     sources = {a: b for a, b in batches(case, 50).items() if a != "b"}
-    eddy = Eddy(spec, sources, Options())
+    eddy = EddyRun(spec, sources, Options())
     assert multiset(pa.Table.from_batches(list(eddy.run()), spec.output_schema)) == case.expected()
     assert not any(name.endswith("on p)") for name in made(eddy))
 

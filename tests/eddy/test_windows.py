@@ -16,8 +16,8 @@ from millrace.clock import VirtualClock
 from millrace.errors import InputError
 from millrace.options import ARCHITECTURES, Options
 from millrace.relations import RelationStore
-from millrace.router.eddy import Eddy
-from millrace.router.run import Run
+from millrace.runs.block_run import Run
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec, RelationSpec, Window
 from millrace.spill.run_of import run_of as run_within
@@ -102,7 +102,7 @@ def watched(architecture: str) -> list[int]:
     for seed in SEEDS:
         case = stream(seed)
         options = Options(architecture=architecture, batch_size=2, reoptimize_every=3)
-        eddy = Eddy(case.spec, batches(case, 3), options, clock=VirtualClock())
+        eddy = EddyRun(case.spec, batches(case, 3), options, clock=VirtualClock())
         state = eddy._state
         assert isinstance(state, StairState)
 
@@ -352,7 +352,9 @@ def test_a_self_join_with_a_window() -> None:
     shared = replace(case.spec, relations=(a, replace(b, same_as="a")))
     for architecture in ("stems", "stairs", "joins"):
         sources = {"a": table.to_batches(max_chunksize=2)}
-        eddy = Eddy(shared, sources, Options(architecture=architecture, batch_size=2), clock=VirtualClock())
+        eddy = EddyRun(
+            shared, sources, Options(architecture=architecture, batch_size=2), clock=VirtualClock()
+        )
         got = multiset(pa.Table.from_batches(list(eddy.run()), shared.output_schema))
         assert got == case.expected()
         assert eddy.figures().state[0].evicted > 0

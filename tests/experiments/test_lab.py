@@ -17,7 +17,7 @@ from millrace.experiments.lab.sources import Stream, batches, watched
 from millrace.expressions import ColumnRef
 from millrace.options import Options
 from millrace.router.back_pressure import Backpressure
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
@@ -44,7 +44,7 @@ def test_declared_work_takes_its_time(architecture: str) -> None:
     clock = VirtualClock(costs=costs)
     spec = two(r, s)
     costs.declare(join_of(spec, "s", "r"), 2.0, match=0.5)
-    run = StaticPlan if architecture == "static" else Eddy
+    run = StaticPlan if architecture == "static" else EddyRun
     options = Options(architecture=architecture, online=True)
     sources = {"r": batches(r, 4), "s": batches(s, 4)}
     assert sum(b.column(0)[0].as_py() for b in run(spec, sources, options, clock=clock).run()) == 6
@@ -74,7 +74,7 @@ def test_policies_see_declared_costs() -> None:
     clock = VirtualClock(costs=costs)
     spec = two(r, s)
     costs.declare(("probe", 0), 3.0)
-    eddy = Eddy(spec, {"r": batches(r, 4), "s": batches(s, 4)}, clock=clock, stream="s")
+    eddy = EddyRun(spec, {"r": batches(r, 4), "s": batches(s, 4)}, clock=clock, stream="s")
     finish(eddy, clock)
     (probe,) = (m for m in eddy.figures().modules if m.action == "probe")
     assert (probe.tuples_in, probe.seconds) == (8, pytest.approx(24.0))

@@ -95,15 +95,15 @@ def test_a_task_that_only_filters_loads_no_compiler() -> None:
     code = """
 import sys
 import pyarrow as pa
-from millrace.router.eddy import Eddy
-from millrace.router.output import Mask
+from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Mask
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.predicates import PredicateSpec
 from millrace.spec import JoinSpec, RelationSpec
 data = pa.record_batch({"n": range(10)})
 call = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (Column(ColumnRef("t", "n")),))
 spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
-print(sum(sum(kept.to_pylist()) for kept in Eddy(spec, {"t": [data]}, stream="t", output=Mask()).run()))
+print(sum(sum(kept.to_pylist()) for kept in EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run()))
 print("numba" in sys.modules)
 """
     assert answer(process(code)) == ["5", "False"]

@@ -20,7 +20,7 @@ from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 from millrace.options import POLICY_NAMES, Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.access_cases import options, plans
 from tests.eddy.blocks import block
 from tests.eddy.oracle import Case, cases, multiset
@@ -43,7 +43,7 @@ def run(case: Case, access: dict, given: Options | None = None, chunk: int = 4) 
     for alias, modules in access.items():
         if any(not hasattr(am, "submit") for am in modules):
             sources.pop(alias, None)
-    eddy = Eddy(case.spec, sources, given, access=access)
+    eddy = EddyRun(case.spec, sources, given, access=access)
     return pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)
 
 
@@ -244,7 +244,7 @@ def test_answers_do_not_wait_for_slower_ones_before_them() -> None:
     with lookups() as maker:
         source = Slow(S, Terms(max_in_flight=2))
         case = joined()
-        eddy = Eddy(
+        eddy = EddyRun(
             case.spec,
             {"r": R.to_batches()},
             Options(online=True),

@@ -20,8 +20,8 @@ from millrace.figures import (
 from millrace.limits import LookupProgress
 from millrace.options import Options
 from millrace.planned import BlockShape, Planned
-from millrace.router.eddy import Eddy
 from millrace.run_report import RunReport
+from millrace.runs.eddy_run import EddyRun
 from tests.eddy.blocks import block
 
 
@@ -42,7 +42,7 @@ def drifting(**options: object) -> CellFigures:
     case = block(tables, ["l.k = o.k", "l.j = c.j"])
     settings = Options.of({"transfer": False, "batch_size": 512, "reoptimize_every": 2048, **options})
     sources = {name: table.to_batches(max_chunksize=512) for name, table in tables.items()}
-    eddy = Eddy(case.spec, sources, settings)
+    eddy = EddyRun(case.spec, sources, settings)
     for _ in eddy.run():
         pass
     return eddy.figures()

@@ -1,159 +1,86 @@
 """The eddy: a router in the middle of the dataflow.
 
 Avnur & Hellerstein 2000, with the SteMs of Raman, Deshpande & Hellerstein 2003. The whole of it is
-:meth:`Eddy._advance`: take a piece of work, ask the routing table where it goes, let the operator there do a
-step, and put what comes back into the buffer. A tuple that spans the query and has passed every predicate is
-a result.
+:meth:`Eddy.results`: pop a piece of work, ask the routing table where it goes, let the operator there do a
+step, and push what comes back. A tuple that spans the query and has passed every predicate is a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
-import pyarrow as pa
-
-from millrace.architectures.choice import policy_of, settled, state_of
-from millrace.arrivals.key_ranges import KeyRanges
-from millrace.arrivals.schedule import STALLED, Arrival, Source
-from millrace.errors import InputError, StateError
-from millrace.expressions import Predicate
-from millrace.operator import Operator, Work
-from millrace.operators.build import StateBuild
+from millrace.graph import QueryGraph
+from millrace.operator import Operator, Step
 from millrace.operators.ready import is_result
-from millrace.options import Options
-from millrace.policies import POLICIES, Policy
-from millrace.router.admission import Admission
-from millrace.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.router.buffer import Buffer
-from millrace.router.candidates import Candidates
-from millrace.router.decision_lifetime import DecisionLifetime
-from millrace.router.legality import Legality
-from millrace.router.partial import collected, passed, remaining, undisturbed
-from millrace.router.preference import Preference
 from millrace.router.routing_table import RoutingTable
-from millrace.router.run import BlockRun, Given
-from millrace.router.warm_start import WarmStart, recall, share
-from millrace.spec import JoinSpec
-from millrace.state.join_state import StateTotals
+from millrace.router.run_statistics import RunStatistics
 from millrace.tuples import Signature, TupleBatch
 
-_CALLED_WINDOW = 4096
-"""Tuples that statistics of users' predicates look back on, so that drifting data are followed."""
+
+class Visit(Protocol):
+    """Lets an operator do the next step of its work, and counts it."""
+
+    def __call__(self, operator: Operator, signature: Signature, work: Any, *, fresh: bool) -> Step:
+        """Do a step; ``fresh``: the work is a whole batch, which the operator has not seen yet."""
 
 
-class Eddy(BlockRun):
-    """Runs one select-project-join block over the tuples of one task.
+class Eddy:
+    """Routes tuples through operators until they are results, or leave the dataflow.
 
     Args:
-        spec: The block.
-        sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
-            None, wherever there is nothing at present.
-        options: Policy, batch size and the other settings.
-        prefer: Over columns of one relation: results of such tuples are wanted first.
-        policy: Overrides ``options.policy``.
-        warm_start: Where eddies of the same run leave what they learned for those that come later.
-        backpressure: Let tuples wait in bounded queues in front of operators; without it they work at once.
-        given: See :class:`millrace.router.run.Given`.
-
-    Raises:
-        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+        graph: The block's query graph: says which tuples are results.
+        buffer: Where tuples in flight wait.
+        table: Says where they go next.
+        visit: Lets an operator work.
+        statistics: Where it is noted what was routed, and what ended.
+        look: Called after each piece of work: there may be more in memory than before.
     """
 
     def __init__(
         self,
-        spec: JoinSpec,
-        sources: Mapping[str, Source],
-        options: Options | None = None,
-        *,
-        policy: Policy | None = None,
-        warm_start: WarmStart | None = None,
-        prefer: Predicate | None = None,
-        backpressure: Backpressure | None = None,
-        **given: Unpack[Given],
+        graph: QueryGraph,
+        buffer: Buffer,
+        table: RoutingTable,
+        visit: Visit,
+        statistics: RunStatistics,
+        look: Callable[[], None],
     ) -> None:
-        options = options or Options()
-        schedule = given.get("schedule")
-        side_by_side = None if schedule is None else schedule.interleaved
-        options = settled(spec, options, side_by_side=side_by_side, looked_up=bool(given.get("access")))
-        super().__init__(spec, sources, options, options.architecture, given)
-        spec, statistics = self._spec, self._statistics
-        self._state = state_of(
-            spec,
-            self._graph,
-            self._schedule,
-            options,
-            self._stems,
-            self._methods,
-            self._arrivals,
-            self._clock,
-            self._watch,
-        )
-        preference = Preference(prefer, spec)
-        policy = policy or POLICIES[policy_of(spec, options)](options)
-        builds = [
-            StateBuild(stem.number, alias, self._state, self._selecting, preference.split)
-            for stem, alias in zip(self._stems, spec.aliases, strict=True)
-        ]
-        selecting = self._selecting
-        legality = Legality(
-            self._graph, builds, selecting.selects, selecting.profile, selecting.settles, self._state.joins
-        )
-        self._admission = Admission(
-            spec,
-            self._graph,
-            self._schedule,
-            self._state,
-            statistics,
-            options,
-            policy,
-            preference,
-            given.get("ranges") or KeyRanges(),
-            lambda operator, batch: self._step(operator, batch.signature, batch, fresh=True),
-            gathers=given.get("watch") is None and given.get("output") is None,
-        )
-        self._warm_start = warm_start
-        recall(warm_start, statistics.accounts)
-        called = statistics.is_traced
-        # What a user's predicate says of a few tuples is worth more than the time that small batches take.
-        self._buffer, tickets, is_full = Buffer(1 if called else self._limit), None, None
-        if backpressure is not None:
-            self._buffer = queues = QueuedBuffer(backpressure, self._clock, self._arrivals.due)
-            tickets, is_full = queues.tickets, queues.is_full
-        self._watch.attach(
-            self._stems, self._state.held, lambda: (*self._buffer.works(), *self._state.waiting())
-        )
-        self._table = RoutingTable(
-            policy,
-            Candidates(self._graph, legality, statistics.accounts, tickets).of,
-            DecisionLifetime(options.reoptimize_every, (lambda: statistics.busy) if called else None).lasting,
-            options.reoptimize_every,
-            self._decided,
-            is_full,
-        )
-        self._rounds = 0
-        self._known_stalled = 0
+        self._graph, self._buffer, self._table = graph, buffer, table
+        self._visit, self._statistics, self._look = visit, statistics, look
 
-    def _window(self, options: Options, *, called: bool) -> int:
-        return _CALLED_WINDOW if called else 2 * options.reoptimize_every
+    @property
+    def is_flying(self) -> bool:
+        """Whether tuples are in flight."""
+        return self._buffer.is_flying
 
-    # The router
+    def push(self, batches: Iterable[TupleBatch]) -> None:
+        """Take tuples into the dataflow; empty batches are dropped."""
+        self._buffer.push(batches)
 
-    def _work(self, *, draining: bool = False) -> Iterator[Any]:
-        """Do what there is to do before more tuples are asked for, and yield results."""
+    def results(self, *, draining: bool = False) -> Iterator[TupleBatch]:
+        """Yield results until nothing is left that could be done before more tuples arrive.
+
+        Args:
+            draining: Do what waits for its operator's turn, too (back-pressure).
+        """
         while (work := self._buffer.pop(draining=draining)) is not None:
-            if isinstance(work, TupleBatch) and is_result(work.signature, self._graph):
-                yield from self._emit(work)
+            if not isinstance(work, TupleBatch):
+                self._send(*work)
+            elif is_result(work.signature, self._graph):
+                yield work
             else:
-                self._advance(work)
-            self._watch.look()
+                self._route(work)
+            self._look()
 
-    def _advance(self, work: Work) -> None:
-        """Route a batch, or go on with what has been routed, and buffer what comes back."""
-        if not isinstance(work, TupleBatch):
-            self._send(*work)
-            return
-        pieces, rest = self._table.route(work)
+    def forget(self) -> None:
+        """Forget all decisions: other operators are legal now."""
+        self._table.clear()
+
+    def _route(self, batch: TupleBatch) -> None:
+        """Send a batch where the routing table says, in pieces if it is to be divided."""
+        pieces, rest = self._table.route(batch)
         if rest is not None:
             self._buffer.put_back(rest, refused=not pieces)
         for operator, piece in pieces:
@@ -165,7 +92,7 @@ class Eddy(BlockRun):
         """Let an operator do a step of its work, on a batch that is new to it or on what was left of one."""
         fresh = isinstance(work, TupleBatch)
         signature = work.signature if fresh else work.batch.signature
-        step = self._step(operator, signature, work, fresh=fresh)
+        step = self._visit(operator, signature, work, fresh=fresh)
         if step.rest is not None:
             self._buffer.resume(operator, step.rest, preferred=signature.preferred)
         for batch in step.batches:
@@ -174,132 +101,3 @@ class Eddy(BlockRun):
             elif batch.signature.span != signature.span and not is_result(batch.signature, self._graph):
                 self._statistics.intermediate += batch.size
         self._buffer.push(step.batches)
-
-    # What arrives
-
-    def _results(self) -> Iterator[Any]:
-        for arrivals in self._rounds_of_arrivals():
-            self._rounds += 1
-            if any(n == self._schedule.unbuilt and (b is STALLED or b is None) for n, b in arrivals):
-                self._buffer.push(self._admission.rest())
-            if any(batch is None for _, batch in arrivals):  # an end holds once nothing is in flight
-                yield from self._work(draining=True)
-            self._admit(arrivals)
-            yield from self._work()
-            if not self._buffer.is_flying:
-                yield from self._output.rest()
-            if self._is_empty():
-                break
-            if not self._buffer.is_flying:
-                self._expire()
-                if stalled := self._stalled(arrivals):
-                    yield from self._pause(stalled)
-                elif self._state.at_stasis():
-                    self._table.clear()
-                if all(batch is STALLED for _, batch in arrivals):
-                    yield from self._output.idle()
-        share(self._warm_start, self._statistics.accounts)
-
-    def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
-        """Yield rounds of arrivals, with the time spent in the sources booked."""
-        rounds = self._arrivals.rounds(self._schedule, self._limit, lambda: self._buffer.is_flying)
-        while True:
-            began = self._clock.now()
-            arrivals = next(rounds, None)
-            if arrivals is None:
-                return
-            seconds = (self._clock.now() - began) / max(1, len(arrivals))
-            for relation, batch in arrivals:
-                rows = batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
-                self._statistics.accounts.update(("scan", relation), rows, rows, seconds)
-            if self._state.grouped or all(batch is STALLED for _, batch in arrivals):
-                yield arrivals
-            else:
-                yield from ([arrival] for arrival in arrivals if arrival[1] is not STALLED)
-
-    def _admit(self, arrivals: list[Arrival]) -> None:
-        """Make singletons of the base tuples that arrived, or note that a source has ended."""
-        for relation, batch in arrivals:
-            if batch is STALLED:
-                continue
-            if batch is None:
-                self._stems[relation].complete = True
-                self._admission.ended(relation)
-            if not batch:  # an EOT, of the relation or of a binding
-                self._buffer.push(self._state.on_build(relation))
-                continue
-            self._buffer.push(self._admission.admit(relation, self._singletons(relation, batch)))
-
-    @property
-    def sampled(self) -> int:
-        """Number of probes that were made only to find an attribute to divide tuples by."""
-        return self._admission.sampled
-
-    def _is_empty(self) -> bool:
-        """Whether some relation has ended without a tuple: no result can come any more."""
-        return any(
-            stem.complete and not stem.rows and stem.base.scanned
-            for stem in self._stems
-            if stem.number != self._schedule.unbuilt
-        )
-
-    # When nothing is in flight
-
-    def _expire(self) -> None:
-        """Evict what windows have passed."""
-        watermark = self._watermark.value()
-        if watermark is not None:
-            self._state.expire(self._watermark.due(watermark), watermark)
-
-    def _stalled(self, arrivals: list[Arrival]) -> int:
-        """Return the span of stalled relations if all that have not ended have stalled."""
-        if not arrivals or any(batch is not STALLED for _, batch in arrivals):
-            self._known_stalled = 0
-            return 0
-        return sum({1 << role for r, _ in arrivals for role in self._stems[r].roles})
-
-    def _pause(self, stalled: int) -> Iterator[Any]:
-        """Do what can be done before a source goes on, and give out what there is; once for each stall."""
-        if stalled != self._known_stalled:
-            self._known_stalled = stalled
-            self._state.precompute(stalled)
-            yield from self._output.pause()
-
-    def partial(self, missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield what the data that have arrived join to without some relations, whose columns are null.
-
-        To be called when no tuple is in flight: before or after the run, while a source is asked for more (by
-        the source itself), and when ``run()`` has yielded a batch because every source has stalled. After
-        other batches of ``run()`` there mostly are tuples in flight. The rows have to be taken before
-        ``run()`` goes on. Where windows are, what has been evicted is not part of them.
-
-        Args:
-            missing: Aliases of the relations to do without; join predicates connect the others.
-
-        Raises:
-            InputError: The others are not connected, one of them is not kept, or tuples were dropped.
-            StateError: Tuples are in flight, or ``run()`` has gone on meanwhile.
-        """
-        if self._buffer.is_flying:
-            raise StateError(
-                "partial results were asked for while tuples are in flight, so some of them might be "
-                "missing; ask when run() has yielded a batch because all sources stalled, or from a source"
-            )
-        span = remaining(self._spec, self._graph, missing, self._schedule.unbuilt)
-        if self._admission.dropped:
-            raise InputError(
-                "partial results are not complete: tuples without a match in a relation that had been read "
-                "were dropped; set option online to read all relations side by side, or transfer to False"
-            )
-        batches = self._state.partial(span, self._limit)
-        self._table.clear()  # other joins may be legal now
-        chosen = (b for batch in batches for b in passed(batch, self._graph, self._selecting))
-        return undisturbed(collected(self._spec, chosen), lambda: self._rounds)
-
-    def _decided(self, signature: Signature, shares: list[tuple[Operator, float]]) -> None:
-        self._statistics.decided(signature, shares)
-        self._state.decided(signature, shares)
-        self._buffer.weigh(shares)
-
-    def _held(self) -> StateTotals:
-        return self._state.figures()

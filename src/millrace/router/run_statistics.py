@@ -22,20 +22,17 @@ class RunStatistics:
     Args:
         aliases: The block's relations, by number.
         window: Tuples that decisions look back on, roughly.
-        traced: There are users' predicates, which decisions follow closely.
 
     Attributes:
         accounts: By signature and operator, and by operator alone.
-        is_traced: Whether there are users' predicates.
         busy: Seconds that operators have worked.
         intermediate: Tuples made by joins that were not yet results.
     """
 
-    def __init__(self, aliases: Sequence[str], window: int, *, traced: bool) -> None:
+    def __init__(self, aliases: Sequence[str], window: int) -> None:
         self.accounts = Statistics(window)
         self.busy = 0.0
         self.intermediate = 0
-        self.is_traced = traced
         self._aliases = aliases
         self._trace = Trace(aliases, self.accounts)
         self._booked: dict[tuple[Signature, Operator], tuple[Account, ...]] = {}

@@ -7,10 +7,10 @@ from typing import Unpack
 
 from millrace.arrivals.schedule import Source
 from millrace.options import Options
-from millrace.router.eddy import Eddy
-from millrace.router.run import Given, Run
-from millrace.router.warm_start import WarmStart
+from millrace.runs.block_run import Given, Run
+from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
+from millrace.runs.warm_start import WarmStart
 from millrace.spec import JoinSpec
 
 
@@ -29,8 +29,8 @@ def run_of(
         sources: Record batches by alias, each with exactly the schema of its relation.
         options: The run's settings.
         warm_start: Where eddies of the same run leave what they learned; a static plan learns nothing.
-        given: See :class:`millrace.router.run.Given`.
+        given: See :class:`millrace.runs.block_run.Given`.
     """
     if options.architecture == "static":
         return StaticPlan(spec, sources, options, **given)
-    return Eddy(spec, sources, options, warm_start=warm_start, **given)
+    return EddyRun(spec, sources, options, warm_start=warm_start, **given)

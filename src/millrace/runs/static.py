@@ -20,7 +20,7 @@ from millrace.operators.index_join import IndexJoin
 from millrace.operators.ready import is_complete, is_result, ready_predicates, to_settle
 from millrace.options import Options
 from millrace.relations import RelationStore
-from millrace.router.run import BlockRun, Given
+from millrace.runs.block_run import BlockRun, Given
 from millrace.runs.plan import Join as JoinNode, Plan, Scan, joins_of, plan_of
 from millrace.spec import JoinSpec
 from millrace.state.binary_join import BinaryJoin
@@ -40,7 +40,7 @@ class StaticPlan(BlockRun):
         spec: The block.
         sources: Record batches by alias, each with exactly the schema of its relation.
         options: ``order`` gives the plan; the default joins small relations first.
-        given: See :class:`millrace.router.run.Given`. Of access modules a relation has one scan, or only
+        given: See :class:`millrace.runs.block_run.Given`. Of access modules a relation has one scan, or only
             indexes: then it is the inner input of an index join with what binds one of them.
 
     Raises:

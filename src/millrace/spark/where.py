@@ -20,8 +20,8 @@ from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.predicates import PredicateSpec
-from millrace.router.eddy import Eddy
-from millrace.router.output import Mask as KeepMask
+from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Mask as KeepMask
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.reports import Reports, Sink, task_name
@@ -135,7 +135,7 @@ class MaskTask:
             return
         names = _distinct(self.labels, first.num_columns)
         join = self._join(first.schema, names)
-        eddy = Eddy(
+        eddy = EddyRun(
             join,
             {_ROWS: _named([first], arrivals, join.relations[0].schema)},
             self.options,
@@ -184,7 +184,7 @@ def _task() -> int:
     return 0 if context is None else context.partitionId()
 
 
-def _reported(eddy: Eddy) -> Iterator[pa.Array]:
+def _reported(eddy: EddyRun) -> Iterator[pa.Array]:
     """Yield masks as structs with a report, which stands in the very last row."""
     held: pa.Array | None = None
     for kept in eddy.run():

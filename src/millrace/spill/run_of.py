@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.router.run import Given, Run
-from millrace.router.warm_start import WarmStart
 from millrace.runs import run_of as in_memory
+from millrace.runs.block_run import Given, Run
+from millrace.runs.warm_start import WarmStart
 from millrace.spec import JoinSpec
 from millrace.spill.spilling import SpillingEddy
 
@@ -33,7 +33,7 @@ def run_of(
         sources: Record batches by alias.
         options: The run's settings.
         warm_start: Where eddies of the same run leave what they learned.
-        given: See :class:`millrace.router.run.Given`; no access modules under a memory budget.
+        given: See :class:`millrace.runs.block_run.Given`; no access modules under a memory budget.
 
     Raises:
         OptionError: A spill folder that cannot be used.

@@ -18,9 +18,9 @@ from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.predicates import Caller, Outcome
 from millrace.predicates.callers import caller_of
-from millrace.router.output import Output, Sink
-from millrace.router.warm_start import WarmStart
+from millrace.runs.output import Output, Sink
 from millrace.runs.run_of import run_of
+from millrace.runs.warm_start import WarmStart
 from millrace.spec import JoinSpec
 from millrace.spill.algorithms import grace, hybrid, joined, row_bytes, sort_merge
 from millrace.spill.chunks import Extent
@@ -40,8 +40,8 @@ _ALGORITHMS = {"shj": symmetric, "hybrid": hybrid, "grace": grace, "sort_merge":
 class SpillingEddy:
     """Runs a block whose state may be larger than ``Options.memory_budget``, by ``Options.algorithm``.
 
-    The arguments are those of :class:`millrace.router.eddy.Eddy`. Each piece of work that fits is joined by
-    an eddy of its own, with the architecture and the policy of the options. Batches are made smaller than
+    The arguments are those of :class:`millrace.runs.eddy_run.EddyRun`. Each piece of work that fits is joined
+    by an eddy of its own, with the architecture and the policy of the options. Batches are made smaller than
     ``Options.batch_size`` where results of that many tuples would take too much of the budget.
 
     The budget covers base tuples, intermediate tuples and their indexes, batches in flight and what waits to

@@ -16,7 +16,7 @@ from millrace.experiments.experiment import Check, Experiment, Outcome, Panel, P
 from millrace.experiments.lab.costs import Costs
 from millrace.experiments.lab.run import Finished, finish
 from millrace.options import Options
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 
 _MICRO = 1e-6
 _DIVIDE = 0.1
@@ -70,7 +70,7 @@ def _run(data: dict[str, pa.Table], options: Options) -> Finished:
     costs.declare(("divide", 0), _DIVIDE * _MICRO)
     clock = VirtualClock(costs=costs)
     sources = {alias: iter(table.to_batches(max_chunksize=_BATCH)) for alias, table in data.items()}
-    eddy = Eddy(spec, sources, options, clock=clock)
+    eddy = EddyRun(spec, sources, options, clock=clock)
     done = finish(eddy, clock)
     if done.rows != (expected := results(data)):
         raise ExecutionError(f"{options.policy or 'the eddy'} found {done.rows} rows, expected {expected}")

@@ -16,7 +16,7 @@ from millrace.experiments.lab.run import finish, share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
 from millrace.options import Options
 from millrace.router.back_pressure import Backpressure
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 
 EDDY = "windowed_lottery"
 VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
@@ -82,7 +82,7 @@ def run_delayed(name: str, settings: Settings, *, delayed: bool) -> Moved:
         batch_size=batch,
         online=True,
     )
-    eddy = Eddy(
+    eddy = EddyRun(
         spec,
         scans,
         options,

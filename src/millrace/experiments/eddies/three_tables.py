@@ -25,7 +25,7 @@ from millrace.experiments.lab.sources import batches
 from millrace.expressions import ColumnRef
 from millrace.options import Options
 from millrace.router.back_pressure import Backpressure
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
 SCALE = Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000")
@@ -133,5 +133,5 @@ def run_version(version: Version, name: str, settings: Settings, policy: str | N
         online=True,
     )
     limits = Backpressure(settings.whole("queue"), settings.whole("buffer"))
-    done = finish(Eddy(spec, sources, options, clock=clock, access=access, backpressure=limits), clock)
+    done = finish(EddyRun(spec, sources, options, clock=clock, access=access, backpressure=limits), clock)
     return Done(done.seconds / data["S"].num_rows, done.share("S", "R"), done.rows)

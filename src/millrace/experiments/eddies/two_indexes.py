@@ -16,7 +16,7 @@ from millrace.clock import VirtualClock
 from millrace.expressions import ColumnRef
 from millrace.options import Options
 from millrace.router.back_pressure import Backpressure
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import Equality, JoinSpec, RelationSpec
 
 ORDERS = {"A first": ("A", "B"), "B first": ("B", "A")}
@@ -56,7 +56,7 @@ def eddy_of(
     clock: VirtualClock,
     limits: Backpressure,
     batch: int = 1,
-) -> Eddy:
+) -> EddyRun:
     """Return an eddy of two index joins that routes by a static order of ``ORDERS`` or a policy."""
     options = Options(
         architecture="joins",
@@ -66,4 +66,4 @@ def eddy_of(
         online=True,
     )
     access = {alias: [index] for alias, index in indexes.items()}
-    return Eddy(spec, {"R": scan}, options, access=access, clock=clock, backpressure=limits)
+    return EddyRun(spec, {"R": scan}, options, access=access, clock=clock, backpressure=limits)

@@ -19,7 +19,7 @@ from millrace.experiments.lab.selections import selection
 from millrace.experiments.lab.sources import batches
 from millrace.options import Options
 from millrace.router.back_pressure import Backpressure
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec, RelationSpec
 
 TUPLES = Parameter("tuples", 50_000, 1_000, 1_000_000, "tuples", "in table U")
@@ -85,7 +85,7 @@ def run_pair(
         count_only=True,
     )
     options = Options(policy=policy, batch_size=batch)
-    eddy = Eddy(spec, {"U": batches(table, batch)}, options, clock=clock, backpressure=limits)
+    eddy = EddyRun(spec, {"U": batches(table, batch)}, options, clock=clock, backpressure=limits)
     return finish(eddy, clock)
 
 

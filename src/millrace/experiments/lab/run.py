@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millrace.clock import VirtualClock
 from millrace.figures import CellFigures
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Finished:
         return share_of(self.figures, alias, first)
 
 
-def finish(eddy: Eddy, clock: VirtualClock) -> Finished:
+def finish(eddy: EddyRun, clock: VirtualClock) -> Finished:
     """Run an eddy, whose block counts its rows, to its end."""
     began = clock.now()
     rows = sum(row for batch in eddy.run() for row in batch.column(0).to_pylist())

@@ -15,9 +15,9 @@ from millrace.experiments.stairs.plans import Opening, Plan
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.policies import POLICIES
-from millrace.router.eddy import Eddy
-from millrace.router.output import Output
-from millrace.router.run import Run
+from millrace.runs.block_run import Run
+from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Output
 from millrace.runs.static import StaticPlan
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
@@ -141,7 +141,7 @@ def work_of(
     else:
         policy = POLICIES[policy_of(spec, options)](options)
         opening = Opening(plan, policy, lambda: not held(arriving))
-        run = Eddy(spec, sources, options, policy=opening, schedule=schedule, clock=clock, output=meter)
+        run = EddyRun(spec, sources, options, policy=opening, schedule=schedule, clock=clock, output=meter)
     meter.attach(run, indexes_of(spec) if options.architecture == "stems" else None)
     try:
         (counted,) = run.run()

@@ -21,7 +21,7 @@ from millrace.operator import Probe
 from millrace.options import Options
 from millrace.policies import Candidate, Policy, Shares
 from millrace.policies.interactive import Interactive
-from millrace.router.eddy import Eddy
+from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec
 from millrace.tuples import Signature
 
@@ -74,7 +74,7 @@ def run(settings: Settings) -> Outcome:
         "S": [scan("S", tables["S"], clock, settings["rate_s"], stall=(before, settings["stall"]))],
         "T": [scan("T", tables["T"], clock, settings["rate"])],
     }
-    eddy = Eddy(
+    eddy = EddyRun(
         spec,
         {},
         Options(batch_size=256, reoptimize_every=32),
@@ -189,7 +189,7 @@ def _as_tree(spec: JoinSpec) -> JoinSpec:
     return type(spec)(spec.relations, spec.equalities[:2], (filter_,), spec.output)
 
 
-def _pairs(eddy: Eddy) -> int:
+def _pairs(eddy: EddyRun) -> int:
     """Return how many partial results without S there are; none where no predicate ties the others."""
     try:
         return sum(batch.num_rows for batch in eddy.partial(["S"]))

@@ -22,8 +22,8 @@ from millrace.experiments.experiment import Curve
 from millrace.expressions import ColumnRef
 from millrace.figures import CellFigures
 from millrace.options import Options
-from millrace.router.eddy import Eddy
-from millrace.router.output import Output
+from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Output
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.tuples import TupleBatch
 
@@ -147,7 +147,7 @@ def watch(
     clock = VirtualClock()
     expected = spec.relations[0].rows or 1
     sink = Timed(spec, clock, lambda results: progress(min(1.0, results / expected)))
-    eddy = Eddy(spec, {}, options, clock=clock, access=access(clock), output=sink, **more)
+    eddy = EddyRun(spec, {}, options, clock=clock, access=access(clock), output=sink, **more)
     for _ in eddy.run():
         pass
     return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures())

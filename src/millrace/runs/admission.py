@@ -16,8 +16,8 @@ from millrace.operators.content import Divide
 from millrace.operators.transfer import Transfers
 from millrace.options import Options
 from millrace.policies import Greedy, Policy
-from millrace.router.preference import Preference
 from millrace.router.run_statistics import RunStatistics, anywhere
+from millrace.runs.preference import Preference
 from millrace.spec import JoinSpec
 from millrace.state.join_state import JoinState
 from millrace.tuples import Signature, TupleBatch

@@ -26,8 +26,8 @@ from millrace.operator import Operator, Step
 from millrace.operators.select import Selecting, selections_of
 from millrace.options import Options
 from millrace.predicates import Caller
-from millrace.router.output import Output, Sink
 from millrace.router.run_statistics import RunStatistics
+from millrace.runs.output import Output, Sink
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
 from millrace.state.memory import Watch
@@ -110,17 +110,15 @@ class BlockRun(ABC):
         self._arrivals = Arrivals(spec, self._graph, self._methods, self._stems, self._clock)
         self._watermark = Watermark(spec, self._graph, self._stems)
         self._output: Sink = given.get("output") or Output(spec, options.batch_size)
-        called = any(isinstance(p, Call) for p in spec.residuals)
-        self._statistics = RunStatistics(
-            [r.alias for r in spec.sources], self._window(options, called=called), traced=called
-        )
+        self._called = any(isinstance(p, Call) for p in spec.residuals)
+        self._statistics = RunStatistics([r.alias for r in spec.sources], self._window(options))
         selections = selections_of(spec, self._clock, options, given.get("callers"))
         self._selecting = Selecting(self._graph, selections, self._statistics.accounts)
         self._watch = given.get("watch") or Watch()
         self._seconds = 0.0
 
-    def _window(self, options: Options, *, called: bool) -> int:
-        """Return how many tuples decisions look back on; ``called``: there are users' predicates."""
+    def _window(self, options: Options) -> int:
+        """Return how many tuples decisions look back on."""
         return options.reoptimize_every
 
     def run(self) -> Iterator[Any]:
