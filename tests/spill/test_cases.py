@@ -10,7 +10,7 @@ import pytest
 
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import ALGORITHMS, Options
-from millrace.spill import SpillingEddy, guard, partitions
+from millrace.spill import SpillingEddy, algorithms, guard, partitions
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case, multiset, third
 from tests.spill.runs import spilled
@@ -153,6 +153,30 @@ def test_hybrid_writes_less_than_grace(tmp_path):
         if algorithm == "hybrid":
             assert eddy.tally.in_memory.count == 1
     assert 0 < written["hybrid"] < written["grace"]
+
+
+def test_partitions_that_are_probed_most_stay_in_memory(tmp_path, monkeypatch):
+    """The stream looks for keys of the largest partition, which had gone to a file first, and comes back."""
+    keys = pa.array(range(2000), pa.int64())
+    numbers = partitions.numbered(keys.to_numpy(), 0, 4)
+    hot = [k for k, number in enumerate(numbers) if number == 2]
+    built = pa.table({"k": list(range(2000)) + hot[: len(hot) // 5]}, pa.schema([("k", pa.int64())]))
+    draw = random.Random(3)
+    probing = [draw.choice(hot) if draw.random() < 0.9 else draw.randrange(2000) for _ in range(12_000)]
+    case = block({"a": built, "s": pa.table({"k": pa.array(probing, pa.int64())})}, ["a.k = s.k"])
+    options = Options(memory_budget=64_000, spill_folder=str(tmp_path), batch_size=256)
+
+    def written() -> dict[int, int]:
+        monkeypatch.setattr(algorithms, "partition_count", lambda *_: 4)
+        rows, eddy = spilled(case, options, chunk=256, stream="s")
+        assert rows == case.expected()
+        return {relation: flow.rows for relation, flow in eddy.tally.written.items()}
+
+    followed = written()
+    monkeypatch.setattr(partitions, "to_keep", lambda resident, *_: set(resident))
+    by_size = written()
+    assert by_size[1] > 0.8 * 12_000 > 3 * followed[1]
+    assert followed[0] <= 2 * by_size[0] + len(hot) * 2
 
 
 def test_figures_tell_what_was_spilled(options):

@@ -12,8 +12,9 @@ algorithm  read before the first result      goes to files                      
 ========== ================================= ======================================= ==================
 shj        all but the streamed relation;    nothing while all state fits; when it   as the streamed
            nothing, with ``online``          does not, everything                    relation is read
-hybrid     all but the streamed relation     the largest partitions, and what of the the same, of the
-                                             streamed relation belongs to them       rest at the end
+hybrid     all but the streamed relation     the partitions that are probed least    the same, of the
+                                             for their size, and what of the         rest at the end
+                                             streamed relation belongs to them
 grace      everything                        everything, once                        at the end
 sort_merge everything                        everything, once, sorted                at the end, by key
 ========== ================================= ======================================= ==================
@@ -22,6 +23,7 @@ sort_merge everything                        everything, once, sorted           
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ from millrace.spill.chunks import Chunk, Extent
 from millrace.spill.division import fitting
 from millrace.spill.guard import Rest
 from millrace.spill.partitions import Partitions, fan_out
+from millrace.spill.residency import first_of
 from millrace.spill.runs import Runs
 from millrace.spill.work import Inputs, Setting, Work, batches
 
@@ -87,6 +90,8 @@ def sort_merge(setting: Setting, sources: Sources, join: Join) -> Iterator[Any]:
 def hybrid(setting: Setting, sources: Sources, join: Join, *, keep: bool = True) -> Iterator[Any]:
     """Keep partitions in memory while the budget lasts; they are joined as the streamed relation comes.
 
+    Which ones, its first tuples decide (:mod:`millrace.spill.residency`).
+
     Args:
         setting: The run.
         sources: The block's sources.
@@ -117,14 +122,19 @@ def hybrid(setting: Setting, sources: Sources, join: Join, *, keep: bool = True)
             whole[stream] = sources.raw(stream)
         yield from join(whole, held.extents, stream)
         return
+    probing = None if stream is None else sources.keyed(stream)
+    if stream is not None and probing is not None:
+        sample = first_of(probing, setting.budget.buffer)
+        partitions.keep_probed(stream, sample)
+        probing = chain(_given(sample), probing)
     work = Work(partitions.hand_over())
     resident = {r: in_memory(setting, chunks) for r, chunks in work.inputs.items() if r != stream}
     extents = {r: extent for r, extent in work.extents.items() if r != stream}
-    if stream is None:
+    if stream is None or probing is None:
         if partitions.has_resident:
             yield from join(resident, extents, None)
     else:
-        sieved = partitions.sieve(stream, sources.keyed(stream))
+        sieved = partitions.sieve(stream, probing)
         if partitions.has_resident:
             yield from join({**resident, stream: sieved}, extents, stream)
         for _ in sieved:  # an eddy stops reading when no result can come any more; partitions in files go on
@@ -187,6 +197,13 @@ def _is_variable(kind: pa.DataType) -> bool:
         return not kind.bit_width
     except ValueError:
         return True
+
+
+def _given(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, each of which is let go of before it is asked for the next."""
+    batches.reverse()
+    while batches:
+        yield batches.pop()
 
 
 class Held:

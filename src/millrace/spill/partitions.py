@@ -7,7 +7,7 @@ be cut up in one go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from millrace.kernels import mix
 from millrace.relations import codes
 from millrace.spill.chunks import Chunk, Extent, total
 from millrace.spill.folder import SpillWriter
+from millrace.spill.residency import Probed, to_keep
 from millrace.spill.work import Setting, Work
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -119,6 +120,49 @@ class Partitions:
         for writer in self._writers.values():
             self._setting.folder.finish(writer)
         self._writers.clear()
+
+    def keep_probed(self, relation: int, sample: Sequence[pa.RecordBatch]) -> None:
+        """Give memory to the partitions that are worth most, once it is known what is looked for.
+
+        All other relations have been added. See :mod:`millrace.spill.residency`.
+
+        Args:
+            relation: The streamed one.
+            sample: Its first tuples.
+        """
+        self._flush()
+        rows = sum(batch.num_rows for batch in sample)
+        if not (rows and self._resident and self._covers(relation)) or len(self._resident) == self._count:
+            return
+        others = [r for r in self._relations if r != relation]
+        numbers = np.concatenate([self._numbers(relation, batch) for batch in sample])
+        counts = np.bincount(numbers, minlength=self._count)
+        places = {**self._stored, **self._held}
+        extents = [
+            {r: total(places.get((r, number), [])) for r in others if self._covers(r)}
+            for number in range(self._count)
+        ]
+        undivided = {r: total(places.get((r, None), [])) for r in others if not self._covers(r)}
+        wanted = [
+            int(n) if all(extent.rows for extent in each.values()) else 0
+            for n, each in zip(counts, extents, strict=True)
+        ]
+
+        def fits(numbers: Collection[int]) -> bool:
+            together = dict(undivided)
+            for number in numbers:
+                together |= {r: together.get(r, Extent()) + e for r, e in extents[number].items()}
+            return self._setting.state(together, None) <= self._setting.budget.state
+
+        sizes = [sum(extent.bytes for extent in each.values()) for each in extents]
+        known = self._setting.spec.relations[relation].rows
+        expected = sum(sizes) if known is None else known * sum(b.nbytes for b in sample) / rows
+        kept = to_keep(self._resident, Probed(wanted, expected), sizes, fits)
+        for number in self._resident - kept:
+            self._put_away(number)
+        self.finish()
+        for number in kept - self._resident:
+            self._fetch(number)
 
     def hand_over(self) -> dict[int, list[Chunk]]:
         """Return the tuples in memory, which are the caller's from now on.
@@ -253,13 +297,25 @@ class Partitions:
             for (_, number), chunks in self._held.items():
                 if number is not None:
                     sizes[number] += total(chunks).bytes
-            largest = max(sizes, key=lambda number: (sizes[number], -number))
-            self._resident.remove(largest)
-            for place in list(self._held):
-                if place[1] == largest or not self._resident:
-                    chunks = self._held.pop(place)
-                    self._store(place, chunks)
-                    self._setting.memory.wait(-total(chunks).bytes)
+            self._put_away(max(sizes, key=lambda number: (sizes[number], -number)))
+
+    def _put_away(self, number: int) -> None:
+        """Move a partition to files."""
+        self._resident.remove(number)
+        for place in list(self._held):
+            if place[1] == number or not self._resident:
+                chunks = self._held.pop(place)
+                self._store(place, chunks)
+                self._setting.memory.wait(-total(chunks).bytes)
+
+    def _fetch(self, number: int) -> None:
+        """Read a partition back from its files."""
+        self._resident.add(number)
+        for place in [place for place in self._stored if place[1] == number]:
+            for chunk in self._stored.pop(place):
+                held = Chunk(chunk.extent, self._setting.read(place[0], chunk))
+                self._held.setdefault(place, []).append(held)
+                self._setting.memory.wait(chunk.extent.bytes)
 
     def _extents(self) -> dict[int, Extent]:
         extents: dict[int, Extent] = {}
