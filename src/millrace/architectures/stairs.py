@@ -82,7 +82,8 @@ class StairState:
     ) -> None:
         self.stems = stems
         sizes = [r.rows or 0 for r in spec.relations]
-        self.forecast = Forecast(spec, graph, self.stems, window)
+        self._clock = clock or WallClock()
+        self.forecast = Forecast(spec, graph, self.stems, window, self._clock)
         self._migrating = self.forecast.apart()
         leaves, barred, make = 0, frozenset[int](), {}
         if index_joins is not None and index_joins.inner:
@@ -116,7 +117,6 @@ class StairState:
         self._window = window
         self._tree_choice = TreeChoice(graph, self.forecast, window)
         self._next_look, self._looked_at = 0, -1
-        self._clock = clock or WallClock()
         self._began, self._looking = self._clock.now(), 0.0
         self._estimator = MigrationEstimator(
             self.stairs, self.stems, Matching(graph), self._migrating, self.edge_of

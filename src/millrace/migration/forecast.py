@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
+from millrace.clock import Clock, WallClock
 from millrace.graph import QueryGraph
 from millrace.sampling import KeySample, fanout
 from millrace.spec import JoinSpec
@@ -27,6 +28,9 @@ _GROWTH = 64.0
 _STEADY = 32
 """An estimate holds at least while no more than one out of so many tuples is new."""
 
+_ESTIMATING = 1 / 16
+"""Share of the run's time that making estimates anew may take: not a good part of a run of milliseconds."""
+
 
 class Forecast:
     """Fan-outs between the relations of a block.
@@ -36,9 +40,17 @@ class Forecast:
         graph: Its query graph.
         stems: Base tuples by relation.
         window: Tuples of a relation that count as recent.
+        clock: What making estimates is measured by.
     """
 
-    def __init__(self, spec: JoinSpec, graph: QueryGraph, stems: Sequence[SteM], window: int) -> None:
+    def __init__(
+        self,
+        spec: JoinSpec,
+        graph: QueryGraph,
+        stems: Sequence[SteM],
+        window: int,
+        clock: Clock | None = None,
+    ) -> None:
         self._spec = spec
         self._stems = stems
         self._matching = Matching(graph)
@@ -53,6 +65,8 @@ class Forecast:
         self._refresh = window * graph.relations // 2
         self.arrived = [0] * graph.relations
         self._missed = [0] * graph.relations
+        self._clock = clock or WallClock()
+        self._began, self._estimating = self._clock.now(), 0.0
 
     def apart(self) -> Forecast:
         """Return the same forecast, of the same samples, that keeps estimates of its own.
@@ -86,7 +100,8 @@ class Forecast:
         """
         arrived = sum(self.arrived)
         until, known = self._known.get((near, far), (0, 0.0))
-        if arrived >= until:
+        if arrived >= until and (not until or self._may_estimate()):
+            began = self._clock.now()
             classes = self._classes[min(near, far), max(near, far)]
             if classes:
                 known = fanout(self._samples[near, classes], self._samples[far, classes])
@@ -96,7 +111,11 @@ class Forecast:
                 known = float(self.arrived[far])
             until = arrived + max(min(self._refresh, arrived), arrived // _STEADY)
             self._known[near, far] = until, known
+            self._estimating += self._clock.now() - began
         return known
+
+    def _may_estimate(self) -> bool:
+        return self._estimating <= _ESTIMATING * (self._clock.now() - self._began)
 
     def cumulative(self, tree: JoinTree, edge: int, span: int) -> float:
         """Return the tuples expected of one tuple joined with all that lies beyond an edge, now or later."""
