@@ -22,7 +22,7 @@ from millrace.graph import QueryGraph
 from millrace.migration import Change, Majority, MigrationPolicy
 from millrace.migration.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
 from millrace.migration.forecast import Forecast
-from millrace.migration.placement import Misplaced, Places, misplaced, move, places_of, settle
+from millrace.migration.placement import Misplaced, misplaced, move, places_of, settle
 from millrace.migration.tree_choice import TreeChoice
 from millrace.operator import Estimate, Join, Operator
 from millrace.operators.index_join import IndexJoin
@@ -33,7 +33,7 @@ from millrace.state.matching import Array, Matching
 from millrace.state.materialization import BaseTuplesOnly, LongLiving
 from millrace.state.memory import Held, Watch, held_by
 from millrace.state.stair import Segment, StairProbe
-from millrace.state.stairs import Stairs
+from millrace.state.stairs import Places, Stairs
 from millrace.state.stem import SteM
 from millrace.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.tuples import Signature, TupleBatch
@@ -93,7 +93,7 @@ class StairState:
             make = index_joins.makers(self.stems, self.forecast.add)
         tree = tree or spanning_tree(graph, sizes, leaves, barred)
         made = None if watch is None else partial(watch.look, at_stasis=True)
-        self.stairs = Stairs(spec, graph, tree, self.stems, make, made)
+        self.stairs = Stairs(spec, graph, tree, self.stems, make, made, self._placed)
         self.peak = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
@@ -190,6 +190,12 @@ class StairState:
         tree, forecast = self.stairs.tree, self._migrating
         return min(border, key=lambda edge: (forecast.cumulative(tree, edge, span), edge))
 
+    def _placed(self) -> Places:
+        """Return where present routing puts tuples."""
+        if self._places is None:
+            self._places = places_of(self.stairs.tree, self.edge_of)
+        return self._places
+
     # Moving
 
     def precompute(self, stalled: int) -> None:
@@ -268,14 +274,13 @@ class StairState:
                 return
             self._next_look = arrived + max(self._window // 4, arrived // _STEADY)
             self._looked_at = self._serial
-        if self._places is None:
-            self._places = places_of(self.stairs.tree, self.edge_of)
-        wrong = list(misplaced(self.stairs, self._places))
+        places = self._placed()
+        wrong = list(misplaced(self.stairs, places))
         if not wrong:
             self.stairs.enforcing = False
         lazy = self.stairs.materialization is not None
         if lazy:
-            wrong = list(misplaced(self.stairs, self._places, lazy=True))
+            wrong = list(misplaced(self.stairs, places, lazy=True))
         if self._footprint == "base":
             return
         breaking = self._enforcement.find(wrong)
@@ -284,7 +289,7 @@ class StairState:
             if not wrong:
                 return
             most = policy.allowance(self._change(everything, 0.0, 0.0))
-            settle(self.stairs, self.edge_of, self._places, most, lazy=lazy)
+            settle(self.stairs, self.edge_of, places, most, lazy=lazy)
             return
         self._move(breaking or self._worthy(policy, wrong))
 

@@ -20,12 +20,9 @@ from itertools import combinations
 import numpy as np
 
 from millrace.state.matching import Array
-from millrace.state.stairs import Route, Stairs
+from millrace.state.stairs import Places, Route, Stairs
 from millrace.trees import JoinTree
 from millrace.tuples import Signature
-
-Places = frozenset[tuple[int, int]]
-"""Pairs of a span and the edge that its tuples are stored at."""
 
 _STEPS = 64
 """Sections to move one after the other, per relation, before all state is made anew instead."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,6 +107,7 @@ class IndexJoin(BinaryJoin):
         *,
         kept: bool = True,
         merged: bool = False,
+        apart: Collection[int] = (),
         skip: int = 0,
         stored: Sequence[TupleBatch] | None = None,
     ) -> StairProbe:
@@ -116,6 +117,7 @@ class IndexJoin(BinaryJoin):
             batch: Outer tuples.
             kept: Has no effect, like ``merged`` and ``stored``: outer tuples are not inserted.
             merged: Has no effect.
+            apart: Has no effect.
             skip: Leave out matches that would span these relations.
             stored: Has no effect.
 

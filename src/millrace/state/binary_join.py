@@ -9,7 +9,7 @@ second phase of a hash join.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from millrace.relations import RelationStore
 from millrace.spec import JoinSpec
@@ -61,6 +61,7 @@ class BinaryJoin:
         *,
         kept: bool = True,
         merged: bool = False,
+        apart: Collection[int] = (),
         skip: int = 0,
         stored: Sequence[TupleBatch] | None = None,
     ) -> StairProbe:
@@ -70,6 +71,7 @@ class BinaryJoin:
             batch: Tuples with a component of exactly one of the two relations.
             kept: False when everything on the other side has arrived: nothing will ever look for them.
             merged: Enforce Invariant B, for state has been moved.
+            apart: Then, spans of stored tuples that none of these can agree with.
             skip: Leave out matches that would span these relations.
             stored: What to insert instead of the tuples: parts of them.
         """
@@ -79,7 +81,7 @@ class BinaryJoin:
             for part in stored:
                 near.merge(part)
         elif kept and merged:
-            near.merge(batch)
+            near.merge(batch, apart)
         elif kept:
             near.insert(batch, codes)
         return self.dual(near).start(batch, codes, skip)

@@ -13,7 +13,7 @@ keeps it (see :mod:`millrace.state.stairs`); what moves state has to ask for it:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -244,15 +244,19 @@ class STAIR:
         else:
             del self.segments[segment.signature]
 
-    def merge(self, batch: TupleBatch) -> None:
+    def merge(self, batch: TupleBatch, apart: Collection[int] = ()) -> None:
         """Insert different tuples and keep Invariant B: those that agree are demoted to what they share.
 
         The part that two agreeing tuples share is a sub-tuple of both, hence Invariant A, if it held, holds
         still (theorem A.3).
+
+        Args:
+            batch: The tuples.
+            apart: Spans of stored tuples that none of them can agree with.
         """
-        waiting = [batch]
+        waiting: list[tuple[TupleBatch, Collection[int]]] = [(batch, apart)]
         while waiting:
-            batch = waiting.pop()
+            batch, apart = waiting.pop()
             # What contains a stored tuple agrees with no other one (B), so it is dropped before those are
             # looked through.
             span = batch.signature.span
@@ -260,7 +264,7 @@ class STAIR:
             for segment in parts_first:
                 if not batch.size:
                     break
-                if not segment.live:
+                if not segment.live or segment.signature.span in apart:
                     continue
                 mine, theirs = segment.agreeing(batch)
                 if not len(mine):
@@ -270,7 +274,7 @@ class STAIR:
                     held = self.take_out(segment.signature, theirs)
                     self.demoted += len(theirs)
                     if shared != batch.signature.span:
-                        waiting.append(distinct(self.part(held, shared)))
+                        waiting.append((distinct(self.part(held, shared)), ()))
                 if shared != batch.signature.span or shared == segment.signature.span:
                     # Shorter ones stand for longer ones, and what is held for what comes.
                     left = np.ones(batch.size, np.bool_)

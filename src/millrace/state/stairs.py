@@ -20,6 +20,11 @@ as ``r2s1`` beside ``s1`` in S.b, and then a ``t`` makes ``r2s1t`` twice. What r
 match that clashed with it before.) Whoever moves only part of what belongs together breaks B+, so until it
 holds again (:attr:`Stairs.enforcing`), insertions enforce B one by one: a tuple that agrees with a stored one
 is demoted to the part they share, which loses nothing.
+
+Most comparisons can be spared. If tuples of each span always went to the same join, state would hold
+certain spans at certain joins (:data:`Places`), and every tuple of these; B+ would hold. So two tuples that
+are both where present routing puts them never clash, however they came there, and only with others is a new
+one compared.
 """
 
 from __future__ import annotations
@@ -39,6 +44,9 @@ from millrace.state.stair import STAIR, StairProbe, distinct
 from millrace.state.stem import SteM
 from millrace.trees import Edge, JoinTree, edge_names
 from millrace.tuples import Signature, TupleBatch
+
+Places = frozenset[tuple[int, int]]
+"""Pairs of a span and the edge that its tuples are stored at."""
 
 Route = Callable[[int], int]
 """Returns the edge that tuples of a span, which leaves some relation out, are routed to."""
@@ -62,6 +70,7 @@ class Stairs:
         make: Per relation that is a leaf of the tree and not scanned, what makes the join that leads there.
             What these hold is the answer to what was asked: it is not to be moved.
         grown: Called whenever moving state has made tuples. What it raises leaves no state to go on with.
+        places: Returns where present routing puts tuples; nothing where that is not known.
 
     Attributes:
         stores: Base tuples by relation.
@@ -80,6 +89,7 @@ class Stairs:
         stems: Sequence[SteM],
         make: Mapping[int, MakeJoin] | None = None,
         grown: Callable[[], None] | None = None,
+        places: Callable[[], Places] = frozenset,
     ) -> None:
         self.tree = tree
         self.enforcing = False
@@ -94,6 +104,7 @@ class Stairs:
         self._matching = Matching(graph)
         self._make = make or {}
         self._grown = grown or (lambda: None)
+        self._places = places
         self.joins: dict[int, BinaryJoin] = {}
         self._grow(tree)
 
@@ -153,9 +164,16 @@ class Stairs:
         if kept and intermediate and self.materialization is not None:
             stored = self.materialization.parts(join.near(batch), batch, self.tree)
             self.enforcing = self.enforcing or stored is not None
-        merged = self.enforcing and intermediate
+        merged, apart = self.enforcing and intermediate, frozenset[int]()
+        if merged and kept and stored is None:
+            places = self._places()
+            if (span, edge) in places:
+                apart = frozenset(each for each, at in places if at == edge)
+                merged = any(
+                    one.live and one.signature.span not in apart for one in join.near(batch).segments.values()
+                )
         self.enforced += batch.size if merged else 0
-        return join.route(batch, kept=kept, merged=merged, skip=skip, stored=stored)
+        return join.route(batch, kept=kept, merged=merged, apart=apart, skip=skip, stored=stored)
 
     # State management
 
