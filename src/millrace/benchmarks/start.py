@@ -20,7 +20,7 @@ _WORKER = """
 import sys, time
 import pyarrow, pyspark.worker
 began = time.perf_counter()
-from millrace.benchmarks.start import first_batch
+from millrace.benchmarks.first_batch import first_batch
 first_batch(sys.argv[1])
 print(time.perf_counter() - began)
 """
@@ -56,25 +56,3 @@ def _process(kind: str) -> float:
     if ran.returncode:
         raise ExecutionError(f"a process that runs a {kind} failed: {ran.stderr.strip()[-500:]}")
     return float(ran.stdout)
-
-
-def first_batch(kind: str) -> None:
-    """Run a tiny block, a filter or a join, to its first batch."""
-    import pyarrow as pa
-
-    from millrace.expressions import Column, ColumnRef, Compare, Literal
-    from millrace.options import Options
-    from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-    from millrace.spill import run_of
-
-    batch = pa.RecordBatch.from_pydict({"k": list(range(1000))}, pa.schema([("k", pa.int64())]))
-    left, right = (ColumnRef(alias, "k") for alias in "ab")
-    relations = tuple(RelationSpec(key.relation, batch.schema, rows=1000) for key in (left, right))
-    output = (OutputColumn("k", left),)
-    if kind == "join":
-        spec = JoinSpec(relations, (Equality(left, right, pa.int64()),), (), output)
-    else:
-        small = Compare("<", Column(left), Literal(5, pa.int64()), pa.int64())
-        spec = JoinSpec(relations[:1], (), (small,), output)
-    found = next(run_of(spec, {alias: iter([batch]) for alias in spec.aliases}, Options()).run())
-    assert found.num_rows == (1000 if kind == "join" else 5)
