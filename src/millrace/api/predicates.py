@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.options import Options
+from millrace.predicates.cascade import Score, ScoreKind
+from millrace.spark.cascade import Cascade
 from millrace.spark.filter import where as run
-from millrace.spark.predicates import predicate as make
+from millrace.spark.predicates import Predicate, predicate as make
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,3 +114,36 @@ def predicate(
         per_second=per_second,
         dedupe=dedupe,
     )
+
+
+def cascade(
+    score: Callable[..., Any],
+    costly: object,
+    *,
+    recall: float = 0.95,
+    precision: float = 0.95,
+    confidence: float = 0.95,
+    kind: ScoreKind = "row",
+) -> Cascade:
+    """Put a cheap score before a costly predicate, which then decides only where the score is not sure.
+
+    Thresholds are learned on a sample that both judge, and keep their promises with the stated confidence
+    whatever the scores are like. Rows between them get the costly predicate's own answer.
+
+    >>> cheap = millrace.cascade(length_of, is_complaint, recall=0.95)  # doctest: +SKIP
+    >>> fitted = cheap.learn(reviews, "text", sample=1000)  # doctest: +SKIP
+    >>> millrace.where(reviews, *fitted("text"))  # doctest: +SKIP
+
+    Args:
+        score: From a row's values to a number, the higher the likelier that the costly predicate keeps it. A
+            null or NaN leaves the row to the costly predicate.
+        costly: A function made by :func:`predicate` or by PySpark's ``udf``, ``pandas_udf`` or ``arrow_udf``.
+        recall: Share of the rows that the costly predicate keeps which are to be kept, at least.
+        precision: Share of the kept rows that the costly predicate keeps, at least.
+        confidence: Probability with which both hold, over the samples that might have been drawn.
+        kind: How the score is called: ``"row"``, ``"pandas"`` or ``"arrow"``, as for :func:`predicate`.
+
+    Raises:
+        MillraceError: The costly predicate is none; a share is out of range when thresholds are learned.
+    """
+    return Cascade(Score(score, kind), Predicate.of(costly), recall, precision, confidence)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.errors import PredicateError
+from millrace.predicates.cascade import Surely
 from millrace.predicates.outcome import RAISED, Caller, Failure, Outcome
 from millrace.predicates.retries import retried
 from millrace.predicates.spec import PredicateSpec
@@ -29,6 +30,14 @@ def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, names
         limits: Where the tasks of the job agree on its limits; None keeps them within this task.
         namespace: Names the job and the predicate there.
     """
+    caller = _caller(spec, values, limits, namespace)
+    if spec.sure is None:
+        return caller
+    score, high = spec.sure
+    return Surely(caller, score, high, values)
+
+
+def _caller(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:
     if spec.kind == "async":
         from millrace.predicates.asynchronous import AsyncCaller  # loads asyncio, which few tasks need
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millrace.errors import OptionError, PredicateError, near
+from millrace.predicates.cascade import Score
 from millrace.predicates.truth import Truths, strict
 
 Kind = Literal["row", "pandas", "arrow", "pandas_iter", "arrow_iter", "async"]
@@ -37,6 +38,7 @@ class PredicateSpec:
         max_in_flight: For ``async``: calls under way at once, over all tasks of the job.
         per_second: For ``async``: calls started per second, over all tasks of the job.
         dedupe: For ``async``: ask once per job for equal arguments.
+        sure: A cheap score, and from which score on a row passes without a call (a cascade's second stage).
         truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
 
     Raises:
@@ -54,6 +56,7 @@ class PredicateSpec:
     max_in_flight: int | None = None
     per_second: float | None = None
     dedupe: bool = False
+    sure: tuple[Score, float] | None = None
     truths: Truths = strict
 
     def __post_init__(self) -> None:
