@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from millrace.api.joining import Condition, Side
-    from millrace.api.predicates import cascade, filter, predicate, where  # noqa: A004
+    from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
     from millrace.api.session import Session
     from millrace.comparison import Comparison
@@ -46,6 +46,7 @@ __all__ = [
     "cascade",
     "compare",
     "database",
+    "estimate",
     "explain",
     "failed_keys",
     "filter",
@@ -64,7 +65,7 @@ __all__ = [
 
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 _LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
-_LATER |= dict.fromkeys(("cascade", "filter", "predicate", "where"), "millrace.api.predicates")
+_LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "millrace.api.predicates")
 _LATER["Session"] = "millrace.api.session"
 
 

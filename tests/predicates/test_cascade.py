@@ -15,8 +15,9 @@ import pytest
 import millrace
 from millrace.errors import ExecutionError, MillraceError, OptionError, PredicateError
 from millrace.predicates import cascade
+from millrace.predicates.binomial import tail
 from millrace.predicates.callers import caller_of
-from millrace.predicates.cascade import Maybe, Score, learned, tail
+from millrace.predicates.cascade import Maybe, Score, learned
 from millrace.predicates.outcome import KEPT, REJECTED
 from millrace.predicates.spec import PredicateSpec
 from millrace.predicates.values import PlainValues
@@ -50,8 +51,8 @@ def test_thresholds_that_look_at_the_sample_alone_are_caught(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the margin for chance the share is right in the sample, and wrong in half of all data."""
-    monkeypatch.setattr(cascade, "_most", lambda tries, share, _: int(tries * share))
-    monkeypatch.setattr(cascade, "_least_share", lambda found, tries, _: found / tries)
+    monkeypatch.setattr(cascade, "most_below", lambda tries, share, _: int(tries * share))
+    monkeypatch.setattr(cascade, "least_share", lambda found, tries, _: found / tries)
     held = [promises(seed)[0 if place == "low" else 1] for seed in range(100)]
     assert sum(held) < 85
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import OptionError, PredicateError
+from millrace.predicates.binomial import least_share, most_below
 from millrace.predicates.outcome import KEPT, Caller, Outcome
 from millrace.predicates.values import Values
 
@@ -116,11 +117,11 @@ def learned(scores: Array, kept: Array, *, recall: float, precision: float, conf
     doubt = (1 - confidence) / 3  # in what is lost, in what is wrong, and in how many are kept
     known = ~np.isnan(scores)
     # Rows without a score are always asked: as kept ones they lie above, as rejected ones below everything.
-    lost = _most(right, 1 - recall, doubt)
+    lost = most_below(right, 1 - recall, doubt)
     ascending = np.sort(scores[known & kept])
     low = float(ascending[lost - 1]) if 0 < lost <= len(ascending) else -math.inf
-    least = _least_share(right, rows, doubt)
-    wrong = _most(rows - right, (1 / precision - 1) * recall * least / (1 - least), doubt)
+    least = least_share(right, rows, doubt)
+    wrong = most_below(rows - right, (1 / precision - 1) * recall * least / (1 - least), doubt)
     descending = np.sort(scores[known & ~kept])[::-1]
     high = math.inf
     if wrong:
@@ -128,43 +129,6 @@ def learned(scores: Array, kept: Array, *, recall: float, precision: float, conf
     high = max(low, high)
     asked = float((~known | ((scores >= low) & (scores < high))).mean()) if rows else 1.0
     return Thresholds(low, high, rows, right, asked)
-
-
-def _most(tries: int, share: float, doubt: float) -> int:
-    """Return the largest k for which the k-th of so many random numbers is below a share, but for a doubt."""
-    low, high = 0, tries + 1  # the tail of low is large enough, that of high is not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tail(middle, tries, share) >= 1 - doubt else (low, middle)
-    return low
-
-
-def _least_share(found: int, tries: int, doubt: float) -> float:
-    """Return what the share of which so many were found in a sample is at least, but for a doubt."""
-    low, high = 0.0, found / tries if tries else 0.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if tail(found, tries, middle) > doubt else (middle, high)
-    return low
-
-
-def tail(least: int, tries: int, chance: float) -> float:
-    """Return the probability of so many successes or more in independent tries."""
-    if least <= 0 or (chance >= 1 and least <= tries):
-        return 1.0
-    if least > tries or chance <= 0:
-        return 0.0
-    logs = math.log(chance), math.log1p(-chance)
-    whole = math.lgamma(tries + 1)
-
-    def exactly(k: int) -> float:
-        return math.exp(
-            whole - math.lgamma(k + 1) - math.lgamma(tries - k + 1) + k * logs[0] + (tries - k) * logs[1]
-        )
-
-    if least <= tries * chance:
-        return 1 - math.fsum(map(exactly, range(least)))
-    return math.fsum(map(exactly, range(least, tries + 1)))
 
 
 @dataclass(frozen=True)

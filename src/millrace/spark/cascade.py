@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.errors import ExecutionError, OptionError, PredicateError
-from millrace.predicates.callers import caller_of
+from millrace.errors import ExecutionError, PredicateError
 from millrace.predicates.cascade import Maybe, Score, Thresholds, learned
 from millrace.predicates.outcome import KEPT, RAISED
 from millrace.predicates.spec import PredicateSpec
+from millrace.spark.judging import drawn, judged
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
-
-_LEAST, _MOST = 10, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -53,26 +50,17 @@ class Cascade:
             ExecutionError: The costly predicate raised.
             PredicateError: A function takes other arguments, or returns something else than it should.
         """
-        if type(sample) is not int or not _LEAST <= sample <= _MOST:
-            raise OptionError(
-                f"sample of a cascade is {sample!r}: expected a whole number from {_LEAST} to {_MOST:,}"
-            )
         check_arity(self.costly.spec, len(columns))
         check_arity(PredicateSpec("score", self.score.function), len(columns))
-        drawn = df.select(*columns).orderBy(sf.rand(seed)).limit(sample).toArrow()
-        arrays = [_whole(column) for column in drawn.columns]
+        arrays = drawn(df, [sf.col(name) for name in columns], sample, seed, "a cascade")
         values = spark_values(df.sparkSession)
-        caller = caller_of(self.costly.spec, values, None, "cascade")
-        try:
-            outcome = caller.call(arrays)
-        finally:
-            caller.close()
+        outcome, _ = judged(self.costly.spec, arrays, values)
         if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
             first = next(iter(outcome.failures.values()), None)
             said = "" if first is None else f": {first.kind}: {first.message}"
             raise ExecutionError(
                 f"predicate {self.costly.name!r} raised for {int((outcome.truth == RAISED).sum())} of "
-                f"{drawn.num_rows} rows of the sample{said}. Handle that in the function, or set "
+                f"{len(outcome.truth)} rows of the sample{said}. Handle that in the function, or set "
                 "on_error='null'"
             )
         found = learned(
@@ -111,8 +99,3 @@ class FittedCascade:
         first = PredicateSpec(f"{costly.name}_maybe", Maybe(score, found.low), score.kind)
         second = replace(costly, sure=(score, found.high))
         return Applied.of(first, columns, {}), Applied.of(second, columns, {})
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

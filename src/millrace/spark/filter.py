@@ -40,13 +40,13 @@ def where(
     settings = Options.of(options)
     if policy is not None:
         settings = replace(settings, policy=policy)
-    return Filter(df, _conditions(predicates), settings).frame()
+    return Filter(df, conditions_of(predicates), settings).frame()
 
 
 Condition = Applied | Column | str
 
 
-def _conditions(given: Sequence[object]) -> list[Condition]:
+def conditions_of(given: Sequence[object]) -> list[Condition]:
     """Return predicates applied to columns, and what Spark evaluates itself."""
     found: list[Condition] = []
     for place, each in enumerate(given, 1):

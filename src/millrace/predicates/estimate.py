@@ -1,0 +1,142 @@
+"""What a filter will cost, from a sample that every predicate has judged.
+
+The order is the one that an eddy comes to: the predicate next that drops most of what is left a second (Babu
+et al. 2004). How many rows reach it is a share of the sample, and so has an interval (Clopper & Pearson
+1934).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millrace.predicates.binomial import least_share, most_share
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DOUBT = 0.05
+_INSTANT = 1e-9
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a predicate said of the sample.
+
+    Attributes:
+        name: Of the predicate.
+        kept: Whether it keeps each row, shape ``(n,)``.
+        seconds: That it took for the whole sample.
+        per_second: Calls a second that it may make, or None for any number.
+        distinct: Different arguments among all rows, where it is asked once for equal ones; else None.
+        price: Of a call.
+        raised: Rows of the sample that it raised for.
+    """
+
+    name: str
+    kept: Array
+    seconds: float
+    per_second: float | None = None
+    distinct: int | None = None
+    price: float = 0.0
+    raised: int = 0
+
+
+@dataclass(frozen=True)
+class PredicateEstimate:
+    """What a predicate is expected to be called for, in the place where it is called.
+
+    Attributes:
+        name: Of the predicate.
+        calls: Rows that it will be called for: at least, by expectation, at most (95 % of samples).
+        passed: Share of all rows that it keeps.
+        minutes: Of one process, within its limits, for the expected calls.
+        cost: Of the expected calls, in the unit of the prices.
+        raised: Rows of the sample that it raised for.
+    """
+
+    name: str
+    calls: tuple[int, int, int]
+    passed: float
+    minutes: float
+    cost: float
+    raised: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a filter is expected to take.
+
+    Attributes:
+        rows: That are to be filtered.
+        sampled: Rows of the sample.
+        kept: Rows that will be left: at least, by expectation, at most (95 % of samples).
+        predicates: In the order in which they are best called.
+    """
+
+    rows: int
+    sampled: int
+    kept: tuple[int, int, int]
+    predicates: tuple[PredicateEstimate, ...]
+
+    @property
+    def cost(self) -> float:
+        """Of all predicates' expected calls."""
+        return sum(each.cost for each in self.predicates)
+
+    def __str__(self) -> str:
+        lines = [f"{self.rows:,} rows; {_range(self.kept)} are left, as {self.sampled:,} of them say"]
+        for each in self.predicates:
+            told = f"{each.name}: {_range(each.calls)} calls, {each.minutes:,.1f} min"
+            told += f", keeps {each.passed:.1%}"
+            told += f", costs {each.cost:,.2f}" if each.cost else ""
+            told += f", raised for {each.raised:,} rows of the sample" if each.raised else ""
+            lines.append(told)
+        return "\n".join(lines)
+
+
+def estimated(rows: int, judged: Sequence[Judged]) -> Estimate:
+    """Return what filtering so many rows is expected to take.
+
+    Args:
+        rows: All rows.
+        judged: What each predicate said of the same sample of them; at least one.
+    """
+    sampled = len(judged[0].kept)
+    alive, left, found = np.ones(sampled, np.bool_), list(judged), []
+    while left:
+        best = max(left, key=lambda each: float((alive & ~each.kept).sum()) / max(each.seconds, _INSTANT))
+        left.remove(best)
+        reached = int(alive.sum())
+        calls = _bounds(rows, reached, sampled)
+        if best.distinct is not None:
+            # Which of these are left by then the sample does not say: equal arguments may meet other rows.
+            calls = (0, min(calls[1], best.distinct), min(calls[2], best.distinct))
+        each_takes = max(best.seconds / max(1, sampled), 1 / best.per_second if best.per_second else 0.0)
+        found.append(
+            PredicateEstimate(
+                best.name,
+                calls,
+                float(best.kept.mean()) if sampled else 1.0,
+                calls[1] * each_takes / 60,
+                calls[1] * best.price,
+                best.raised,
+            )
+        )
+        alive &= best.kept
+    return Estimate(rows, sampled, _bounds(rows, int(alive.sum()), sampled), tuple(found))
+
+
+def _bounds(rows: int, found: int, sampled: int) -> tuple[int, int, int]:
+    """Return how many of all rows are like so many of the sample: at least, by expectation, at most."""
+    if sampled >= rows:
+        return found, found, found
+    least, most = (bound(found, sampled, _DOUBT / 2) for bound in (least_share, most_share))
+    return int(rows * least), round(rows * found / sampled), int(np.ceil(rows * most))
+
+
+def _range(numbers: tuple[int, int, int]) -> str:
+    least, expected, most = numbers
+    return f"{expected:,}" if least == most else f"{expected:,} ({least:,} to {most:,})"

@@ -1,0 +1,105 @@
+"""What a filter will cost, told by a sample: intervals, order, prices, and the real calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import millrace
+from millrace.errors import InputError, OptionError, PredicateError
+from millrace.predicates import binomial
+from millrace.predicates.estimate import Judged, estimated
+
+
+def truths(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return what two predicates keep of 10,000 rows: a third; and of those three quarters, else a tenth."""
+    draw = np.random.default_rng(seed)
+    first = draw.random(10_000) < 1 / 3
+    return first, draw.random(10_000) < np.where(first, 0.75, 0.1)
+
+
+def within(seed: int) -> bool:
+    """Whether the calls and the rows left lie within the intervals that 300 rows give."""
+    first, second = truths(seed)
+    sample = np.random.default_rng(seed + 1000).choice(10_000, 300, replace=False)
+    found = estimated(10_000, [Judged("b", second[sample], 9.0), Judged("a", first[sample], 1.0)])
+    assert [each.name for each in found.predicates] == ["a", "b"]
+    assert found.predicates[0].calls == (10_000, 10_000, 10_000) or found.predicates[0].calls[2] == 10_000
+    low, _, high = found.predicates[1].calls
+    least, _, most = found.kept
+    return low <= first.sum() <= high and least <= (first & second).sum() <= most
+
+
+def test_intervals_hold_what_they_say() -> None:
+    """Two intervals of 95 % hold together in nine of ten samples at least."""
+    assert sum(map(within, range(100))) >= 90
+
+
+def test_an_interval_without_doubt_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of the sample as it is: nearly never that of all rows."""
+    from millrace.predicates import estimate
+
+    monkeypatch.setattr(estimate, "least_share", lambda found, tries, _: found / tries)
+    monkeypatch.setattr(estimate, "most_share", lambda found, tries, _: found / tries)
+    assert sum(map(within, range(100))) < 20
+
+
+def test_shares_are_bounded_from_both_sides() -> None:
+    """The rule of three: of 300 rows none, so at most about one in a hundred."""
+    assert binomial.least_share(0, 300, 0.05) == 0.0
+    assert binomial.most_share(0, 300, 0.05) == pytest.approx(3 / 300, rel=0.01)
+    assert binomial.most_share(300, 300, 0.05) == pytest.approx(1.0)
+
+
+def test_limits_prices_and_equal_arguments_count() -> None:
+    """Of 6,000 calls 600 are of different arguments; at 10 a second they take a minute."""
+    kept = np.arange(100) % 2 == 0
+    found = estimated(6000, [Judged("ask", kept, 1.0, per_second=10.0, distinct=600, price=0.01, raised=2)])
+    (ask,) = found.predicates
+    assert (ask.calls, ask.minutes, ask.cost, found.cost) == ((0, 600, 600), 1.0, 6.0, 6.0)
+    assert str(found) == (
+        "6,000 rows; 3,000 (2,389 to 3,611) are left, as 100 of them say\n"
+        "ask: 600 (0 to 600) calls, 1.0 min, keeps 50.0%, costs 6.00, raised for 2 rows of the sample"
+    )
+
+
+@pytest.mark.spark
+def test_an_estimate_of_a_frame_is_near_what_comes(spark: Any) -> None:
+    """A sample that holds all rows says exactly what they are."""
+    df = spark.range(2000).selectExpr("id", "CAST(id % 50 AS INT) AS k")
+    third = millrace.predicate(lambda x: x % 3 == 0, name="third")
+
+    async def small(k: int) -> bool:
+        return k < 10
+
+    asked = millrace.predicate(small, kind="async", name="small", dedupe=True, max_in_flight=8)
+    given = third("id"), asked("k"), "id < 1000"
+    found = millrace.estimate(df, *given, sample=5000, prices={"small": 2})
+    kept = millrace.where(df, *given).count()
+    assert (found.rows, found.sampled, found.kept) == (1000, 1000, (kept, kept, kept))
+    by_name = {each.name: each for each in found.predicates}
+    assert by_name["third"].passed == 0.334
+    assert by_name["small"].calls[1] in range(45, 56), "about so many values, as Spark estimates"
+    assert found.cost == 2 * by_name["small"].calls[1]
+    part = millrace.estimate(df, third("id"), sample=300, seed=1)
+    assert part.sampled == 300
+    assert part.kept[0] <= 667 <= part.kept[2]
+
+
+@pytest.mark.spark
+def test_what_cannot_be_estimated_is_said(spark: Any) -> None:
+    """With what would work."""
+    df = spark.range(10)
+    fine = millrace.predicate(lambda x: x > 5, name="fine")
+    with pytest.raises(PredicateError, match="no predicate of Python to estimate"):
+        millrace.estimate(df, "id > 5")
+    with pytest.raises(OptionError, match="did you mean 'fine'"):
+        millrace.estimate(df, fine("id"), prices={"fin": 1})
+    with pytest.raises(OptionError, match="price of 'fine' is -1"):
+        millrace.estimate(df, fine("id"), prices={"fine": -1})
+    with pytest.raises(OptionError, match="sample of an estimate is 5"):
+        millrace.estimate(df, fine("id"), sample=5)
+    with pytest.raises(InputError, match="streaming"):
+        millrace.estimate(spark.readStream.format("rate").load(), fine("value"))
