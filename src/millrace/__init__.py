@@ -218,8 +218,8 @@ def sql(
     Args:
         query: Any SELECT that Spark SQL accepts; set operations and WITH are fine.
         spark: The session; by default the active one, or a new one.
-        tables: Names that the query uses, each a path of Parquet data (a file, a folder, a glob), a
-            DataFrame, or what :func:`lookup` returns. Paths may be in object stores (``s3://bucket/orders``),
+        tables: Names that the query uses, each a path of Parquet, CSV (with a header), JSON or ORC data (a
+            file, a folder, a glob), a DataFrame, or what :func:`lookup` returns. Paths may be in object stores (``s3://bucket/orders``),
             see the option ``storage_options``. Other names are looked up in the session's
             catalog and views.
         options: Settings of the run.
@@ -275,7 +275,7 @@ def join(
     ... )
 
     Args:
-        relations: DataFrames, names of tables, paths of Parquet data and lookup tables, from left to right;
+        relations: DataFrames, names of tables, paths of data and lookup tables, from left to right;
             or one mapping of names to these, for conditions in SQL.
         on: What joins them: the name of a column that two of them share, which is in the result once, as in
             PySpark; a pair of columns, each a name (``"c_custkey"`` or ``"customer.c_custkey"``) or a Column
