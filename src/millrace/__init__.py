@@ -220,8 +220,8 @@ def sql(
         spark: The session; by default the active one, or a new one.
         tables: Names that the query uses, each a path of Parquet, CSV (with a header), JSON or ORC data (a
             file, a folder, a glob), a DataFrame, or what :func:`lookup` returns. Paths may be in object
-            stores (``s3://bucket/orders``), see the option ``storage_options``. Other names are looked up in the
-            session's catalog and views.
+            stores (``s3://bucket/orders``), see the option ``storage_options``. Other names are looked up in
+            the session's catalog and views.
         options: Settings of the run.
         predicates: Python predicates that the query calls by name: ``{name: predicate}``, or several
             that have names of their own, as :func:`where` takes them. Conditions that are a call of

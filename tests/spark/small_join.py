@@ -87,6 +87,7 @@ def main(kind: str, folder: str) -> None:
     outcome["stream"] = check_stream(spark, folder)
     outcome["failure"] = check_failure(spark)
     outcome["schema"] = check_schema(spark)
+    outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
 
@@ -136,6 +137,19 @@ def check_schema(spark: SparkSession) -> list[bool]:
     ]
 
 
+def check_doctor(spark: SparkSession, executors: int) -> list[bool]:
+    """A session that works is found to be one, and every executor is looked at."""
+    from millrace.spark.doctor import examine
+
+    found = {each.check: each for each in examine(spark)}
+    return [
+        not [each for each in found.values() if each.advice],
+        found["executors"].found.startswith(f"{executors} seen"),
+        "coordinator reached by tasks" in found,
+        "a join and a filter" in found,
+    ]
+
+
 def check_stream(spark: SparkSession, folder: str) -> list[bool]:
     """The same on a stream."""
     import millrace
@@ -175,10 +189,10 @@ def check_failure(spark: SparkSession) -> list[bool]:
         told = str(error)
     try:
         frame.select("*").collect()
-    except Exception as error:  # noqa: BLE001  # each kind of session has its own
-        found, text = translated(error), str(error)
+    except ExecutionError as error:
+        found, text = translated(error.__context__), str(error.__context__)
         return [
-            told == str(found),
+            told == str(found) == str(error),
             type(found) is ExecutionError,
             str(found).startswith("predicate 'picky' raised ZeroDivisionError: division by zero\n"),
             str(found).endswith("\nZeroDivisionError: division by zero"),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import bench, experiment
+from millrace.cli import bench, experiment, json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
 from millrace.cli.json_text import Json
@@ -128,6 +128,7 @@ def demo_command(
     ] = None,
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="TPC-H scale factor.")] = 0.1,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
@@ -136,10 +137,42 @@ def demo_command(
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
+        json_text.check(json)
         files = demo.prepare(scale, data, stdout)
         with session("millrace demo", master, debug=debug) as spark:
-            same = demo.run(spark, files, stdout)
-    raise typer.Exit(0 if same else 1)
+            # Whoever wants the document on standard output wants nothing else there.
+            sides = demo.run(spark, files, stderr if json == json_text.STDOUT else stdout)
+        if json is not None:
+            json_text.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
+    raise typer.Exit(1 if any(side.unequal for side in sides) else 0)
+
+
+@app.command("doctor")
+def doctor_command(
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    remote: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
+    ] = None,
+    conf: Conf = None,
+    limits_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Under which executors reach this machine.")
+    ] = None,
+    json: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Check a cluster, and say what to do.
+
+    Exit code 0 only if all is well: versions here and on executors, the package there, sockets, a folder for
+    compiled kernels, Arrow, the coordinator of jobs.
+    """
+    from millrace.cli import doctor, sql
+
+    stdout, stderr = consoles()
+    with one_message(stderr, debug):
+        json_text.check(json)
+        settings = sql.pairs(conf or (), "--conf")
+        well = doctor.run(master, remote, settings, limits_host, json, stdout, stderr, debug=debug)
+    raise typer.Exit(0 if well else 1)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
 import json
 import math
@@ -47,6 +48,8 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(vars(value))
     if hasattr(value, "asDict"):  # a Row
         return {name: plain(each) for name, each in value.asDict().items()}
     if isinstance(value, Mapping):
