@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions as sf
 
 QUERIES = (
     "select count(*) from big join small on big.k = small.k",
@@ -88,14 +88,13 @@ def main(kind: str, folder: str) -> None:
     outcome["failure"] = check_failure(spark)
     outcome["schema"] = check_schema(spark)
     outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
+    outcome["enable"] = check_enable(spark, paths)
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
 
 
 def check_where(spark: SparkSession) -> list[bool]:
     """Predicates of PySpark and of Millrace on one DataFrame: rows, their order, figures."""
-    from pyspark.sql import functions as sf
-
     import millrace
 
     @sf.udf("boolean")
@@ -148,6 +147,28 @@ def check_doctor(spark: SparkSession, executors: int) -> list[bool]:
         "coordinator reached by tasks" in found,
         "a join and a filter" in found,
     ]
+
+
+def check_enable(spark: SparkSession, paths: dict[str, str]) -> list[bool]:
+    """The session's own methods give Spark's rows through Millrace, and are its own again."""
+    import millrace
+
+    def read(name: str):
+        return spark.read.parquet(paths[name])
+
+    plain = read("big").join(read("small"), "k")
+    wanted = sorted(map(tuple, plain.collect()))
+    with millrace.enable(spark, options={"take_all": True}):
+        found = read("big").join(read("small"), "k")
+        kept = read("big").filter(sf.udf(lambda x: x % 2 == 0, "boolean")("k")).filter("big < 10")
+        checks = [
+            found.columns == plain.columns,
+            sorted(map(tuple, found.collect())) == wanted,
+            "block" in str(millrace.explain(found)),
+            kept.count() == 5,
+            spark.sql("select 1 one").collect()[0].one == 1,
+        ]
+    return [*checks, sorted(map(tuple, read("big").join(read("small"), "k").collect())) == wanted]
 
 
 def check_stream(spark: SparkSession, folder: str) -> list[bool]:

@@ -26,9 +26,9 @@ from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
+from millrace.spark.own_work import own_work
 from millrace.spark.stopped import alive
 from millrace.spark.types import arrow_schema
-from millrace.spark.unlogged import unlogged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -131,16 +131,17 @@ class Session:
         spark = session_of(
             self._spark, {str(n): each for n, each in enumerate([*given, *self._tables.values()])}
         )
-        made = joining(
-            spark,
-            self._tables,
-            relations,
-            on,
-            where,
-            how,
-            select,
-            StorageOptions.of(self._options.updated(options).storage_options),
-        )
+        with own_work():
+            made = joining(
+                spark,
+                self._tables,
+                relations,
+                on,
+                where,
+                how,
+                select,
+                StorageOptions.of(self._options.updated(options).storage_options),
+            )
         query = Session(spark, self._tables, None, self._options).query(
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
@@ -180,7 +181,7 @@ def prepare(
 ) -> Query:
     """Return a query, ready to run; errors come without the frames and the log records of planning."""
     try:
-        with unlogged():
+        with own_work():
             return _prepare(query, spark, tables, options, predicates, args)
     except (MillraceError, AnalysisException) as error:
         raise error.with_traceback(None) from error.__cause__

@@ -18,10 +18,10 @@ from millrace.options import Options
 from millrace.planned import Planned, settings
 from millrace.run_report import RunReport
 from millrace.spark.handles import remember
+from millrace.spark.own_work import own_work
 from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
 from millrace.spark.stopped import alive
-from millrace.spark.unlogged import unlogged
 from millrace.spark.where import Mask, Slot, mask
 
 _MASK = "__millrace_mask"
@@ -44,7 +44,7 @@ def where(
         settings = replace(settings, policy=policy)
     filter_ = Filter(df, _conditions(predicates), settings)
     try:
-        with unlogged():
+        with own_work():
             return filter_.frame()
     except MillraceError:
         raise
