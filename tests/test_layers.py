@@ -40,12 +40,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark",),
     ("front", "streaming"),
     ("api",),
-    ("__init__",),  # what users import; its functions load the layers below when they are called
+    ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
     ("experiments", "benchmarks", "demo"),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-WITH_PYSPARK = {"api", "front", "spark", "streaming", "cli", "experiments", "benchmarks", "demo"}
+WITH_PYSPARK = {"accessor", "api", "front", "spark", "streaming", "cli", "experiments", "benchmarks", "demo"}
 # Names of Spark's types in annotations, never loaded.
 ANNOTATIONS_ONLY = {"block", "__init__"}
 # Knows nothing of the rest, so that a kernel can be read and tested alone.

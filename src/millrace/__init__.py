@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from millrace.api.enabling import Enabled
     from millrace.api.joining import Condition, Side
     from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
@@ -46,6 +47,7 @@ __all__ = [
     "cascade",
     "compare",
     "database",
+    "enable",
     "estimate",
     "explain",
     "failed_keys",
@@ -74,6 +76,43 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def enable(
+    spark: SparkSession | None = None,
+    options: Options | dict[str, Any] | None = None,
+    predicates: Mapping[str, object] | Iterable[object] | None = None,
+) -> Enabled:
+    """Let a session's own ``sql``, ``filter``, ``where`` and ``join`` go through Millrace where it pays.
+
+    >>> with millrace.enable(spark):  # doctest: +SKIP
+    ...     spark.sql("SELECT … FROM orders JOIN customer ON …").show()
+    ...     mails.filter(is_spam("text")).filter(is_ours("text")).count()
+    ...     orders.join(customer, "custkey").join(nation, "nationkey").groupBy("name").count().show()
+
+    Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. Taken
+    are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins by
+    names of columns, also of DataFrames that are filtered by SQL text. Whatever is derived from a join by
+    columns of the DataFrames that were joined (``orders.total``, in place of ``"total"``) stays with Spark.
+
+    Args:
+        spark: The session; by default the active one, or a new one.
+        options: Settings of all runs.
+        predicates: As for :func:`sql`, to call in ``spark.sql``.
+
+    Raises:
+        MillraceError: An argument cannot be used.
+    """
+    from millrace.api.enabling import enable as enabled
+
+    return enabled(spark, options, predicates)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the magic ``%%millrace``; called by ``%load_ext millrace``."""
+    from millrace.api.magic import register
+
+    register(shell)
 
 
 def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
@@ -220,10 +259,10 @@ def sql(
     Args:
         query: Any SELECT that Spark SQL accepts; set operations and WITH are fine.
         spark: The session; by default the active one, or a new one.
-        tables: Names that the query uses, each a path of Parquet data (a file, a folder, a glob), a
-            DataFrame, or what :func:`lookup` returns. Paths may be in object stores (``s3://bucket/orders``),
-            see the option ``storage_options``. Other names are looked up in the session's
-            catalog and views.
+        tables: Names that the query uses, each a path of Parquet, CSV (with a header), JSON or ORC data (a
+            file, a folder, a glob), a DataFrame, or what :func:`lookup` returns. Paths may be in object
+            stores (``s3://bucket/orders``), see the option ``storage_options``. Other names are looked up in
+            the session's catalog and views.
         options: Settings of the run.
         predicates: Python predicates that the query calls by name: ``{name: predicate}``, or several
             that have names of their own, as :func:`where` takes them. Conditions that are a call of
@@ -277,7 +316,7 @@ def join(
     ... )
 
     Args:
-        relations: DataFrames, names of tables, paths of Parquet data and lookup tables, from left to right;
+        relations: DataFrames, names of tables, paths of data and lookup tables, from left to right;
             or one mapping of names to these, for conditions in SQL.
         on: What joins them: the name of a column that two of them share, which is in the result once, as in
             PySpark; a pair of columns, each a name (``"c_custkey"`` or ``"customer.c_custkey"``) or a Column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import millrace
 from millrace.benchmarks import tpch_data
 from millrace.benchmarks.compare import difference
 from millrace.fitting import Column, Fitted
-from millrace.run_report import OrderShare
+from millrace.run_report import OrderShare, RunReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ _SHOWN_ORDERS = 3
 
 @dataclass(frozen=True)
 class Side:
-    """One query on both engines: best times in seconds, rows, and what the eddies did."""
+    """One query on both engines: best times in seconds, rows, how they differ, and what the eddies did."""
 
     name: str
     rows: int
@@ -40,6 +41,7 @@ class Side:
     spark_seconds: float
     unequal: str | None
     orders: tuple[OrderShare, ...]
+    report: RunReport
 
 
 def prepare(scale: float, folder: Path | None, console: Console) -> dict[str, str]:
@@ -50,8 +52,8 @@ def prepare(scale: float, folder: Path | None, console: Console) -> dict[str, st
     return tpch_data.ensure(scale, folder)
 
 
-def run(spark: SparkSession, tables: Mapping[str, str], console: Console) -> bool:
-    """Run the demo and print its tables; return whether all rows were equal."""
+def run(spark: SparkSession, tables: Mapping[str, str], console: Console) -> list[Side]:
+    """Run the demo, print its tables and where the page of its longest query is, and return both sides."""
     for name, path in tables.items():
         spark.read.parquet(path).createOrReplaceTempView(name)
     results = []
@@ -70,7 +72,13 @@ def run(spark: SparkSession, tables: Mapping[str, str], console: Console) -> boo
             style="dim",
         )
     )
-    return not any(result.unequal for result in results)
+    longest = max(results, key=lambda side: side.spark_seconds)
+    folder = Path(tempfile.mkdtemp(prefix="millrace-demo-"))
+    page = longest.report.save(folder / f"{longest.name}.html").as_uri()
+    console.print(
+        Text.assemble(f"What the eddies did in {longest.name}: ", (page, f"link {page}")), soft_wrap=True
+    )
+    return results
 
 
 def _compare(name: str, spark: SparkSession, tables: Mapping[str, str]) -> Side:
@@ -88,8 +96,10 @@ def _compare(name: str, spark: SparkSession, tables: Mapping[str, str]) -> Side:
             start = time.perf_counter()
             collect()
             best[side] = min(best[side], time.perf_counter() - start)
-    orders = tuple(query.report().orders())
-    return Side(name, len(theirs), best["millrace"], best["spark"], difference(ours, theirs), orders)
+    report = query.report()
+    unequal = difference(ours, theirs)
+    orders = tuple(report.orders())
+    return Side(name, len(theirs), best["millrace"], best["spark"], unequal, orders, report)
 
 
 def _times(results: list[Side]) -> Fitted:

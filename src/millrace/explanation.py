@@ -14,6 +14,10 @@ class Explanation(str):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        """Return the text itself: at a prompt nobody wants it quoted."""
+        return str(self)
+
     def _repr_html_(self) -> str:
         """Return what notebooks show."""
         return "".join(_html(*part) for part in self._parts())

@@ -270,6 +270,13 @@ class RunReport:
 
         return fragment(self)
 
+    def __repr__(self) -> str:
+        sums = self.totals
+        return (
+            f"<RunReport: {len(self.blocks)} block(s), {sums.cells} cell(s), {sums.output_tuples:,} rows; "
+            "print() shows more>"
+        )
+
     def __str__(self) -> str:
         sums = self.totals
         lines = [f"{len(self.blocks)} block(s) in {sums.cells} cell(s)"]

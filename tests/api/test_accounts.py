@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import traceback
+
 import pytest
 from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
+from millrace.front.spark_errors import as_written
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 
@@ -42,6 +47,50 @@ def test_the_report_of_what_is_derived(spark, files):
     both = millrace.sql(TEXT, spark, files).union(millrace.sql(TEXT, spark, files))
     with pytest.raises(InputError, match="derived from 2"):
         millrace.report(both)
+
+
+def test_what_a_prompt_shows_is_short(spark, files, capsys):
+    """Queries, explanations and reports show themselves in a line, or as text."""
+    query = millrace.query(TEXT, spark, files)
+    assert re.fullmatch(r"<Query: 1 block\(s\), 0 filter\(s\), columns <.*>; .*>", repr(query))
+    query.show(1)
+    assert "only showing top 1 row" in capsys.readouterr().out
+    assert re.fullmatch(r"<RunReport: 1 block\(s\), \d+ cell\(s\), [\d,]+ rows; .*>", repr(query.report()))
+    assert repr(query.explain()).startswith("block b0: ")
+
+
+def test_an_error_comes_without_records_and_frames_of_planning(spark, files, monkeypatch):
+    """Spark logs what it raises, and planning asks it several times: users see it once."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    record = logging.LogRecord(logger.name, logging.ERROR, __file__, 1, "told", None, None)
+    logged = []
+
+    def spy(*given):
+        logged.append(logger.filter(record))
+        return as_written(*given)
+
+    monkeypatch.setattr("millrace.front.original.as_written", spy)
+    with pytest.raises(AnalysisException) as found:
+        millrace.sql("select a.nothing from a join b on a.id = b.id", spark, files)
+    assert logged == [False]
+    assert logger.filter(record)
+    frames = traceback.extract_tb(found.value.__traceback__)
+    assert not [frame for frame in frames if "millrace/front" in frame.filename]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("select * from orderz o join b on o.id = b.id", "'orders'"),
+        ("select uper(o.s) from orders o join b on o.id = b.id", "'upper'"),
+        ("select o.id fro orders o join b on o.id = b.id", "FROM"),
+        ("select o.id from orders o join b on o.id = b.id ordr by 1", "ORDER"),
+    ],
+)
+def test_errors_suggest_what_may_be_meant(spark, files, text, meant):
+    """A table of the caller's, a function of Spark's, a keyword; Spark itself suggests columns."""
+    with pytest.raises(AnalysisException, match=rf"did you mean .*{meant}"):
+        millrace.query(text, spark, {"orders": files["a"], "b": files["b"]})
 
 
 @pytest.mark.parametrize(

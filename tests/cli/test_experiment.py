@@ -29,6 +29,7 @@ def test_a_run_prints_its_figure_and_writes_its_files(ask, tmp_path):
     out, path = tmp_path / "new" / "out", tmp_path / "all.json"
     result = ask("run", "eddies-fig5", "--seed", 3, "--set", "points=8", "--out", out, "--json", path)
     assert result.exit_code == 0, result.output
+    assert "1 of 1: eddies-fig5" in result.stderr  # no terminal: lines in place of bars
     assert "holds: the line <rises> (by 3.5 & more)" in result.stdout and "time (s)" in result.stdout
     (told,) = json.loads(path.read_text())
     assert (told["id"], told["holds"], told["seed"]) == ("eddies-fig5", True, 3)
@@ -121,3 +122,12 @@ def test_the_command_does_not_load_experiments_unasked():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert Path(registry.__file__).is_file()
+
+
+def test_the_list_as_json(ask):
+    """Every experiment with its claim and its parameters, for programs."""
+    result = ask("list", "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    found = {each["id"]: each for each in json.loads(result.stdout)}
+    assert set(found) == {"eddies-fig4", "eddies-fig5", "overheads-fig5"}
+    assert found["eddies-fig4"]["parameters"][0].keys() >= {"name", "default", "low", "high"}

@@ -58,7 +58,10 @@ def test_output_is_one_parquet_file(run, tables, tmp_path, engine):
     """The file holds the rows in order, and nothing else is left beside it."""
     target = tmp_path / "out.parquet"
     target.write_text("an older file")
-    done = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine)
+    refused = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine)
+    assert (refused.exit_code, target.read_text()) == (1, "an older file")
+    assert "the file exists; --overwrite replaces it" in refused.stderr
+    done = run("sql", JOIN, *tables, "--output", str(target), "--engine", engine, "--overwrite")
     assert done.exit_code == 0, done.stderr
     assert "3 rows written" in done.stderr
     assert pq.read_table(target).to_pydict() == ANSWER
@@ -111,6 +114,10 @@ def test_an_empty_result_is_a_file_too(run, tables, tmp_path):
         ("drop table c", [], "SELECT"),
         ("select 1 1 1", [], "yntax"),
         (JOIN, ["--output", "/no/such/folder/out.parquet"], "there is no folder /no/such/folder"),
+        (JOIN, ["--output", "out.xls"], "tells no format; expected one that ends in .parquet, .csv, .json"),
+        ("select array(1) a", ["--output", "out.csv"], "CSV has no place"),
+        ("select 1 a, 2 a", ["--output", "out.json"], "two columns are named 'a'"),
+        ("select * from gone", ["--table", "gone=/no/such/file.csv"], "there is no /no/such/file.csv"),
     ],
 )
 def test_bad_input_is_one_message(run, tables, query, extra, expected):
@@ -128,7 +135,7 @@ def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
     target = tmp_path / "out.parquet"
     target.write_text("an older file")
     query = "select assert_true(c.k < 3), c.k from c join o on c.k = o.customer"
-    done = run("sql", query, *tables, "--output", str(target))
+    done = run("sql", query, *tables, "--output", str(target), "--overwrite")
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ")
     assert target.read_text() == "an older file"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions as sf
 
 QUERIES = (
     "select count(*) from big join small on big.k = small.k",
@@ -87,14 +87,14 @@ def main(kind: str, folder: str) -> None:
     outcome["stream"] = check_stream(spark, folder)
     outcome["failure"] = check_failure(spark)
     outcome["schema"] = check_schema(spark)
+    outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
+    outcome["enable"] = check_enable(spark, paths)
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
 
 
 def check_where(spark: SparkSession) -> list[bool]:
     """Predicates of PySpark and of Millrace on one DataFrame: rows, their order, figures."""
-    from pyspark.sql import functions as sf
-
     import millrace
 
     @sf.udf("boolean")
@@ -136,6 +136,41 @@ def check_schema(spark: SparkSession) -> list[bool]:
     ]
 
 
+def check_doctor(spark: SparkSession, executors: int) -> list[bool]:
+    """A session that works is found to be one, and every executor is looked at."""
+    from millrace.spark.doctor import examine
+
+    found = {each.check: each for each in examine(spark)}
+    return [
+        not [each for each in found.values() if each.advice],
+        found["executors"].found.startswith(f"{executors} seen"),
+        "coordinator reached by tasks" in found,
+        "a join and a filter" in found,
+    ]
+
+
+def check_enable(spark: SparkSession, paths: dict[str, str]) -> list[bool]:
+    """The session's own methods give Spark's rows through Millrace, and are its own again."""
+    import millrace
+
+    def read(name: str):
+        return spark.read.parquet(paths[name])
+
+    plain = read("big").join(read("small"), "k")
+    wanted = sorted(map(tuple, plain.collect()))
+    with millrace.enable(spark, options={"take_all": True}):
+        found = read("big").join(read("small"), "k")
+        kept = read("big").filter(sf.udf(lambda x: x % 2 == 0, "boolean")("k")).filter("big < 10")
+        checks = [
+            found.columns == plain.columns,
+            sorted(map(tuple, found.collect())) == wanted,
+            "block" in str(millrace.explain(found)),
+            kept.count() == 5,
+            spark.sql("select 1 one").collect()[0].one == 1,
+        ]
+    return [*checks, sorted(map(tuple, read("big").join(read("small"), "k").collect())) == wanted]
+
+
 def check_stream(spark: SparkSession, folder: str) -> list[bool]:
     """The same on a stream."""
     import millrace
@@ -175,10 +210,10 @@ def check_failure(spark: SparkSession) -> list[bool]:
         told = str(error)
     try:
         frame.select("*").collect()
-    except Exception as error:  # noqa: BLE001  # each kind of session has its own
-        found, text = translated(error), str(error)
+    except ExecutionError as error:
+        found, text = translated(error.__context__), str(error.__context__)
         return [
-            told == str(found),
+            told == str(found) == str(error),
             type(found) is ExecutionError,
             str(found).startswith("predicate 'picky' raised ZeroDivisionError: division by zero\n"),
             str(found).endswith("\nZeroDivisionError: division by zero"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError
+from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError, SetupError
 from millrace.spark.failures import shortened, translated
 
 BLOCKS = {"placement": "hypercube"}
@@ -114,6 +115,26 @@ def test_a_task_that_is_given_up_closes_what_it_runs():
     assert closed == [True]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Traceback\n  import pyarrow as pa\nModuleNotFoundError: No module named 'pyarrow'\n", "'pyarrow'"),
+        ("ModuleNotFoundError: No module named 'millrace.spark'", "no package 'millrace'"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", "of another version"),
+    ],
+)
+def test_workers_with_another_python_are_told_as_such(text, words):
+    """With the variable to set; what is missing of the user's own is not ours to explain."""
+    found = translated(PythonException(message=text))
+    assert isinstance(found, SetupError)
+    assert words in str(found)
+    assert f"{sys.executable}. Set the environment variable PYSPARK_PYTHON" in str(found)
+    own = PythonException(
+        message=text.replace("pyarrow", "mine").replace("millrace", "m").replace("PYTHON_", "P")
+    )
+    assert translated(own) is own
+
+
 @pytest.mark.parametrize("text", [CLASSIC, CONNECT, JAVA, DEBUG, STREAM])
 def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
     """Its class and its message, neither more nor less; what Spark raised is its cause."""
@@ -144,14 +165,15 @@ def failing(frame, kind: type[MillraceError]) -> str:
     """Run a DataFrame whose tasks fail; return the message of the error that they raise."""
     with pytest.raises(kind) as told:
         frame.collect()
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(kind) as derived:
         frame.select("*").collect()
-    text = str(caught.value)
+    raised = derived.value.__context__
+    assert isinstance(raised, PythonException)
+    text = str(raised)
     assert "millrace/eddy" not in text
     assert "millrace/modules" not in text
     assert text.count("millrace/spark/") == 1  # where it left the task
-    found = translated(caught.value)
-    assert type(found) is kind
+    found = derived.value
     assert str(found) == str(told.value)
     assert str(found) in text
     assert len(text.splitlines()) <= len(str(found).splitlines()) + 4
@@ -197,6 +219,9 @@ def test_a_predicate_that_raises_in_a_filter_is_told_in_a_few_lines(spark):
         lambda df: df.toArrow(),
         lambda df: list(df.toLocalIterator()),
         lambda df: df.write.format("noop").mode("overwrite").save(),
+        lambda df: df.groupBy("id").count().where("count > 0").collect(),
+        lambda df: df[df.id > 1].cache().na.fill(0).toPandas(),
+        lambda df: df.join(df.sparkSession.range(9), "id").select("id").write.mode("append").csv("never"),
     ],
 )
 def test_actions_raise_millraces_errors(spark, action):

@@ -21,6 +21,7 @@ from millrace.front.template import plain_quote
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
+from millrace.spark.readers import FORMATS, suffix_of
 from millrace.spark.stored import Stored, stored_at
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _name(each: object, place: int) -> str:
 
 
 def _is_path(each: str | Path) -> bool:
-    return isinstance(each, Path) or "/" in each or each.lower().endswith(".parquet")
+    return isinstance(each, Path) or "/" in each or suffix_of(each) in (".parquet", *FORMATS)
 
 
 def _at(spark: SparkSession, path: str | Path, storage: StorageOptions | None) -> Stored:
@@ -218,7 +219,7 @@ def _relation(
     if not hasattr(each, "mapInArrow"):
         raise QueryError(
             f"join is given a {type(each).__name__}: expected DataFrames, lookup tables, names of tables, "
-            "paths of Parquet data, or one mapping of names to these"
+            "paths of Parquet, CSV or JSON data, or one mapping of names to these"
         )
     return _Relation(alias, each, list(each.columns))  # type: ignore[attr-defined]
 

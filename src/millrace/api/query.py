@@ -66,6 +66,15 @@ class Query(Prepared):
             lines += [f"  {reason}" for reason in self.reasons]
         return [*lines, "text that Spark runs", f"  {self.rewritten}"]
 
+    def show(self, rows: int = 20) -> None:
+        """Run the query and print its first rows, as a DataFrame's ``show`` does."""
+        self.df.show(rows)
+
+    def __repr__(self) -> str:
+        columns = self.df.schema.simpleString().removeprefix("struct")
+        parts = f"{len(self.taken)} block(s), {len(self.filters)} filter(s)"
+        return f"<Query: {parts}, columns {columns}; .show(), .explain(), .report()>"
+
     def _repr_html_(self) -> str:
         """Return what notebooks show: the explanation, and behind it the report once there is one."""
         told = Explanation("\n".join(self._explained()))._repr_html_()

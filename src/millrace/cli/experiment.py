@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from millrace.cli import json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
 from millrace.errors import OptionError
@@ -28,15 +29,20 @@ Out = Annotated[
 @app.command("list")
 def list_command(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Show these in detail.")] = None,
+    listing: json_text.Json = None,
     debug: Debug = False,
 ) -> None:
     """Show what experiments there are, or the claims and parameters of some."""
     from millrace.experiments import registry
-    from millrace.experiments.show import show_details, show_list
+    from millrace.experiments.show import described, show_details, show_list
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
-        if ids:
+        if listing is not None:
+            json_text.check(listing)
+            chosen = registry.find(ids) if ids else registry.EXPERIMENTS.values()
+            json_text.write([described(each) for each in chosen], listing)
+        elif ids:
             for each in registry.find(ids):
                 show_details(each, stdout)
         else:
@@ -138,9 +144,32 @@ class Bars:
         self._progress.advance(self._all)
 
 
+class Lines:
+    """A line for each experiment that has ended, for logs."""
+
+    def __init__(self, stderr: Console, total: int) -> None:
+        self._stderr = stderr
+        self._total = total
+        self._ended = 0
+
+    def began(self, name: str) -> None:
+        """Say nothing: several begin at once."""
+
+    def reached(self, name: str, share: float) -> None:
+        """Say nothing."""
+
+    def ended(self, name: str) -> None:
+        """Print a line."""
+        self._ended += 1
+        self._stderr.print(f"{self._ended} of {self._total}: {name}", markup=False, highlight=False)
+
+
 @contextmanager
-def watching(stderr: Console, total: int) -> Iterator[Bars]:
-    """Show bars while the body works, if ``stderr`` is a terminal."""
+def watching(stderr: Console, total: int) -> Iterator[Bars | Lines]:
+    """Show bars while the body works, or in a file or pipe, where they would be lost, lines."""
+    if not stderr.is_terminal:
+        yield Lines(stderr, total)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as progress:
+    with Progress(*columns, console=stderr, transient=True) as progress:
         yield Bars(progress, total)

@@ -1,7 +1,7 @@
-"""Write a result to one Parquet file: whole or not at all, in bounded memory.
+"""Write a result to one file: whole or not at all, in bounded memory.
 
 On classic Spark its own writer fills a hidden folder beside the target, all tasks in parallel; the
-parts are then copied into one file row group by row group. A Spark Connect server may run on another
+parts are then copied into one file, batch by batch. A Spark Connect server may run on another
 machine, so there the rows come to this process as Arrow blocks, a partition's worth at a time. Either
 way the target appears by a rename at the end, and what was begun is removed when something fails.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.cli import formats
 from millrace.errors import InputError
 from millrace.spark.parallelism import is_connect
 
@@ -28,39 +29,62 @@ if TYPE_CHECKING:
 _BLOCK_ROWS = 65_536
 
 
-def check_target(target: Path) -> None:
-    """Raise :class:`InputError` where ``target`` cannot become a file; called before anything runs."""
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check what can be checked before anything runs.
+
+    Raises:
+        InputError: ``target`` cannot become a file, its name tells no format, or a file stands there that may
+            not be replaced.
+    """
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder, expected the name of a file")
+    formats.form_of(target)
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: there is no folder {target.parent}; make it first")
     if not os.access(target.parent, os.W_OK):
         raise InputError(f"cannot write {target}: the folder {target.parent} is not writable")
+    if target.exists() and not overwrite:
+        raise InputError(f"cannot write {target}: the file exists; --overwrite replaces it")
 
 
-def write(frame: DataFrame, target: Path) -> int:
-    """Write the rows of ``frame``, in order, to the Parquet file ``target`` and return their number.
-
-    An existing file is replaced.
+def write(frame: DataFrame, target: Path, *, overwrite: bool = False) -> int:
+    """Write the rows of ``frame``, in order, to the file ``target`` and return their number.
 
     Raises:
-        InputError: ``target`` cannot become a file.
+        InputError: As :func:`check_target`, or the format has no place for a column.
     """
-    check_target(target)
+    check_target(target, overwrite=overwrite)
+    form = formats.form_of(target)
+    rows = form.rows(frame)
     with workspace(target) as folder:
         single = folder / target.name
         spark = frame.sparkSession
-        batches = _from_connect(frame) if is_connect(spark) else _from_writer(frame, spark, folder)
-        rows = 0
+        batches = _from_connect(rows) if is_connect(spark) else _from_writer(rows, spark, folder)
+        count = 0
         schema = next(batches)
         assert isinstance(schema, pa.Schema)
-        with pq.ParquetWriter(single, schema) as writer:
+        with form.writer(single, schema, frame.columns) as put:
             for batch in batches:
                 assert isinstance(batch, pa.RecordBatch)
-                writer.write_batch(batch)
-                rows += batch.num_rows
+                put(batch)
+                count += batch.num_rows
+        if overwrite:
+            single.replace(target)
+        else:
+            _place(single, target)
+    return count
+
+
+def _place(single: Path, target: Path) -> None:
+    """Give a file its name, unless another has taken it meanwhile."""
+    try:
+        os.link(single, target)
+    except FileExistsError:
+        raise InputError(
+            f"cannot write {target}: a file of that name was made meanwhile; --overwrite replaces it"
+        ) from None
+    except OSError:  # a file system without links
         single.replace(target)
-    return rows
 
 
 @contextmanager

@@ -8,10 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from millrace.cli.errors import note_interrupts
 from millrace.cli.java import check_java
+from millrace.errors import SetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +45,10 @@ def session(
         debug: Let Spark log to the terminal.
 
     Raises:
-        SetupError: There is no Java that Spark can run on.
+        SetupError: There is no Java that Spark can run on, or not what Spark Connect needs.
     """
+    if remote:
+        _check_connect()
     if not (remote or "").startswith("sc://"):
         check_java()
     from pyspark.sql import SparkSession
@@ -77,6 +81,15 @@ def session(
         yield spark
     finally:
         spark.stop()
+
+
+def _check_connect() -> None:
+    # Spark would end the process without a word, and with exit code 0.
+    missing = [name for name in ("grpc", "grpc_status", "zstandard") if find_spec(name) is None]
+    if missing:
+        raise SetupError(
+            f"Spark Connect needs {', '.join(missing)}, not installed here: pip install 'millrace[connect]'"
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from millrace.cli import output, render
+from millrace.cli import json_text, output, render
 from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import task_bar
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import Options
 from millrace.pages.files import check_target
 from millrace.spark.parallelism import is_connect
+from millrace.spark.plans import planned
+from millrace.spark.stored import stored_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +42,9 @@ class Request:
         explain: Show the plan instead of running the query.
         report: Show the figures of the run.
         page: HTML file to write them to, or None.
-        output: Parquet file to write, or None to show rows.
+        overwrite: Whether ``output`` may replace a file.
+        json: Where to write columns, rows and figures as JSON instead of showing them, or None.
+        output: File to write, its format told by its name, or None to show rows.
         limit: Rows to show.
     """
 
@@ -53,6 +58,8 @@ class Request:
     limit: int
     lookups: Mapping[str, str] = field(default_factory=dict)
     page: Path | None = None
+    overwrite: bool = False
+    json: Path | None = None
 
     @property
     def wants_figures(self) -> bool:
@@ -130,12 +137,16 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
     On Ctrl-C the running job is cancelled before the exception goes on.
     """
     if request.output is not None:
-        output.check_target(request.output)
+        output.check_target(request.output, overwrite=request.overwrite)
     if request.page is not None:
         check_target(request.page)
+    json_text.check(request.json)
     frame, query = _frame(request, spark)
     if request.explain:
-        if query is not None:
+        if request.json is not None:
+            told = str(query.explain()) if query is not None else planned(frame, "simple")
+            json_text.write({"explain": told}, request.json)
+        elif query is not None:
             stdout.print(Text(query.explain()), soft_wrap=True)
         else:
             frame.explain()
@@ -146,14 +157,16 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
     except KeyboardInterrupt:
         _cancel(spark)
         raise
-    if request.output is None:
+    if request.json is not None:
+        json_text.write(_document(frame, rows, query, request), request.json)
+    elif request.output is None:
         render.print_rows(stdout, frame.columns, rows, message)
     else:
         stderr.print(Text(message))
     if query is not None and request.lookups:
         for line in render.failures(query.lookups()):
             stderr.print(Text(line, style="yellow"))
-    if request.wants_figures:
+    if request.page is not None or (request.report and request.json is None):
         _report(query, request, stdout, stderr)
 
 
@@ -171,8 +184,22 @@ def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | No
     if request.lookups:
         raise InputError("--lookup needs --engine millrace: Spark alone cannot ask for rows by key")
     for name, path in request.tables.items():
-        spark.read.parquet(path).createOrReplaceTempView(name)
+        stored_at(spark, os.path.expanduser(path)).frame.createOrReplaceTempView(name)  # noqa: PTH111  # globs
     return spark.sql(request.text), None
+
+
+def _document(frame: DataFrame, rows: list[Any], query: Query | None, request: Request) -> dict[str, Any]:
+    """Return what is written as JSON; the report is null where there is none."""
+    made: dict[str, Any] = {
+        "columns": [{"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema],
+        "rows": [list(row) for row in rows],
+    }
+    if request.report:
+        try:
+            made["report"] = query.report().to_dict() if query is not None else None
+        except ExecutionError:
+            made["report"] = None
+    return made
 
 
 def _report(query: Query | None, request: Request, stdout: Console, stderr: Console) -> None:
@@ -195,7 +222,7 @@ def _report(query: Query | None, request: Request, stdout: Console, stderr: Cons
 def _consume(frame: DataFrame, request: Request) -> tuple[str, list[Any]]:
     """Run the query; return what to say below, and the rows to show."""
     if request.output is not None:
-        count = output.write(frame, request.output)
+        count = output.write(frame, request.output, overwrite=request.overwrite)
         return f"{count:,} rows written to {request.output}", []
     if request.wants_figures:
         # The figures are those of a whole run, so every row is fetched: a partition at a time, but

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -43,6 +44,12 @@ def show_list(experiments: Sequence[Experiment], console: Console) -> None:
     columns = [Column("id", rank=0), Column("title"), Column("source", rank=2), Column("clock", rank=3)]
     rows = [(each.id, each.title, each.source, "wall" if each.wall else "virtual") for each in experiments]
     console.print(Fitted(columns, rows, "experiments"))
+
+
+def described(experiment: Experiment) -> dict[str, Any]:
+    """Return what :func:`show_details` prints, as data."""
+    names = ("id", "title", "source", "claim", "mechanism", "wall", "parameters")
+    return {name: getattr(experiment, name) for name in names}
 
 
 def show_details(experiment: Experiment, console: Console) -> None:

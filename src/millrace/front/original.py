@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
@@ -15,6 +15,7 @@ from millrace.front.frames import Frames
 from millrace.front.parse import Statement
 from millrace.front.planning import Planning
 from millrace.front.spark_errors import as_written
+from millrace.front.suggestions import suggestion
 from millrace.front.tables import Catalog
 from millrace.front.template import EditedText, Segment, join
 
@@ -52,7 +53,7 @@ class Original:
     @cached_property
     def frame(self) -> DataFrame:
         """Its DataFrame; Spark's errors come out in the words of the query as written."""
-        return analysed(self._frames, self._segments, self._text.text)
+        return analysed(self._frames, self._catalog, self._segments, self._text.text)
 
     @cached_property
     def stand_in(self) -> str | None:
@@ -91,11 +92,15 @@ class Original:
         return self.analysed.schema
 
 
-def analysed(frames: Frames, segments: Sequence[Segment], text: str) -> DataFrame:
+def analysed(frames: Frames, catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
     """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
+
+    def suggest(error: AnalysisException, place: int | None) -> str:
+        return suggestion(error, frames.spark, catalog.given, text, place)
+
     try:
         frame = frames.sql(join(segments))
         frame.schema  # noqa: B018  # Spark Connect analyses only now
     except PySparkException as error:
-        raise as_written(error, frames.sent(segments), text) from None
+        raise as_written(error, frames.sent(segments), text, suggest) from None
     return frame

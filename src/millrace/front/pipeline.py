@@ -293,7 +293,7 @@ class Pipeline:
                 *_without_end(segments),
                 Segment("\n)", len(statement.text), copied=False),
             ]
-        frame = analysed(self._frames, segments, statement.text)
+        frame = analysed(self._frames, self._catalog, segments, statement.text)
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
             warnings.warn(

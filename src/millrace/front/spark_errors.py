@@ -7,7 +7,7 @@ about a place is said again about the place in the user's text.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
@@ -19,21 +19,26 @@ _PICTURE = re.compile(r"\n+== SQL")
 _NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
 
 
-def as_written(error: PySparkException, sent: Sequence[tuple[Segment, str]], text: str) -> PySparkException:
+def as_written(
+    error: PySparkException,
+    sent: Sequence[tuple[Segment, str]],
+    text: str,
+    suggest: Callable[[AnalysisException, int | None], str],
+) -> PySparkException:
     """Return an error about the text that Spark got as one about the text that the user wrote.
 
     Args:
         error: What Spark raised.
         sent: The pieces of the query, and what Spark got of each.
         text: The user's.
+        suggest: Given an error and its place in the user's text, returns what was meant, or nothing.
 
     Returns:
-        An error of the same class (of ``pyspark.errors``) and condition; the very one where nothing was
-        bound.
+        An error of the same class (of ``pyspark.errors``) and condition; the very one where it is of another
+        kind.
     """
     kind = next((each for each in (ParseException, AnalysisException) if isinstance(error, each)), None)
-    bound = any(not segment.copied for segment, _ in sent)
-    if kind is None or not bound:
+    if kind is None or not isinstance(error, AnalysisException):
         return error
     message = restored(str(error).strip())
     place = _PLACE.search(message)
@@ -43,7 +48,10 @@ def as_written(error: PySparkException, sent: Sequence[tuple[Segment, str]], tex
     if place is not None and place.end() < len(told):
         told = told[: place.end()] + told[place.end() :].split("\n", 1)[0].rstrip(";")
     told = _NAME.sub("…", told.removeprefix(f"[{condition}] "))
-    if place is not None and (origin := _origin(int(place[1]), int(place[2]), sent, text)) is not None:
+    origin = None if place is None else _origin(int(place[1]), int(place[2]), sent, text)
+    if meant := suggest(error, origin):
+        told += f"\n{meant}"
+    if origin is not None:
         line, column = _line_of(text, origin)
         told = _PLACE.sub(f"line {line} pos {column}", told)
         told += "\n== SQL ==\n" + _marked(text, line, column)

@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 
-_READERS = {
-    ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".orc": "orc",
-    ".txt": "text", ".xml": "xml",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -273,17 +268,11 @@ class Catalog:
                 self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
             return table
         raise InputError(
-            f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet files "
-            "(a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
+            f"table {name!r} is given as {type(where).__name__}: expected a path to Parquet, CSV or JSON "
+            "files (a file, a folder or a glob), a Spark DataFrame, or what millrace.lookup returns"
         )
 
     def _from_path(self, name: str, path: str) -> Table:
-        reader = _READERS.get(Path(path).suffix.lower())
-        if reader is not None and not Path(path).is_dir():
-            raise InputError(
-                f"table {name!r} is {path!r}, which is no Parquet file by its name: give it as a DataFrame, "
-                f"{{{name!r}: spark.read.{reader}({path!r})}}"
-            )
         found = stored_at(self.frames.spark, path, self.settings, self._storage)
         if found.how:
             self.notes.append(f"{name}, {path}: {found.how}")

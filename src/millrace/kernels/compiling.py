@@ -108,6 +108,12 @@ def _cached(function: Callable[..., Any]) -> Any:
     return numba.njit(nogil=True)(function)
 
 
+def kept_in() -> str:
+    """Return the folder in which compiled functions are kept, empty where none can be written."""
+    made = _cached(_type)  # any function of a file beside the kernels will do: it is not compiled
+    return str(made.stats.cache_path or "")
+
+
 @contextmanager
 def _cache_dir(folder: str | None) -> Iterator[None]:
     """Let numba use a folder, if one is given, for functions that are decorated in the body."""

@@ -153,5 +153,5 @@ def _sqlalchemy() -> None:
         import sqlalchemy  # noqa: F401  # only whether it is there
     except ImportError as error:
         raise SetupError(
-            "lookups in databases need the package SQLAlchemy: pip install sqlalchemy"
+            "lookups in databases need the package SQLAlchemy: pip install 'millrace[lookups]'"
         ) from error

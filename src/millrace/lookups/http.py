@@ -149,7 +149,9 @@ class HttpSource:
         try:
             from millrace.lookups.http_session import base_url
         except ImportError as error:
-            raise SetupError("lookups over HTTP need the package httpx: pip install httpx") from error
+            raise SetupError(
+                "lookups over HTTP need the package httpx: pip install 'millrace[lookups]'"
+            ) from error
         scheme, host, port = base_url(self, secrets)
         if self.connects:
             check_reachable(scheme, host, port, self.describe(), secrets)

@@ -66,7 +66,7 @@ def path(text: str, what: str) -> Path:
         from jsonpath.selectors import IndexSelector, NameSelector
     except ImportError as error:
         raise SetupError(
-            "JSON paths need the package python-jsonpath: pip install python-jsonpath"
+            "JSON paths need the package python-jsonpath: pip install 'millrace[lookups]'"
         ) from error
     if not str(text).startswith("$"):
         raise InputError(f"{what} is {text!r}, which is no JSON path: one begins with $, such as $.items[*]")

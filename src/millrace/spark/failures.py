@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from millrace import errors
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, SetupError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,6 +26,11 @@ _OURS = re.compile(
     # What Spark puts behind: an SQLSTATE, frames of the JVM, headings.
     r"(?:^ ?SQLSTATE: \w{5}|^\s*at [\w.$/]+\(|^(?:JVM|Driver) stacktrace:|^Caused by: |\Z)",
     re.DOTALL | re.MULTILINE,
+)
+
+# What tasks need before they can tell of anything themselves.
+_MISSING = re.compile(
+    r"^ModuleNotFoundError: No module named '(millrace|numba|numpy|pandas|pyarrow)[.']", re.MULTILINE
 )
 
 
@@ -61,6 +67,14 @@ def translated(error: Exception) -> Exception:
 
 def raised_by_task(text: str) -> MillraceError | None:
     """Return the error of Millrace's that a message of Spark's tells of, None if it tells of none."""
+    missing = _MISSING.search(text)
+    if missing is not None or "PYTHON_VERSION_MISMATCH" in text:
+        lacks = f"has no package {missing[1]!r}" if missing else "is of another version"
+        return SetupError(
+            f"the Python of Spark's workers {lacks}: it is not the one that runs this, {sys.executable}. Set "
+            "the environment variable PYSPARK_PYTHON to that before the session is made; on a cluster, send "
+            "the environment to the executors, as docs/shipping.md tells. `millrace doctor` shows more"
+        )
     found = _OURS.search(text)
     kind = getattr(errors, found["kind"], None) if found else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, MillraceError):

@@ -12,14 +12,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
 from millrace.applied import noted, watch
-from millrace.errors import InputError, MillraceWarning, PredicateError, near
+from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.explanation import Explanation
 from millrace.options import Options
 from millrace.planned import Planned, settings
 from millrace.run_report import RunReport
 from millrace.spark.handles import remember
+from millrace.spark.own_work import own_work
 from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
+from millrace.spark.stopped import alive
 from millrace.spark.where import Mask, Slot, mask
 
 _MASK = "__millrace_mask"
@@ -40,7 +42,15 @@ def where(
     settings = Options.of(options)
     if policy is not None:
         settings = replace(settings, policy=policy)
-    return Filter(df, conditions_of(predicates), settings).frame()
+    filter_ = Filter(df, conditions_of(predicates), settings)
+    try:
+        with own_work():
+            return filter_.frame()
+    except MillraceError:
+        raise
+    except Exception:
+        alive(df.sparkSession)  # raises if the session has stopped, which explains it
+        raise
 
 
 Condition = Applied | Column | str

@@ -71,6 +71,11 @@ def remember(frame: DataFrame, handle: Handle, runs: Iterable[str] = ()) -> Data
     return telling(frame)
 
 
+def same_handle(frame: DataFrame, other: DataFrame) -> None:
+    """Let a DataFrame be known by the handle of another, which runs in its place."""
+    setattr(frame, _HANDLE, getattr(other, _HANDLE))
+
+
 def handle_of(frame: DataFrame) -> Handle:
     """Return the handle of a DataFrame, or of the one that it is derived from.
 

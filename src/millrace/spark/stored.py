@@ -1,7 +1,8 @@
 """Tables by path: their files, which tasks read, and a DataFrame of their rows for what Spark runs itself.
 
-Of local files the DataFrame is Spark's own reader. For object stores Spark needs a connector in its class
-path; where it has none, or cannot open the path, tasks read the files for Spark too.
+Of local files, and of all formats but Parquet, the DataFrame is Spark's own reader. For object stores Spark
+needs a connector in its class path; where it has none, or cannot open the path, tasks read the files for
+Spark too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from millrace.spark.dealt_scan import Scan
 from millrace.spark.disks import paths_are_local
 from millrace.spark.failures import is_sparks, shortened
 from millrace.spark.parallelism import default_parallelism
+from millrace.spark.readers import format_of, read
 from millrace.spark.scans import table_at
 from millrace.spark.tasks import number_of
 from millrace.spark.types import spark_schema
@@ -112,6 +114,9 @@ def stored_at(
         InputError: There is no table, or neither the tasks nor Spark can read it.
         pyspark.errors.PySparkException: Spark alone can read a path of this machine, and does not.
     """
+    form = format_of(path)
+    if form is not None:
+        return Stored(read(spark, _absolute(spark, path), form), None)
     remote = isinstance(located(path, storage)[0], Remote)
     refusal: InputError | None = None
     try:

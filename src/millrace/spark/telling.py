@@ -1,8 +1,8 @@
 """DataFrames that fail with Millrace's own errors.
 
 What a task raises reaches the caller of an action as an exception of Spark's, so ``except MillraceError``
-would miss it. The DataFrames that Millrace returns are of a class derived from their own, whose actions raise
-what the task raised. Those derived from them are plain ones again.
+would miss it. The DataFrames that Millrace returns are of a class derived from their own, whose methods raise
+what the task raised; and so is whatever is derived from them: DataFrames, groups, writers.
 """
 
 from __future__ import annotations
@@ -15,42 +15,38 @@ from pyspark.sql import DataFrame
 
 from millrace.spark.failures import translated
 
-_ACTIONS = (
-    "collect", "count", "take", "head", "first", "tail", "show", "isEmpty", "toLocalIterator", "toPandas",
-    "toArrow", "foreach", "foreachPartition", "checkpoint", "localCheckpoint",
+_TELLING = "_millrace_telling"
+# What a method of a DataFrame gives that has actions of its own, or leads to more of these.
+_KINDS = (
+    "DataFrame", "GroupedData", "DataFrameWriter", "DataFrameWriterV2", "MergeIntoWriter",
+    "DataFrameNaFunctions", "DataFrameStatFunctions",
 )  # fmt: skip
-_WRITES = ("save", "saveAsTable", "insertInto", "parquet", "csv", "json", "orc", "text", "jdbc")
+_PROPERTIES = ("write", "na", "stat")
 
 
 def telling(frame: DataFrame) -> DataFrame:
     """Make a DataFrame one whose actions raise Millrace's errors; returns it."""
-    kind: Any = type(frame)
-    frame.__class__ = _with_actions(kind)
+    _tell(frame)
     return frame
 
 
-@functools.cache
-def _with_actions(base: Any) -> type[Any]:
-    def write(frame: Any) -> Any:
-        writer = super(made, frame).write
-        kind: Any = type(writer)
-        writer.__class__ = _with_writes(kind)
-        return writer
-
-    made = _derived(base, _ACTIONS, {"write": property(write, doc=base.write.__doc__)})
-    return made
+def _tell(made: Any) -> None:
+    kind: Any = type(made)
+    if not hasattr(kind, _TELLING):
+        made.__class__ = _derived(kind)
 
 
 @functools.cache
-def _with_writes(kind: Any) -> type[Any]:
-    return _derived(kind, _WRITES, {})
-
-
-def _derived(kind: type[Any], names: tuple[str, ...], others: dict[str, Any]) -> type[Any]:
-    """Return a class that differs in the errors of some methods only, and shows itself as its base."""
-    methods = {name: _told(getattr(kind, name)) for name in names if hasattr(kind, name)}
-    told = {"__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), told | methods | others)
+def _derived(kind: type[Any]) -> type[Any]:
+    """Return a class that differs in the errors of its methods only, and shows itself as its base."""
+    own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, _TELLING: True}
+    for name in dir(kind):
+        member = getattr(kind, name)
+        if (not name.startswith("_") or name == "__getitem__") and callable(member):
+            own[name] = _told(member)
+        elif name in _PROPERTIES:
+            own[name] = property(_told(member.fget), doc=member.__doc__)
+    return type(kind.__name__, (kind,), own)
 
 
 def _told(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,6 +56,9 @@ def _told(method: Callable[..., Any]) -> Callable[..., Any]:
             result = method(*args, **named)
         except Exception as error:  # noqa: BLE001  # told or raised again
             _raise(error)
+        kind = type(result)
+        if kind.__name__ in _KINDS and kind.__module__.startswith("pyspark.sql."):
+            _tell(result)
         return _each(result) if isinstance(result, Iterator) else result
 
     return called

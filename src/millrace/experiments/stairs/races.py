@@ -88,7 +88,7 @@ def session() -> Iterator[SparkSession]:
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SetupError("runs on the wall clock need pyspark: pip install 'millrace[spark]'") from error
+        raise SetupError("runs on the wall clock need pyspark: pip install millrace") from error
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running

@@ -1,0 +1,71 @@
+"""``df.millrace``: Millrace's functions as methods of any DataFrame, once this module is imported.
+
+>>> import millrace.accessor  # doctest: +SKIP
+>>> mails.millrace.where(is_spam("text"), "size < 100000").count()  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+import millrace
+from millrace.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millrace.explanation import Explanation
+    from millrace.run_report import RunReport
+    from millrace.spark.plans import Mode
+
+
+class Accessor:
+    """Millrace's functions with a DataFrame as their first argument.
+
+    Args:
+        df: The DataFrame.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
+
+    def where(
+        self, *predicates: object, policy: str | None = None, options: Options | dict[str, Any] | None = None
+    ) -> DataFrame:
+        """Return the rows that pass every predicate; see :func:`millrace.where`."""
+        return millrace.where(self._df, *predicates, policy=policy, options=options)
+
+    def join(self, *others: Any, on: Any, **settings: Any) -> DataFrame:
+        """Return the join with other relations; see :func:`millrace.join`."""
+        return millrace.join(self._df, *others, on=on, **settings)
+
+    def sql(self, query: str, name: str = "this", **settings: Any) -> DataFrame:
+        """Return the answer of a query in which the DataFrame has a name; see :func:`millrace.sql`."""
+        tables = {**settings.pop("tables", {}), name: self._df}
+        return millrace.sql(query, self._df.sparkSession, tables, **settings)
+
+    def explain(self, mode: Mode = "simple") -> Explanation:
+        """Return what Millrace does for it; see :func:`millrace.explain`."""
+        return millrace.explain(self._df, mode)
+
+    def report(self) -> RunReport:
+        """Return the figures of its latest run; see :func:`millrace.report`."""
+        return millrace.report(self._df)
+
+    def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Run it and yield rows as they come; see :func:`millrace.stream_results`."""
+        return millrace.stream_results(self._df, batch_size)
+
+    def __dir__(self) -> Iterable[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+
+def install() -> None:
+    """Give every DataFrame the accessor, on classic Spark and on Spark Connect."""
+    DataFrame.millrace = property(Accessor)  # type: ignore[attr-defined]  # the parent of both kinds
+
+
+install()

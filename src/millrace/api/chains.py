@@ -1,0 +1,143 @@
+"""Chains of ``filter`` and ``join`` as queries: what Millrace could run in the place of Spark.
+
+A link remembers how its DataFrame was made: predicates over a DataFrame, or an inner join by names of
+columns. The DataFrame itself stays Spark's, so that columns of those it was made of go on meaning something;
+what Millrace makes of the chain is made when somebody first asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from millrace.api.session import Session
+from millrace.applied import noted
+from millrace.errors import MillraceError
+from millrace.front.template import plain_quote
+from millrace.options import Options
+from millrace.spark.filter import where
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Filters:
+    """Conditions over a DataFrame, in the order as written: Columns and SQL.
+
+    Attributes:
+        df: What is filtered; not itself filtered by a chain.
+        conditions: At least one.
+    """
+
+    df: DataFrame
+    conditions: tuple[Any, ...]
+
+    @property
+    def pays(self) -> bool:
+        """Whether there is a function of Python among them."""
+        return any(noted(each) is not None for each in self.conditions)
+
+    def made(self, options: Options) -> DataFrame | None:
+        """Return what Millrace makes of it, None where it has no part in it."""
+        return where(self.df, *self.conditions, options=options) if self.pays else None
+
+
+@dataclass(frozen=True, eq=False)
+class Joins:
+    """Inner joins by names of columns.
+
+    Attributes:
+        relations: What is joined, from left to right: DataFrames, with conditions in SQL over each.
+        using: For each relation but the first, the columns that it shares with those before it.
+    """
+
+    relations: tuple[tuple[DataFrame, tuple[str, ...]], ...]
+    using: tuple[tuple[str, ...], ...]
+
+    def made(self, options: Options) -> DataFrame | None:
+        """Return what Millrace makes of it, None where it takes no join of it."""
+        frames = {f"t{place}": frame for place, (frame, _) in enumerate(self.relations)}
+        spark = self.relations[0][0].sparkSession
+        query = Session(spark, frames, options=options).query(self.text)
+        return query.df if query.taken else None
+
+    @cached_property
+    def text(self) -> str:
+        """The query; its columns are those of PySpark's ``join``, in its order."""
+        parts = [_relation(place, conditions) for place, (_, conditions) in enumerate(self.relations)]
+        joined = parts[0]
+        for part, names in zip(parts[1:], self.using, strict=True):
+            joined += f" JOIN {part} USING ({', '.join(map(plain_quote, names))})"
+        return f"SELECT * FROM {joined}"  # noqa: S608  # SQL is what this module writes
+
+
+def _relation(place: int, conditions: Sequence[str]) -> str:
+    name = f"t{place}"
+    if not conditions:
+        return name
+    held = " AND ".join(f"({each})" for each in conditions)
+    return f"(SELECT * FROM {name} WHERE {held}) AS {name}"  # noqa: S608
+
+
+@dataclass(eq=False)
+class Link:
+    """A DataFrame of a chain.
+
+    Attributes:
+        chain: How it was made.
+        options: Settings of the run.
+    """
+
+    chain: Filters | Joins
+    options: Options = field(default_factory=Options)
+
+    @cached_property
+    def better(self) -> DataFrame | None:
+        """Millrace's DataFrame of the same rows; None where Spark's is as good, or the only one."""
+        try:
+            made = self.chain.made(self.options)
+            if made is not None:
+                made.schema  # noqa: B018  # Spark Connect analyses only now
+        except (MillraceError, PySparkException):  # a column that only Spark's DataFrame knows, for example
+            return None
+        return made
+
+
+def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | None:
+    """Return the chain of a DataFrame that is filtered, None where it is none."""
+    if known is None:
+        return Filters(df, (condition,))
+    if isinstance(known.chain, Joins):
+        return None
+    return Filters(known.chain.df, (*known.chain.conditions, condition))
+
+
+def joined(
+    left: DataFrame, first: Link | None, right: DataFrame, second: Link | None, on: Any
+) -> Joins | None:
+    """Return the chain of two DataFrames that are joined by names, None where it is none."""
+    names = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, list | tuple) else ()
+    if not names or not all(isinstance(each, str) for each in names):
+        return None
+    if second is not None and isinstance(second.chain, Joins):
+        return None  # a join in parentheses stays one
+    added = _read(right, second)
+    if first is not None and isinstance(first.chain, Joins):
+        before = first.chain
+        return Joins((*before.relations, added), (*before.using, names))
+    return Joins((_read(left, first), added), (names,))
+
+
+def _read(df: DataFrame, known: Link | None) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return a relation with those conditions over it that a query can say."""
+    if known is None or not isinstance(known.chain, Filters):
+        return df, ()
+    conditions = known.chain.conditions
+    if all(isinstance(each, str) for each in conditions):
+        return known.chain.df, conditions
+    return (known.better if known.better is not None else df), ()

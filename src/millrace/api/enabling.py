@@ -1,0 +1,219 @@
+"""``millrace.enable``: ``spark.sql``, and chains of ``filter`` and ``join``, through Millrace where it pays.
+
+``filter``, ``where`` and ``join`` of PySpark's DataFrames are replaced while any session is enabled, and do
+what they always did for other sessions and within Millrace. What they return is Spark's DataFrame, which
+knows a better one of the same rows: its methods are called on that one, and on Spark's where that one has not
+the columns that are asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+
+from millrace.api.chains import Filters, Joins, Link, filtered, joined
+from millrace.api.session import Session, session_of
+from millrace.applied import watch
+from millrace.errors import MillraceError
+from millrace.front.functions import Predicates
+from millrace.options import Options
+from millrace.spark.filter import where
+from millrace.spark.handles import same_handle
+from millrace.spark.own_work import at_own_work, own_work
+from millrace.spark.parallelism import is_connect
+from millrace.spark.predicates import Applied
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LINK = "_millrace_link"
+_KEPT = frozenset(
+    ("filter", "where", "join", "alias", "printSchema", "isLocal", "sameSemantics", "semanticHash",
+     "colRegex", "metadataColumn")
+)  # fmt: skip
+"""Of Spark's own DataFrame, whatever Millrace makes of it."""
+
+_enabled: dict[int, Enabled] = {}  # by the identity of their sessions, which they hold
+_replaced: dict[tuple[type, str], Callable[..., Any]] = {}
+_lock = threading.RLock()
+
+
+class Enabled:
+    """A session whose queries go through Millrace where it pays, until the context is left.
+
+    Attributes:
+        spark: The session.
+        options: Settings of all runs.
+    """
+
+    def __init__(self, spark: SparkSession, options: Options, predicates: Predicates | None) -> None:
+        self.spark = spark
+        self.options = options
+        self._own = Session(spark, predicates=predicates, options=options)
+
+    def disable(self) -> None:
+        """Give the session back its own methods; once is enough."""
+        with _lock:
+            if _enabled.get(id(self.spark)) is self:
+                del _enabled[id(self.spark)]
+                del self.spark.sql  # the class has Spark's
+            if not _enabled:
+                _restore()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disable()
+
+    def _sql(
+        self, plain: Callable[..., DataFrame], text: Any, args: Any, named: Mapping[str, Any]
+    ) -> DataFrame:
+        """Answer a text: as Spark does, unless a part of it is Millrace's."""
+        if at_own_work() or not isinstance(text, str) or named:
+            return plain(text, args, **named)
+        try:
+            query = self._own.query(text, args)
+            if query.taken or query.filters:
+                return query.df
+        except (MillraceError, AnalysisException):
+            pass  # no query, or one that Spark refuses, in its own words
+        return plain(text, args)
+
+
+def enable(
+    spark: SparkSession | None = None,
+    options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
+) -> Enabled:
+    """Let a session's own methods go through Millrace; see :func:`millrace.enable`."""
+    made = session_of(spark, {})
+    watch()
+    with _lock:
+        if id(made) in _enabled:
+            _enabled[id(made)].disable()
+        enabled = Enabled(made, Options.of(options), predicates)
+        plain = made.sql
+
+        @functools.wraps(plain)
+        def sql(sqlQuery: Any, args: Any = None, **named: Any) -> DataFrame:  # noqa: N803  # PySpark's name
+            return enabled._sql(plain, sqlQuery, args, named)  # noqa: SLF001  # its own
+
+        made.sql = sql  # type: ignore[method-assign]  # reversible, and of this session only
+        _enabled[id(made)] = enabled
+        _replace(type(made.range(0)))
+    return enabled
+
+
+def _replace(kind: type[Any]) -> None:
+    """Put ours in the place of a class's methods."""
+    if (kind, "filter") in _replaced:
+        return
+    for name, make in (("filter", _filter), ("where", _filter), ("join", _join)):
+        _replaced[kind, name] = getattr(kind, name)
+        setattr(kind, name, make(getattr(kind, name)))
+
+
+def _restore() -> None:
+    for (kind, name), method in _replaced.items():
+        setattr(kind, name, method)
+    _replaced.clear()
+
+
+def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    @functools.wraps(plain)
+    def filter_(self: DataFrame, condition: Any) -> DataFrame:
+        enabled = _of(self)
+        if enabled is None:
+            return plain(self, condition)
+        if isinstance(condition, Applied):
+            return where(self, condition, options=enabled.options)
+        return _linked(plain(self, condition), filtered(self, _link(self), condition), enabled)
+
+    return filter_
+
+
+def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    @functools.wraps(plain)
+    def join(self: DataFrame, other: DataFrame, on: Any = None, how: Any = None) -> DataFrame:
+        enabled = _of(self)
+        made = plain(self, other, on, how)
+        if enabled is None or how not in (None, "inner"):
+            return made
+        return _linked(made, joined(self, _link(self), other, _link(other), on), enabled)
+
+    return join
+
+
+def _of(df: DataFrame) -> Enabled | None:
+    return None if at_own_work() else _enabled.get(id(df.sparkSession))
+
+
+def _link(df: DataFrame) -> Link | None:
+    found: Link | None = df.__dict__.get(_LINK)
+    return found
+
+
+def _linked(df: DataFrame, chain: Filters | Joins | None, enabled: Enabled) -> DataFrame:
+    """Let a DataFrame know its chain, and call its methods on what Millrace makes of that."""
+    if chain is not None:
+        setattr(df, _LINK, Link(chain, enabled.options))
+        kind: Any = type(df)
+        if not hasattr(kind, "_millrace_linked"):
+            df.__class__ = _linking(kind)
+    return df
+
+
+@functools.cache
+def _linking(kind: type[Any]) -> type[Any]:
+    """Return a class whose methods are those of the better DataFrame, where there is one."""
+    own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_millrace_linked": True}
+    for name in dir(kind):
+        member = getattr(kind, name)
+        if not name.startswith("_") and name not in _KEPT and callable(member):
+            own[name] = _better(name, member)
+    for name in ("write", "writeStream"):
+        own[name] = property(functools.partial(_property, getattr(kind, name).fget, name))
+    return type(kind.__name__, (kind,), own)
+
+
+def _property(plain: Callable[[Any], Any], name: str, self: DataFrame) -> Any:
+    better = _chosen(self)
+    return plain(self) if better is None else getattr(better, name)
+
+
+def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def called(self: DataFrame, *args: Any, **named: Any) -> Any:
+        better = _chosen(self)
+        if better is None:
+            return plain(self, *args, **named)
+        try:
+            result = getattr(better, name)(*args, **named)
+            if isinstance(result, DataFrame) and is_connect(self.sparkSession):
+                result.schema  # noqa: B018  # Spark Connect analyses only now
+        except AnalysisException:  # columns of the DataFrames that were joined, which only Spark's has
+            return plain(self, *args, **named)
+        return result
+
+    return called
+
+
+def _chosen(df: DataFrame) -> DataFrame | None:
+    """Return the better DataFrame, None within Millrace, which makes it."""
+    link = _link(df)
+    if link is None or at_own_work():
+        return None
+    with own_work():
+        better = link.better
+    if better is not None:
+        same_handle(df, better)
+    return better

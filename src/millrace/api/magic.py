@@ -1,0 +1,88 @@
+"""``%%millrace``: a cell of SQL, with the flags of sparksql-magic and what Millrace has to tell."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql import DataFrame
+
+from millrace.api.session import Session
+from millrace.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS = 20
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"%%millrace: {message}; {self.format_usage().strip()}")
+
+
+def _parser() -> _Parser:
+    made = _Parser(prog="%%millrace", add_help=False, description="Answer the SQL of a cell.")
+    made.add_argument("variable", nargs="?", help="keep the DataFrame under this name, and show nothing")
+    made.add_argument("-c", "--cache", action="store_true", help="cache the DataFrame when it is read")
+    made.add_argument("-e", "--eager", action="store_true", help="cache the DataFrame now")
+    made.add_argument("-v", "--view", help="make a temporary view of this name")
+    made.add_argument("-l", "--limit", type=int, default=_ROWS, help="rows to show")
+    made.add_argument("--explain", action="store_true", help="show the plan, and run nothing")
+    made.add_argument("--report", action="store_true", help="show what the eddies did, below the rows")
+    return made
+
+
+def register(shell: Any) -> None:
+    """Register the magic in a shell of IPython."""
+
+    def millrace(line: str, cell: str) -> Any:
+        return run(shell, line, cell)
+
+    millrace.__doc__ = _parser().format_help()
+    shell.register_magic_function(millrace, "cell", "millrace")
+
+
+def run(shell: Any, line: str, cell: str) -> Any:
+    """Answer a cell.
+
+    DataFrames of the notebook that the query names are its tables, unless the session has one of that name.
+
+    Args:
+        shell: IPython's; its namespace has the DataFrames, and gets the result.
+        line: The flags.
+        cell: The query.
+
+    Returns:
+        Rows as a DataFrame of pandas, an explanation, a report, or None where a variable or a view is made.
+
+    Raises:
+        InputError: A flag is unknown.
+        MillraceError: As for :func:`millrace.sql`.
+    """
+    flags = _parser().parse_args(shlex.split(line))
+    frames = {name: each for name, each in shell.user_ns.items() if _is_table(name, each)}
+    query = Session(tables=frames).query(cell)
+    if flags.explain:
+        return query.explain()
+    if flags.cache or flags.eager:
+        query.df.cache()
+    if flags.eager:
+        query.df.count()
+    if flags.view:
+        query.df.createOrReplaceTempView(flags.view)
+    if flags.variable:
+        shell.user_ns[flags.variable] = query.df
+    if flags.variable or flags.view:
+        return None
+    shown: pd.DataFrame = query.df.toPandas() if flags.report else query.df.limit(flags.limit).toPandas()
+    if flags.report:
+        import_module("IPython.display").display(shown.head(flags.limit))
+        return query.report()
+    return shown
+
+
+def _is_table(name: str, value: object) -> bool:
+    return isinstance(value, DataFrame) and not name.startswith("_")

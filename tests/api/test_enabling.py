@@ -1,0 +1,113 @@
+"""``enable`` and ``df.millrace``: the same rows by the session's own methods, through Millrace."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, functions as sf
+
+import millrace
+import millrace.accessor
+from tests.front.compare import bag
+
+JOIN = "select a.id, b.v from a join b on a.id = b.id where a.k > 5"
+
+
+@pytest.fixture
+def asked():
+    """A function of Python that counts nothing, but is slow to Spark's mind; and another."""
+    return sf.udf(lambda x: x is not None and x % 2 == 0, "boolean"), sf.udf(lambda x: x % 3 == 0, "boolean")
+
+
+def is_ours(df) -> bool:
+    """Whether Millrace has a part in a DataFrame."""
+    try:
+        millrace.explain(df)
+    except millrace.MillraceError:
+        return False
+    return True
+
+
+def test_sql_of_a_session_and_back(spark, views):
+    """Within the context texts go through Millrace, with Spark's rows; after it they do not."""
+    plain = spark.sql(JOIN)
+    with millrace.enable(spark) as enabled:
+        found = spark.sql(JOIN)
+        assert is_ours(found) and bag(found) == bag(plain)
+        given = spark.sql("select a.id from a join b on a.id = b.id where a.k > :k", {"k": 5})
+        assert is_ours(given)
+        assert not is_ours(spark.sql("select 1 x"))
+        assert spark.sql("show tables").count() > 0
+        with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
+            spark.sql("select nothing from a")
+    assert not is_ours(spark.sql(JOIN))
+    assert "sql" not in vars(spark)
+    enabled.disable()  # once more does nothing
+
+
+def test_predicates_of_a_session(spark, views):
+    """Functions that are given at the beginning are called by name."""
+    even = millrace.predicate(lambda x: x is not None and x % 2 == 0, name="even")
+    with millrace.enable(spark, predicates=[even]):
+        assert bag(spark.sql("select id from a where even(id)")) == bag(
+            spark.sql("select id from a where id % 2 = 0")
+        )
+
+
+def test_chains_of_filters_are_one(spark, asked):
+    """Functions of Python that are chained are one filter; conditions of Spark's stand among them."""
+    even, third = asked
+    df = spark.range(100).withColumn("x", sf.col("id") + 1)
+    expected = df.where("x % 2 = 0 and id % 3 = 0 and id > 10").collect()
+    with millrace.enable(spark):
+        found = df.filter(even("x")).where("id > 10").filter(third(df.id))
+        assert is_ours(found.select("x")) and found.collect() == expected
+        named = {module.name for _, module in millrace.report(found).modules()}
+        assert len([name for name in named if "lambda" in name]) == 2
+        assert not is_ours(df.filter("id > 3")) and not is_ours(df.filter(df.id > 3))
+        assert df.filter(df.id > 3).filter(even(df.x)).filter(found.id > 90).count() == 5  # odd numbers
+        assert found.filter(millrace.predicate(lambda x: x > 90)("id")).count() == 2
+    assert not is_ours(df.filter(even("x")).select("x"))
+
+
+def test_chains_of_joins_are_one(spark, files):
+    """Inner joins by names, over relations filtered by text, are a block; columns are PySpark's."""
+    a, b = (spark.read.parquet(files[name]) for name in "ab")
+    a2, b2 = a.select("id", "k"), b.select("id", "v")
+    plain = a2.where("k > 3").join(b2, "id").join(a2.withColumnRenamed("k", "l"), ["id"], "inner")
+    expected, columns = bag(plain), plain.columns
+    with millrace.enable(spark, options={"take_all": True}):
+        found = a2.where("k > 3").join(b2, "id").join(a2.withColumnRenamed("k", "l"), ["id"], "inner")
+        assert found.columns == columns
+        assert is_ours(found.select("v")) and bag(found) == expected
+        assert found.count() == found.groupBy("id").count().agg(sf.sum("count")).collect()[0][0]
+        assert "block b0" in millrace.explain(found.limit(1))
+        assert bag(found.select(a2.k, "v")) == bag(plain.select(a2.k, "v"))  # a column that only Spark's has
+        outer = a2.join(b2, "id", "left")
+        assert not is_ours(outer.select("v")) and not is_ours(a2.join(b2, a2.id == b2.id).select("v"))
+
+
+def test_within_millrace_it_is_off(spark, views, asked):
+    """What Millrace asks Spark for goes to Spark: its own functions give what they give without."""
+    even, _ = asked
+    df = spark.range(20)
+    expected = [row.id for row in df.collect() if row.id % 2 == 0]
+    with millrace.enable(spark):
+        assert [row.id for row in millrace.where(df, even("id"), "id >= 0").collect()] == expected
+        assert bag(millrace.sql(JOIN, spark)) == bag(spark.sql(JOIN))
+    assert DataFrame.filter.__qualname__ == "DataFrame.filter"
+
+
+def test_the_accessor(spark, files, asked):
+    """Millrace's functions as methods."""
+    even, _ = asked
+    df = spark.read.parquet(files["a"])
+    kept = df.millrace.where(even("id"))
+    assert bag(kept) == bag(df.where("id % 2 = 0"))
+    assert kept.millrace.report().totals.output_tuples == kept.count()
+    assert "filter" in kept.millrace.explain()
+    other = spark.read.parquet(files["b"])
+    joined = df.millrace.join(other, on="id", options={"take_all": True})
+    assert bag(joined) == bag(df.join(other, "id"))
+    assert bag(df.millrace.sql("select count(*) n from this")) == bag(df.groupBy().count())
+    assert sum(batch.num_rows for batch in kept.millrace.stream_results()) == kept.count()
+    assert {"where", "join", "sql"} <= set(dir(df.millrace))
