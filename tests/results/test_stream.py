@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+from millrace.coordination import Address, Coordinator, codec
 from millrace.errors import ExecutionError
-from millrace.limits import Address, Coordinator, wire
 from millrace.results import ResultsServer, ResultsSink
-from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
+from tests.coordination.test_server import PATIENCE, SPAWN, frame, raw
 from tests.results import tasks
 from tests.results.tasks import SCHEMA, batch_of
 
@@ -219,7 +219,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
 
 def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
     """Together these have all rows; a batch without rows is not sent."""
-    monkeypatch.setattr(wire, "USUAL_ATTACHMENT", 10_000)
+    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 10_000)
     send(stream, 0, batch_of(0, 0, 100_000), batch_of(0, 0, 0))
     stream.finish()
     taken = list(stream)
@@ -228,7 +228,7 @@ def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
 
 def test_a_row_that_is_too_large_is_an_error(stream, monkeypatch):
     """It cannot be cut."""
-    monkeypatch.setattr(wire, "LARGEST_ATTACHMENT", 100)
+    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 100)
     with sink_of(stream, 0) as sink, pytest.raises(ExecutionError, match="a row of the result takes"):
         sink.send(batch_of(0, 0, 1))
 

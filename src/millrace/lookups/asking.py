@@ -25,8 +25,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from millrace.coordination import Chunk, Client, Failure
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Failure, LookupClient
 from millrace.lookups.grouping import grouped
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.refused import Refused
@@ -37,7 +37,7 @@ FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0
 """Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
 
-Connect = Callable[[], Awaitable[LookupClient]]
+Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
 
 
@@ -94,7 +94,7 @@ class Asking:
         self._tasks: set[asyncio.Task[None]] = set()
         self._askers = 0
         self._hearing = False
-        self._opening: asyncio.Future[tuple[LookupClient, Session, Secrets]] | None = None
+        self._opening: asyncio.Future[tuple[Client, Session, Secrets]] | None = None
         terms = self.spec.source.terms
         self._most = terms.max_in_flight
         self._retrying = AsyncRetrying(
@@ -130,7 +130,7 @@ class Asking:
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
             self.receiver.broke(error)
 
-    async def _open(self) -> tuple[LookupClient, Session, Secrets]:
+    async def _open(self) -> tuple[Client, Session, Secrets]:
         """Return the connection to the coordinator and the open source; opened once."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
@@ -154,10 +154,10 @@ class Asking:
             self._hearing = True
             self._start(self._listen, client)
 
-    async def _listen(self, client: LookupClient) -> None:
+    async def _listen(self, client: Client) -> None:
         """Hear what becomes of keys that other tasks are asking."""
         while self._waiting:
-            told = await client.told()
+            told = await client.notification()
             self._waiting.difference_update(told.failed, told.ask, *(chunk.keys for chunk in told.found))
             self._hear(told.found, told.failed, told.ask)
         self._hearing = False
@@ -186,7 +186,7 @@ class Asking:
             self._askers -= 1
 
     async def _request(
-        self, digests: list[bytes], client: LookupClient, session: Session, secrets: Secrets
+        self, digests: list[bytes], client: Client, session: Session, secrets: Secrets
     ) -> None:
         """Ask for some keys at once, and settle them: with their rows, or as failed."""
         keys = self._taken(digests)
@@ -194,7 +194,7 @@ class Asking:
 
         async def attempt() -> pa.RecordBatch:
             nonlocal attempts
-            async with client.turn():
+            async with client.permit():
                 attempts += 1
                 client.count(requests=1, retried=int(attempts > 1))
                 self.totals.requests += 1
@@ -226,7 +226,7 @@ class Asking:
             asyncio.get_running_loop().call_soon(self._settle, client)
         self._settled.append((digests, counts, rows))
 
-    def _settle(self, client: LookupClient) -> None:
+    def _settle(self, client: Client) -> None:
         """Settle what has come in this turn of the event loop, all at once."""
         digests = [digest for each, _, _ in self._settled for digest in each]
         counts = [count for _, each, _ in self._settled for count in each]

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from millrace.coordination import codec
+from millrace.coordination.server import Server
+from millrace.coordination.session import Session
 from millrace.errors import ExecutionError
-from millrace.limits import wire
-from millrace.limits.rooms import AnyRoom
-from millrace.limits.server import Server
-from millrace.results.room import MOST_WAITING, StreamRoom
+from millrace.results.session import MOST_WAITING, ResultSession
 from millrace.results.stream import Stream
 
 
@@ -36,7 +36,7 @@ class ResultsServer(Server):
     purpose: ClassVar[str] = "results"
 
     def __init__(self, host: str = "127.0.0.1") -> None:
-        self._streams: dict[str, StreamRoom] = {}
+        self._streams: dict[str, ResultSession] = {}
         super().__init__(host)
 
     def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING) -> Stream:
@@ -51,32 +51,32 @@ class ResultsServer(Server):
         """
         name = secrets.token_hex(8)
 
-        def make() -> StreamRoom:
-            room = self._streams[name] = StreamRoom(schema, self._loop, most_waiting)
-            return room
+        def make() -> ResultSession:
+            session = self._streams[name] = ResultSession(schema, self._loop, most_waiting)
+            return session
 
         def within(action: Callable[[], None]) -> None:
             def act() -> None:
                 action()
-                if room.waiting.ended:
+                if session.waiting.ended:
                     self._streams.pop(name, None)
 
             if self.running:
                 self._within(act)
 
-        room = self._within(make)
-        return Stream(name, self.address, schema, room, within)
+        session = self._within(make)
+        return Stream(name, self.address, schema, session, within)
 
-    def _enter(self, hello: wire.Message) -> tuple[str, AnyRoom]:
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:
             case {"results": str(name)}:
-                room = self._streams.get(name)
+                session = self._streams.get(name)
             case _:
                 raise ValueError("it did not introduce itself")
-        if room is None or room.waiting.ended:
+        if session is None or session.waiting.ended:
             raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
-        return name, room
+        return name, session
 
     def _end(self) -> None:
-        for room in self._streams.values():
-            room.end(ExecutionError("the server of results has been closed"))
+        for session in self._streams.values():
+            session.end(ExecutionError("the server of results has been closed"))

@@ -9,11 +9,11 @@ from typing import Self
 
 import pyarrow as pa
 
+from millrace.coordination import codec
+from millrace.coordination.chunk import encoded
+from millrace.coordination.connection import CONNECT_SECONDS, lost, refused, unreachable
+from millrace.coordination.registration import Address
 from millrace.errors import ExecutionError
-from millrace.limits import wire
-from millrace.limits.address import Address
-from millrace.limits.chunk import encoded
-from millrace.limits.link import CONNECT_SECONDS, lost, refused, unreachable
 
 _PURPOSE = "results"
 
@@ -40,10 +40,10 @@ class ResultsSink:
         self._connection: socket.socket | None = None
         try:
             self._connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
-            wire.watch(self._connection)
+            codec.watch(self._connection)
             self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            wire.send(self._connection, {"token": address.token, "results": stream})
-            welcome = wire.receive(self._connection)
+            codec.send(self._connection, {"token": address.token, "results": stream})
+            welcome = codec.receive(self._connection)
             self._connection.settimeout(None)
         except (OSError, EOFError, ValueError) as error:
             self.close()
@@ -77,10 +77,10 @@ class ResultsSink:
         for piece in _pieces(self._as_agreed(batch)):
             self._check_open()
             payload = encoded(piece)
-            if len(payload) > wire.LARGEST_ATTACHMENT:
+            if len(payload) > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
                     f"a row of the result takes {len(payload)} bytes, expected at most "
-                    f"{wire.LARGEST_ATTACHMENT}: collect the result without streaming it"
+                    f"{codec.LARGEST_ATTACHMENT}: collect the result without streaming it"
                 )
             self._send({"batch": True, "attachment": payload})
 
@@ -109,10 +109,10 @@ class ResultsSink:
             )
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
-    def _send(self, message: wire.Message) -> None:
+    def _send(self, message: codec.Message) -> None:
         connection = self._open()
         try:
-            wire.send(connection, message)
+            codec.send(connection, message)
         except OSError as error:
             self._check_open()  # it may have said why
             raise lost(self._address, _PURPOSE, error) from error
@@ -120,7 +120,7 @@ class ResultsSink:
     def _hear(self, name: str) -> bool:
         """Return what the server says under this name."""
         try:
-            message = wire.receive(self._open())
+            message = codec.receive(self._open())
         except (OSError, EOFError, ValueError) as error:
             raise lost(self._address, _PURPOSE, error) from error
         if "closed" in message:
@@ -151,7 +151,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield a batch in pieces that are not much too large for a message."""
     if batch.num_rows == 0:
         return
-    rows = max(1, int(batch.num_rows * wire.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
+    rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
     for low in range(0, batch.num_rows, rows):
         yield batch.slice(low, rows)
 

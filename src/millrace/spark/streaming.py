@@ -24,7 +24,7 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.coordination import Address
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,17 @@ import time
 
 import pytest
 
+from millrace.coordination import (
+    Address,
+    Client,
+    Coordinator,
+    LookupSession,
+    Notification,
+    Registration,
+    Settings,
+)
 from millrace.errors import ExecutionError
-from millrace.limits import Address, Answer, Coordinator, LocalLimits, RemoteLimits, Settings
-from millrace.limits.room import Room
-from tests.limits import hammer
+from tests.coordination import hammer
 
 SPAWN = multiprocessing.get_context("spawn")
 ONE = Settings(max_in_flight=1)
@@ -38,8 +45,8 @@ def run(coroutine):
 
 async def take_a_turn(address: Address, namespace: str = "n", settings: Settings = ONE) -> None:
     """Show that a client is served."""
-    limits = await RemoteLimits.connect(address, namespace, settings)
-    async with limits.turn():
+    limits = await Client.limited(address, namespace, settings)
+    async with limits.permit():
         pass
     await limits.close()
 
@@ -69,13 +76,13 @@ def test_a_killed_process_gives_back_its_turn_and_its_questions(coordinator):
     assert ours.poll(PATIENCE) and ours.recv() == 1
 
     async def wait_for_the_victim() -> None:
-        limits = await RemoteLimits.connect(coordinator.address, "n", ONE)
+        limits = await Client.limited(coordinator.address, "n", ONE)
         claim = await limits.claim([KEY, OTHER])
         assert (claim.ask, claim.waiting) == ([OTHER], [KEY])
         assert coordinator.in_flight("n") == 1
         victim.kill()
-        async with limits.turn():
-            assert await limits.told() == {KEY: None}
+        async with limits.permit():
+            assert await limits.notification() == Notification(ask=[KEY])
         await limits.close()
 
     run(wait_for_the_victim())
@@ -83,16 +90,16 @@ def test_a_killed_process_gives_back_its_turn_and_its_questions(coordinator):
 
 
 def remote_pair(coordinator):
-    async def pair(settings: Settings) -> list[RemoteLimits]:
-        return [await RemoteLimits.connect(coordinator.address, "pair", settings) for _ in range(2)]
+    async def pair(settings: Settings) -> list[Client]:
+        return [await Client.limited(coordinator.address, "pair", settings) for _ in range(2)]
 
     return pair
 
 
 def local_pair(_):
-    async def pair(settings: Settings) -> list[LocalLimits]:
-        room = Room(settings)
-        return [LocalLimits(settings, room) for _ in range(2)]
+    async def pair(settings: Settings) -> list[Client]:
+        session = LookupSession(Registration("pair", settings.max_in_flight, settings.per_second))
+        return [Client.local(session) for _ in range(2)]
 
     return pair
 
@@ -103,44 +110,23 @@ def pair(request, coordinator):
     return request.param(coordinator)
 
 
-def test_answers_reach_everyone_who_waits(pair):
-    """A failure comes with its texts, what is given up is handed on, what is known is told at once."""
-    failure = Answer(2, ("ValueError", "no", "Traceback"))
-
-    async def play() -> None:
-        one, other = await pair(Settings())
-        assert (await one.claim([KEY, OTHER])).ask == [KEY, OTHER]
-        assert set((await other.claim([OTHER, KEY])).waiting) == {KEY, OTHER}
-        one.settle({KEY: failure})
-        assert await other.told() == {KEY: failure}
-        one.settle({OTHER: None})
-        assert await other.told() == {OTHER: None}
-        other.settle({OTHER: Answer(1)})
-        assert (await other.claim([OTHER])).answered == {OTHER: Answer(1)}
-        assert (await one.claim([KEY, OTHER])).answered == {KEY: failure, OTHER: Answer(1)}
-        await one.close()
-        await other.close()
-
-    run(play())
-
-
 def test_a_cancelled_wait_leaves_the_queue(pair):
     """A task that stops waiting for its turn does not keep the next one from it."""
 
     async def wait(limits) -> None:
-        async with limits.turn():
+        async with limits.permit():
             raise AssertionError("the turn is taken")
 
     async def play() -> None:
         one, other = await pair(ONE)
-        async with one.turn():
+        async with one.permit():
             waiting = asyncio.create_task(wait(other))
             await asyncio.sleep(0)  # sends the request
             await other.claim([KEY])  # answered after the request has arrived
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-        async with one.turn():
+        async with one.permit():
             await other.claim([KEY])
         await one.close()
         await other.close()
@@ -153,7 +139,7 @@ def test_turns_are_spaced_by_the_rate(pair):
     starts, began = [], time.monotonic()
 
     async def take(limits) -> None:
-        async with limits.turn():
+        async with limits.permit():
             starts.append(asyncio.get_running_loop().time())
 
     async def play() -> None:
@@ -193,7 +179,7 @@ def frame(text: str) -> bytes:
         b"\x00\x00\x00\x02{}",
         b"\xff" * 100,
         frame("[" * 4000),
-        frame('{"token": "\\ud800", "namespace": "n", "max_in_flight": 0, "per_second": null}'),
+        frame('{"token": "\\ud800", "session": "n", "limits": [0, null]}'),
     ],
 )
 def test_strangers_are_shown_out(coordinator, garbage):
@@ -208,26 +194,22 @@ def test_strangers_are_shown_out(coordinator, garbage):
         "{}",
         "[]",
         '{"request": "a"}',
-        '{"claim": ["zz"]}',
-        '{"claim": [5]}',
-        '{"claim": ["00"]}',
-        f'{{"settle": {{"{KEY.hex()}": [7, null]}}}}',
-        f'{{"settle": {{"{KEY.hex()}": true}}}}',
+        '{"permit": 0}',
     ],
 )
 def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
     """Its turn goes to the next one."""
     token = coordinator.address.token
-    hello = f'{{"token": "{token}", "namespace": "n", "max_in_flight": 1, "per_second": null}}'
+    hello = f'{{"token": "{token}", "session": "n", "limits": [1, null]}}'
     answer = raw(coordinator.address, frame(hello), frame('{"request": 0}'), frame(garbage))
-    assert b"welcome" in answer and b"turn" in answer
+    assert b"max_in_flight" in answer and b"permit" in answer
     run(take_a_turn(coordinator.address))
 
 
 def test_a_wrong_token_is_refused(coordinator):
     """The client gets an error that names the reason."""
     address = coordinator.address
-    with pytest.raises(ExecutionError, match="refused to share limits: wrong token"):
+    with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
         run(take_a_turn(Address(address.host, address.port, "0" * 32)))
     run(take_a_turn(address))
 
@@ -236,9 +218,9 @@ def test_other_limits_for_the_same_namespace_are_refused(coordinator):
     """Two predicates cannot get into each other's limits unnoticed."""
 
     async def play() -> None:
-        limits = await RemoteLimits.connect(coordinator.address, "n", ONE)
+        limits = await Client.limited(coordinator.address, "n", ONE)
         with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
-            await RemoteLimits.connect(coordinator.address, "n", Settings(max_in_flight=2))
+            await Client.limited(coordinator.address, "n", Settings(max_in_flight=2))
         await limits.close()
 
     run(play())
@@ -261,8 +243,11 @@ def test_a_coordinator_that_ends_wakes_everyone_who_waits():
         one, other = await remote_pair(coordinator)(ONE)
         await one.claim([KEY])
         await other.claim([KEY])
-        async with one.turn():
-            waiting = [asyncio.create_task(other.turn().__aenter__()), asyncio.create_task(other.told())]
+        async with one.permit():
+            waiting = [
+                asyncio.create_task(other.permit().__aenter__()),
+                asyncio.create_task(other.notification()),
+            ]
             await asyncio.sleep(0)  # sends the request
             await other.claim([OTHER])  # answered after the request has arrived
             await asyncio.to_thread(coordinator.close)
@@ -281,8 +266,8 @@ def test_what_finished_jobs_leave_behind_is_bounded(coordinator):
     """The last sixteen namespaces are kept, and one that has clients in any case."""
 
     async def play() -> None:
-        staying = await RemoteLimits.connect(coordinator.address, "staying", ONE)
-        async with staying.turn():
+        staying = await Client.limited(coordinator.address, "staying", ONE)
+        async with staying.permit():
             for number in range(40):
                 await take_a_turn(coordinator.address, f"job {number}")
             assert coordinator.in_flight("staying") == 1
@@ -290,7 +275,7 @@ def test_what_finished_jobs_leave_behind_is_bounded(coordinator):
 
     run(play())
     run(take_a_turn(coordinator.address))
-    assert len(coordinator._rooms) <= 18
+    assert len(coordinator._sessions) <= 18
 
 
 def test_one_coordinator_serves_a_process():

@@ -1,7 +1,7 @@
-"""What clients of a server share: a room that they join, speak to and leave.
+"""What clients of a server share: a session that they join, speak to and leave.
 
-A room lives in one event loop, and is the same whether its clients sit in other processes
-(:mod:`millrace.limits.server`) or in this one.
+A session lives in one event loop, and is the same whether its clients sit in other processes
+(:mod:`millrace.coordination.server`) or in this one.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from itertools import count
 
 from millrace.clock import WallClock
-from millrace.limits.address import Settings
-from millrace.limits.limiter import Limiter
-from millrace.limits.wire import Message
+from millrace.coordination.codec import Message
+from millrace.coordination.limiter import Limiter
+from millrace.coordination.registration import Settings
 
 _AHEAD = 0.02
-"""Seconds by which turns are given out early: more than a timer is late, and than a message takes."""
+"""Seconds by which permits are given out early: more than a timer is late, and than a message takes."""
 
 Deliver = Callable[[Message], None]
 
 
-class AnyRoom(ABC):
+class Session(ABC):
     """Clients by number, and how messages reach them."""
 
     def __init__(self) -> None:
@@ -57,16 +57,16 @@ class AnyRoom(ABC):
         return {"welcome": True}
 
     async def ready(self, client: int) -> None:  # noqa: B027  # most can always
-        """Wait until the room can take the client's next message; meanwhile the client has to wait."""
+        """Wait until the session can take the client's next message; meanwhile the client has to wait."""
 
 
-class TurnRoom(AnyRoom):
-    """A room whose clients wait for their turns to ask something.
+class PermitSession(Session):
+    """A session whose clients wait for permits to ask something.
 
     =======================================  ==========================================================
-    client                                   room
+    client                                   session
     =======================================  ==========================================================
-    ``request``, ``id``                      ``turn`` = id, ``wait``: start after so many seconds
+    ``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
     ``release``, ``id``
     =======================================  ==========================================================
 
@@ -93,7 +93,7 @@ class TurnRoom(AnyRoom):
         self._grant()
 
     def handle(self, client: int, message: Message) -> None:
-        """Do what a client's message about turns says.
+        """Do what a client's message about permits says.
 
         Raises:
             ValueError: It says nothing that a client of ours would say.
@@ -114,7 +114,7 @@ class TurnRoom(AnyRoom):
             self._timer = None
         for grant in self._limiter.grants():
             wait = max(0.0, grant.start - self._clock.now())
-            self._clients[grant.owner]({"turn": grant.ticket, "wait": wait})
+            self._clients[grant.owner]({"permit": grant.ticket, "wait": wait})
         due = self._limiter.due()
         if due is not None:
             delay = max(0.0, due - self._clock.now())

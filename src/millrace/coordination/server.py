@@ -1,4 +1,4 @@
-"""A TCP server in a daemon thread of the process that plans queries, whose clients meet in rooms.
+"""A TCP server in a daemon thread of the process that plans queries, whose clients meet in sessions.
 
 Spark's tasks cannot see each other, so what they share needs one place that all of them reach. It is
 beside Spark's driver, or beside the client of Spark Connect, started when the first query needs it. A client
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import ClassVar, Self, TypeVar
 
+from millrace.coordination import codec
+from millrace.coordination.registration import Address
+from millrace.coordination.session import Session
 from millrace.errors import ExecutionError, MillraceError
-from millrace.limits import wire
-from millrace.limits.address import Address
-from millrace.limits.rooms import AnyRoom
 
 T = TypeVar("T")
 
@@ -115,22 +115,22 @@ class Server(ABC):
             self._thread.join()
 
     @abstractmethod
-    def _enter(self, hello: wire.Message) -> tuple[str, AnyRoom]:
-        """Return the name and the room that a client with the right token wants to join.
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+        """Return the name and the session that a client with the right token wants to join.
 
         Raises:
             ValueError: It did not say which.
-            MillraceError: The room cannot be had.
+            MillraceError: The session cannot be had.
         """
 
     def _left(self, name: str) -> None:  # noqa: B027  # most need nothing
-        """Called when a client has left a room."""
+        """Called when a client has left a session."""
 
     def _end(self) -> None:  # noqa: B027  # likewise
         """Called at the end, when all clients have gone."""
 
     def _within(self, function: Callable[[], T]) -> T:
-        """Return what a function returns when it is called in the server's thread, where the rooms live."""
+        """Return what a function returns when called in the server's thread, where the sessions live."""
 
         async def call() -> T:
             return function()
@@ -160,27 +160,27 @@ class Server(ABC):
         # One family, for each address that a name has would get a port of its own.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            return await asyncio.start_server(self._serve, host, 0, family=family, limit=wire.BUFFER)
+            return await asyncio.start_server(self._serve, host, 0, family=family, limit=codec.BUFFER)
         except OSError:
             if _loopback(host):
                 raise
-            return await asyncio.start_server(self._serve, None, 0, family=family, limit=wire.BUFFER)
+            return await asyncio.start_server(self._serve, None, 0, family=family, limit=codec.BUFFER)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = writer
         try:
-            wire.watch(writer.get_extra_info("socket"))
+            codec.watch(writer.get_extra_info("socket"))
             async with asyncio.timeout(_HELLO_SECONDS):
-                hello = await wire.read(reader, _LARGEST_HELLO)
+                hello = await codec.read(reader, _LARGEST_HELLO)
             try:
-                name, room = self._welcome(hello)
+                name, session = self._welcome(hello)
             except (ValueError, MillraceError) as error:
-                wire.write(writer, {"error": str(error)})
+                codec.write(writer, {"error": str(error)})
                 await writer.drain()
             else:
-                await self._stay(name, room, reader, writer)
+                await self._stay(name, session, reader, writer)
         except (OSError, EOFError, ValueError):
             return  # it died, or is no client of ours; what it held is given back above
         except asyncio.CancelledError:
@@ -190,20 +190,20 @@ class Server(ABC):
             writer.close()
 
     async def _stay(
-        self, name: str, room: AnyRoom, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, name: str, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        client = room.join(lambda message: wire.write(writer, message))
+        client = session.join(lambda message: codec.write(writer, message))
         try:
-            wire.write(writer, room.welcome())
+            codec.write(writer, session.welcome())
             while True:
                 await writer.drain()
-                await room.ready(client)
-                room.handle(client, await wire.read(reader))
+                await session.ready(client)
+                session.handle(client, await codec.read(reader))
         finally:
-            room.leave(client)
+            session.leave(client)
             self._left(name)
 
-    def _welcome(self, hello: wire.Message) -> tuple[str, AnyRoom]:
+    def _welcome(self, hello: codec.Message) -> tuple[str, Session]:
         token = hello.get("token")
         if not isinstance(token, str):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message

@@ -7,25 +7,23 @@ import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from millrace.clock import Clock
-from millrace.limits import wire
-from millrace.limits.address import Settings
-from millrace.limits.cache import check_cache
-from millrace.limits.lookup_room import LookupRoom
-from millrace.limits.offer import Offer
-from millrace.limits.progress import FailedKey, LookupProgress, together
-from millrace.limits.room import Room
-from millrace.limits.rooms import AnyRoom
-from millrace.limits.server import Server
+from millrace.coordination import codec
+from millrace.coordination.cache import check_cache
+from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.progress import FailedKey, LookupProgress, together
+from millrace.coordination.registration import Registration
+from millrace.coordination.server import Server
+from millrace.coordination.session import Session
 
-_MOST_EMPTY_ROOMS = 16
+_MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
 
 
 class _Ended(NamedTuple):
-    """What is still to be told of a lookup whose room is closed."""
+    """What is still to be told of a lookup whose session is closed."""
 
     progress: LookupProgress
     failed: list[FailedKey]
@@ -50,9 +48,8 @@ class Coordinator(Server):
     purpose: ClassVar[str] = "limits"
 
     def __init__(self, host: str = "127.0.0.1", calendar: Clock | None = None) -> None:
-        self._rooms: OrderedDict[str, Room] = OrderedDict()
-        self._offers: dict[str, tuple[Offer, ...]] = {}
-        self._lookups: OrderedDict[str, LookupRoom] = OrderedDict()
+        self._registrations: dict[str, tuple[Registration, ...]] = {}
+        self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._calendar = calendar
         super().__init__(host)
@@ -62,12 +59,12 @@ class Coordinator(Server):
         """Return how many permits of a predicate's namespace are out now."""
 
         def count() -> int:
-            room = self._rooms.get(namespace)
-            return 0 if room is None else room.in_flight
+            session = self._sessions.get(namespace)
+            return 0 if session is None else session.in_flight
 
         return self._within(count)
 
-    def offer(self, run: str, lookups: Sequence[Offer]) -> None:
+    def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run before its tasks join them as ``run/execution/number``.
 
         Args:
@@ -84,11 +81,11 @@ class Coordinator(Server):
             if each.cache is not None:
                 check_cache(each.cache, each.name, each.fingerprint)
 
-        def register() -> None:
-            if self._offers.setdefault(run, tuple(lookups)) != tuple(lookups):
+        def enter() -> None:
+            if self._registrations.setdefault(run, tuple(lookups)) != tuple(lookups):
                 raise ValueError(f"run {run!r} has other lookups")
 
-        self._within(register)
+        self._within(enter)
 
     def progress(self, run: str) -> list[LookupProgress]:
         """Return how far each lookup of a run is, over all its executions; empty for an unknown run."""
@@ -96,10 +93,10 @@ class Coordinator(Server):
         def figures() -> list[LookupProgress]:
             return [
                 together(
-                    [each.progress for each in self._known(run, number)]
-                    or [LookupProgress(offer.name, 0, 0, 0, 0, 0, 0, 0, 0.0)]
+                    [known.progress for known in self._known(run, number)]
+                    or [LookupProgress(each.name, 0, 0, 0, 0, 0, 0, 0, 0.0)]
                 )
-                for number, offer in enumerate(self._offers.get(run, ()))
+                for number, each in enumerate(self._registrations.get(run, ()))
             ]
 
         return self._within(figures)
@@ -107,11 +104,13 @@ class Coordinator(Server):
     def failed(self, run: str) -> list[FailedKey]:
         """Return the keys of a run that could not be looked up, the first 10,000 of each lookup.
 
-        The others are in :attr:`~millrace.limits.progress.LookupProgress.failures`, by kind.
+        The others are in :attr:`~millrace.coordination.progress.LookupProgress.failures`, by kind.
         """
 
         def collect() -> list[FailedKey]:
-            known = (each for n in range(len(self._offers.get(run, ()))) for each in self._known(run, n))
+            known = (
+                each for n in range(len(self._registrations.get(run, ()))) for each in self._known(run, n)
+            )
             return list(dict.fromkeys(failed for each in known for failed in each.failed))
 
         return self._within(collect)
@@ -120,43 +119,42 @@ class Coordinator(Server):
         """Write what is missing to the caches, and remove a run's answers, if it is known."""
 
         def forget() -> None:
-            self._offers.pop(run, None)
-            for name in [name for name in self._lookups if _run_of(name) == run]:
-                self._lookups.pop(name).close()
+            self._registrations.pop(run, None)
+            for name in [name for name in self._sessions if _run_of(name) == run]:
+                self._sessions.pop(name).close()
             for name in [name for name in self._ended if _run_of(name) == run]:
                 del self._ended[name]
 
         if self.running:
             self._within(forget)
 
-    def _enter(self, hello: wire.Message) -> tuple[str, AnyRoom]:
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:
-            case {"lookup": str(namespace)}:
-                return namespace, self._lookup(namespace)
             case {
-                "namespace": str(namespace),
-                "max_in_flight": int() | None as cap,
-                "per_second": float() | int() | None as rate,
+                "session": str(namespace),
+                "limits": [int() | None as cap, float() | int() | None as rate],
             } if (cap is None or cap > 0) and (rate is None or rate > 0):
-                settings = Settings(cap, rate)
+                registration = Registration(namespace, cap, rate)
+            case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
+                registration = self._registered(namespace)
             case _:
                 raise ValueError("it did not introduce itself")
-        room = self._rooms.setdefault(namespace, Room(settings))
-        if room.settings != settings:
-            raise ValueError(f"{namespace} has {room.settings}, got {settings}")
-        return namespace, room
+        if namespace not in self._sessions:
+            self._sessions[namespace] = LookupSession(registration, self._calendar)
+        session = self._sessions[namespace]
+        if session.registration != registration:
+            raise ValueError(f"{namespace} has {session.settings}, got {registration.settings}")
+        return namespace, session
 
-    def _lookup(self, namespace: str) -> LookupRoom:
+    def _registered(self, namespace: str) -> Registration:
         run, _, rest = namespace.partition("/")
         number = rest.rpartition("/")[2]
-        offers = self._offers.get(run)
-        if offers is None:
+        registrations = self._registrations.get(run)
+        if registrations is None:
             raise ValueError(f"run {run!r} is not known, or is over")
-        if not number.isascii() or not number.isdigit() or int(number) >= len(offers):
-            raise ValueError(f"run {run!r} has {len(offers)} lookups, got {namespace!r}")
-        if namespace not in self._lookups:
-            self._lookups[namespace] = LookupRoom(offers[int(number)], self._calendar)
-        return self._lookups[namespace]
+        if not number.isascii() or not number.isdigit() or int(number) >= len(registrations):
+            raise ValueError(f"run {run!r} has {len(registrations)} lookups, got {namespace!r}")
+        return registrations[int(number)]
 
     def _known(self, run: str, number: int) -> list[_Ended]:
         """Return what there is to tell of a lookup, by execution, with those that have ended first."""
@@ -165,27 +163,26 @@ class Coordinator(Server):
             return _run_of(name) == run and name.rpartition("/")[2] == str(number)
 
         ended = [each for name, each in self._ended.items() if mine(name)]
-        rooms = [room for name, room in self._lookups.items() if mine(name)]
-        return [*ended, *(_Ended(room.progress(), room.failed()) for room in rooms)]
+        sessions = [session for name, session in self._sessions.items() if mine(name)]
+        return [*ended, *(_Ended(session.progress(), session.failed()) for session in sessions)]
 
     def _left(self, name: str) -> None:
-        """Keep the rooms that were left last, for jobs with pauses between their tasks."""
-        rooms: OrderedDict[str, Any] = self._lookups if name in self._lookups else self._rooms
-        if name not in rooms:
+        """Keep the sessions that were left last, for jobs with pauses between their tasks."""
+        if name not in self._sessions:
             return
-        rooms.move_to_end(name)
-        empty = [each for each, room in rooms.items() if room.empty]
-        for each in empty[:-_MOST_EMPTY_ROOMS]:
-            room = rooms.pop(each)
-            if isinstance(room, LookupRoom):
-                self._ended[each] = _Ended(room.progress(), room.failed())
-                room.close()
+        self._sessions.move_to_end(name)
+        empty = [each for each, session in self._sessions.items() if session.empty]
+        for each in empty[:-_MOST_EMPTY_SESSIONS]:
+            session = self._sessions.pop(each)
+            if _run_of(each) in self._registrations:
+                self._ended[each] = _Ended(session.progress(), session.failed())
+            session.close()
         while len(self._ended) > _MOST_ENDED:
             self._ended.popitem(last=False)
 
     def _end(self) -> None:
-        for room in self._lookups.values():
-            room.close()
+        for session in self._sessions.values():
+            session.close()
 
 
 def _run_of(name: str) -> str:

@@ -1,7 +1,7 @@
 """One stream of results: the tasks that send, and the queue to the consumer.
 
 =======================================  ==========================================================
-task                                     room
+task                                     session
 =======================================  ==========================================================
 ``start`` = [partition, attempt]         ``wanted``: whether the partition's rows are needed still
 ``batch``; an Arrow IPC stream
@@ -19,9 +19,9 @@ import tempfile
 
 import pyarrow as pa
 
+from millrace.coordination.codec import Message
+from millrace.coordination.session import Session
 from millrace.errors import ExecutionError
-from millrace.limits.rooms import AnyRoom
-from millrace.limits.wire import Message
 from millrace.results.partition import Partition
 from millrace.results.waiting import Waiting
 
@@ -29,12 +29,12 @@ MOST_WAITING = 1 << 26
 """Bytes of batches that wait for the consumer before the tasks have to."""
 
 
-class StreamRoom(AnyRoom):
+class ResultSession(Session):
     """The tasks of one stream.
 
     Args:
         schema: Of the rows.
-        loop: Where the room lives.
+        loop: Where the session lives.
         most_waiting: Bytes of batches that wait for the consumer before the tasks have to.
     """
 
