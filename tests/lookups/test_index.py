@@ -121,6 +121,20 @@ def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:
     assert [len(keys) for keys in source.requests] == [10, 10, 5]
 
 
+def test_a_task_claims_no_more_than_it_soon_asks() -> None:
+    """One request at a time: four keys are claimed ahead, and the other twenty are free for other tasks."""
+    claimed: list[int] = []
+
+    async def look() -> None:
+        claimed.append(len(maker.rooms["s"]._claims))
+
+    source = TableSource(S, Terms(max_in_flight=1), before=look)
+    with lookups() as maker:
+        found = run(joined(), {"s": [maker.index("s", ("x",), source)]}, chunk=60)
+    assert multiset(found) == joined().expected()
+    assert len(claimed) == 25 and 2 <= max(claimed) <= 5
+
+
 def test_tasks_that_share_a_room_ask_each_key_once() -> None:
     """Two eddies at once over the same rows: each has all results, and the source is asked 25 times."""
     source = TableSource(S, Terms(max_in_flight=3), before=_shuffler([0, 2, 1]))

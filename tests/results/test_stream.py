@@ -318,3 +318,21 @@ def test_the_consumer_is_woken_by_another_thread(stream):
         task.start()
         assert waiting.result(PATIENCE) == rows([batch_of(0, 0)])
         task.join()
+
+
+def test_a_reader_that_pauses_for_too_long_stops_the_tasks(server):
+    """They end with an error instead of waiting for ever, and so does the reader, which says what to set."""
+    stream = server.open(SCHEMA, most_waiting=1000, idle=0.2)
+    batch = batch_of(0, 0, 10_000)
+
+    def task() -> None:
+        with sink_of(stream, 0) as sink:
+            for _ in range(400):
+                sink.send(batch)
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(task)
+        with pytest.raises(ExecutionError, match=r"no more rows|was lost"):
+            running.result(PATIENCE)
+    with pytest.raises(ExecutionError, match=r"taken no rows for 0\.2 s.*`idle_timeout`"):
+        next(stream)

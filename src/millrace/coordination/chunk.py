@@ -106,6 +106,11 @@ class Claimed:
     failed: dict[bytes, Failure] = field(default_factory=dict)
     waiting: list[bytes] = field(default_factory=list)
 
+    def left(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return those of the keys that were wanted of which nothing is said."""
+        said = {*self.ask, *self.failed, *self.waiting, *(key for chunk in self.found for key in chunk.keys)}
+        return [key for key in keys if key not in said]
+
 
 @dataclass
 class Notification:

@@ -14,6 +14,7 @@ from millrace.coordination.codec import Message
 from millrace.coordination.connection import Connection, LocalConnection, RemoteConnection
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.registration import Address, Settings
+from millrace.coordination.session import LONGEST_PAUSE
 from millrace.errors import ExecutionError
 
 KEYS_A_MESSAGE = 4096
@@ -105,6 +106,11 @@ class Client:
             self._permits.pop(ticket, None)
             self._send({"release": ticket})
 
+    def pause(self, seconds: float) -> None:
+        """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
+        if self._settings.turns:
+            self._send({"pause": min(seconds, LONGEST_PAUSE)})
+
     async def close(self) -> None:
         """Leave, giving back what is held."""
         await self._link.close()
@@ -118,7 +124,7 @@ class Client:
         reply = await self._ask("secrets", {"secrets": True})
         return dict(reply["secrets"])
 
-    async def claim(self, keys: Sequence[bytes]) -> Claimed:
+    async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
 
         Every key to ask must be settled, failed or given up. A key that this client is asking
@@ -126,20 +132,25 @@ class Client:
 
         Args:
             keys: Digests of ``KEY_BYTES`` bytes, distinct.
+            most: How many of them are to be looked up here, at most; others stay free, and are in
+                nothing that is returned. None for all.
 
         Raises:
             ExecutionError: The coordinator is gone.
         """
         async with self._claiming:
-            return await self._claim(keys)
+            return await self._claim(keys, most)
 
-    async def _claim(self, keys: Sequence[bytes]) -> Claimed:
+    async def _claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         claimed = Claimed()
         left = list(keys)
         while left:
             some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
             number = next(self._numbers)
-            reply = await self._ask(number, codec.keys_message("claim", number, some))
+            message = codec.keys_message("claim", number, some)
+            if most is not None:
+                message["most"] = max(0, most - len(claimed.ask))
+            reply = await self._ask(number, message)
             left += codec.read_reply(reply, claimed)
         return claimed
 

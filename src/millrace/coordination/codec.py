@@ -107,6 +107,10 @@ def watch(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _QUIET_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    if hasattr(
+        socket, "TCP_USER_TIMEOUT"
+    ):  # what is sent and not acknowledged; keepalive does not watch that
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _QUIET_SECONDS * 1000)
 
 
 def _length(packed: bytes, largest: int) -> int:

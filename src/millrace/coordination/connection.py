@@ -8,7 +8,7 @@ from typing import Protocol
 
 from millrace.coordination import codec
 from millrace.coordination.registration import Address
-from millrace.coordination.session import Session
+from millrace.coordination.session import ALIVE_SECONDS, Session
 from millrace.errors import ExecutionError
 
 CONNECT_SECONDS = 10.0
@@ -48,6 +48,7 @@ class RemoteConnection:
         self._reader = reader
         self._writer = writer
         self._listening: asyncio.Task[None] | None = None
+        self._alive: asyncio.TimerHandle | None = None
 
     @classmethod
     async def dial(
@@ -84,7 +85,9 @@ class RemoteConnection:
 
     def listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages of the session to ``receive`` from now on; ``lose`` hears if this ends."""
-        self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
+        loop = asyncio.get_running_loop()
+        self._listening = loop.create_task(self._listen(receive, lose))
+        self._alive = loop.call_later(ALIVE_SECONDS, self._say_alive)
 
     def send(self, message: codec.Message) -> None:
         """Send a message; does not wait."""
@@ -99,6 +102,8 @@ class RemoteConnection:
 
     async def close(self) -> None:
         """Leave, giving back what is held."""
+        if self._alive is not None:
+            self._alive.cancel()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])
@@ -107,6 +112,11 @@ class RemoteConnection:
             await self._writer.wait_closed()
         except OSError:
             return  # the other side went first
+
+    def _say_alive(self) -> None:
+        if not self._writer.is_closing():
+            self.send({"alive": True})
+            self._alive = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
 
     async def _listen(self, receive: Receive, lose: Lose) -> None:
         try:

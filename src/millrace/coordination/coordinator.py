@@ -180,6 +180,10 @@ class Coordinator(Server):
         while len(self._ended) > _MOST_ENDED:
             self._ended.popitem(last=False)
 
+    def _look(self) -> None:
+        for session in self._sessions.values():
+            session.expire()
+
     def _end(self) -> None:
         for session in self._sessions.values():
             session.close()

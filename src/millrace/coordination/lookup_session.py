@@ -6,7 +6,7 @@ session speak in these; keys are in the attachment, one after the other:
 =========================================  =========================================================
 client                                     session
 =========================================  =========================================================
-``claim`` = number; the keys               ``claimed`` = number, and what becomes of each key: see below
+``claim`` = number, ``most``; the keys     ``claimed`` = number, and what becomes of each key: see below
 ``settle``; a chunk                        ``told`` = n; keys settled (n of them) or handed over, to
                                            everyone who waits for one
 ``fail`` = failures, ``number``; keys      likewise; and ``noted`` = number
@@ -17,8 +17,9 @@ client                                     session
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
 whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
-large enough. So news name keys only and rows are fetched by claims, at the pace of whoever wants them:
-the session holds no rows for a client that is slow.
+large enough. Keys beyond the ``most`` that it is ready to ask are in none of these. So news name keys only
+and rows are fetched by claims, at the pace of whoever wants them: the session holds no rows for a client
+that is slow.
 
 In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
 memory: answers and failures, which are in the store (:mod:`millrace.coordination.store`) and perhaps in
@@ -63,13 +64,16 @@ class LookupSession(PermitSession):
     Args:
         registration: The lookup.
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
+        clock: Tells the seconds of limits and leases; the system's clock by default.
 
     Raises:
         InputError: The cache cannot be used.
     """
 
-    def __init__(self, registration: Registration, calendar: Clock | None = None) -> None:
-        super().__init__(registration.settings)
+    def __init__(
+        self, registration: Registration, calendar: Clock | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(registration.settings, clock)
         self.registration = registration
         self._time = wall_time if calendar is None else calendar.now
         self._claims = Claims()
@@ -112,6 +116,13 @@ class LookupSession(PermitSession):
         self._tell({}, self._claims.drop(client))
         self._figures.wanted(len(self._claims) - before)
 
+    def _reclaim(self, client: int) -> None:
+        """Take back permits and keys; whoever waits gets the keys."""
+        super()._reclaim(client)
+        before = len(self._claims)
+        self._tell({}, self._claims.give_up(client, self._claims.of(client)))
+        self._figures.wanted(len(self._claims) - before)
+
     def close(self) -> None:
         """Write what is missing to the cache, and remove the answers; clients hear that the run is over."""
         self._end(f"the run of lookup {self.registration.name!r} is over")
@@ -144,6 +155,7 @@ class LookupSession(PermitSession):
         """
         if self._lost:
             return
+        self._hear(client)
         try:
             self._handle(client, message)
         except sqlite3.Error as error:
@@ -169,7 +181,9 @@ class LookupSession(PermitSession):
         attachment = message.get("attachment", b"")
         match message:
             case {"claim": int(number)}:
-                self._clients[client](self._claim(client, number, _distinct(split_keys(attachment))))
+                self._clients[client](
+                    self._claim(client, number, _distinct(split_keys(attachment)), message.get("most"))
+                )
             case {"settle": {} as header}:
                 self._settle(client, codec.chunk_of(header, attachment))
             case {"fail": list(failures), "number": int(number)}:
@@ -191,7 +205,7 @@ class LookupSession(PermitSession):
             case _:
                 super().handle(client, message)
 
-    def _claim(self, client: int, number: int, keys: list[bytes]) -> Message:
+    def _claim(self, client: int, number: int, keys: list[bytes], most: object) -> Message:
         asked, waiting, rest = [], [], []
         for key in keys:
             owner = self._claims.owner(key)
@@ -211,7 +225,8 @@ class LookupSession(PermitSession):
         reply.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
         reply.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
         self._add_rows([place for place in places if place[0] > 0], self._store, reply)
-        asked += self._take(client, [key for key in rest if key not in known])
+        free = [key for key in rest if key not in known]
+        asked += self._take(client, free[: max(0, most)] if isinstance(most, int) else free)
         return reply.message()
 
     def _with_cache(

@@ -17,6 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import ClassVar, Self, TypeVar
 
 from millrace.coordination import codec
@@ -28,6 +29,7 @@ T = TypeVar("T")
 
 _HELLO_SECONDS = 10.0
 _LARGEST_HELLO = 4096
+_LOOK_SECONDS = 5.0
 
 _shared: dict[tuple[type, int, str], Server] = {}
 _sharing = threading.Lock()
@@ -126,6 +128,9 @@ class Server(ABC):
     def _left(self, name: str) -> None:  # noqa: B027  # most need nothing
         """Called when a client has left a session."""
 
+    def _look(self) -> None:  # noqa: B027  # likewise
+        """Called every few seconds."""
+
     def _end(self) -> None:  # noqa: B027  # likewise
         """Called at the end, when all clients have gone."""
 
@@ -146,7 +151,10 @@ class Server(ABC):
             ready.set_exception(error)
             return
         ready.set_result((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
-        await self._stop.wait()
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _LOOK_SECONDS)
+            self._look()
         server.close()
         # All at once, so that none is told of what another one leaves behind.
         for task, writer in self._connections.items():

@@ -11,13 +11,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 
-from millrace.clock import WallClock
+from millrace.clock import Clock, WallClock
 from millrace.coordination.codec import Message
 from millrace.coordination.limiter import Limiter
 from millrace.coordination.registration import Settings
 
 _AHEAD = 0.02
 """Seconds by which permits are given out early: more than a timer is late, and than a message takes."""
+
+LEASE_SECONDS = 30.0
+"""Who holds permits or keys, and says nothing for so long, holds them no more."""
+
+ALIVE_SECONDS = 10.0
+"""A client says at least this often that it is there."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds for which one message can make all tasks wait before they ask a service again."""
 
 Deliver = Callable[[Message], None]
 
@@ -68,16 +77,24 @@ class PermitSession(Session):
     =======================================  ==========================================================
     ``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
     ``release``, ``id``
+    ``pause`` = seconds                      no permit starts before they are over
+    ``alive``                                every :data:`ALIVE_SECONDS`
     =======================================  ==========================================================
+
+    Whoever is not heard of for :data:`LEASE_SECONDS` loses what it holds. If it was only busy, its
+    requests are in the queue again as soon as it is heard.
 
     Args:
         settings: The limits.
+        clock: Tells seconds; the system's clock by default.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         super().__init__()
         self.settings = settings
-        self._clock = WallClock()
+        self._clock = clock or WallClock()
+        self._heard: dict[int, float] = {}
+        self._lapsed: dict[int, list[int]] = {}
         self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -86,11 +103,36 @@ class PermitSession(Session):
         """How many permits are out."""
         return self._limiter.in_flight
 
+    def join(self, deliver: Deliver) -> int:
+        """Let a client in, and return its number; messages for it go to ``deliver``."""
+        number = super().join(deliver)
+        self._heard[number] = self._clock.now()
+        return number
+
     def leave(self, client: int) -> None:
         """Take back all that a client has."""
         super().leave(client)
+        self._heard.pop(client, None)
+        self._lapsed.pop(client, None)
         self._limiter.drop(client)
         self._grant()
+
+    def expire(self) -> None:
+        """Take back what clients hold that have not been heard for too long."""
+        latest = self._clock.now() - LEASE_SECONDS
+        gone = [client for client, heard in self._heard.items() if heard < latest]
+        for client in gone:
+            self._reclaim(client)
+        if gone:
+            self._grant()
+
+    def _reclaim(self, client: int) -> None:
+        self._lapsed[client] = self._lapsed.get(client, []) + self._limiter.drop(client)
+
+    def _hear(self, client: int) -> None:
+        self._heard[client] = self._clock.now()
+        for ticket in self._lapsed.pop(client, ()):
+            self._limiter.request(client, ticket)
 
     def handle(self, client: int, message: Message) -> None:
         """Do what a client's message about permits says.
@@ -98,7 +140,13 @@ class PermitSession(Session):
         Raises:
             ValueError: It says nothing that a client of ours would say.
         """
+        self._hear(client)
         match message:
+            case {"alive": True}:
+                self._grant()
+            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
+                self._limiter.pause(seconds)
+                self._grant()
             case {"request": int(ticket)}:
                 self._limiter.request(client, ticket)
                 self._grant()

@@ -39,12 +39,13 @@ class ResultsServer(Server):
         self._streams: dict[str, ResultSession] = {}
         super().__init__(host)
 
-    def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING) -> Stream:
+    def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING, idle: float | None = None) -> Stream:
         """Return a new stream.
 
         Args:
             schema: Of its rows.
             most_waiting: Bytes of batches that wait for the consumer before the tasks have to.
+            idle: Seconds for which tasks wait for a consumer that takes nothing; None for ever.
 
         Raises:
             ExecutionError: The server has been closed.
@@ -52,7 +53,7 @@ class ResultsServer(Server):
         name = secrets.token_hex(8)
 
         def make() -> ResultSession:
-            session = self._streams[name] = ResultSession(schema, self._loop, most_waiting)
+            session = self._streams[name] = ResultSession(schema, self._loop, most_waiting, idle)
             return session
 
         def within(action: Callable[[], None]) -> None:

@@ -89,7 +89,7 @@ def stream_of(
 
     server = ResultsServer.started(host_of(spark, options))
     tag = f"millrace-{uuid.uuid4().hex}"
-    with server.open(schema) as stream:
+    with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
 
         def run() -> None:
