@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from millrace.clock import VirtualClock
-from millrace.coordination import LookupSession, Registration, codec
+from millrace.coordination import Client, Coordinator, LookupSession, Registration, Settings, codec
 from millrace.coordination.chunk import Claimed, split_keys
 from millrace.coordination.session import LEASE_SECONDS
 from tests.coordination.hammer import rows_of
@@ -86,6 +86,40 @@ def test_all_tasks_wait_while_a_service_asks_for_a_pause():
         session.close()
 
     asyncio.run(play())
+
+
+def test_what_was_said_before_leaving_is_heard(monkeypatch):
+    """Answers that are sent right before a task ends are kept, though it has left when they are read."""
+    late = asyncio.Event()
+
+    async def wait_until_it_left(self, client):
+        await late.wait()
+
+    monkeypatch.setattr(LookupSession, "ready", wait_until_it_left)
+    coordinator = Coordinator()
+    keys = [number.to_bytes(16, "big") for number in range(50)]
+
+    async def play() -> None:
+        one = await Client.limited(coordinator.address, "n", Settings())
+        claiming = asyncio.create_task(one.claim(keys))
+        coordinator._loop.call_soon_threadsafe(late.set)
+        await claiming
+        coordinator._loop.call_soon_threadsafe(late.clear)
+        for key in keys:
+            one.settle(rows_of([key]))
+        await one.close()
+        coordinator._loop.call_soon_threadsafe(late.set)
+        other = await Client.limited(coordinator.address, "n", Settings())
+        claimed = await other.claim(keys)
+        while claimed.waiting:
+            told = await other.notification()
+            assert told.ask == []
+            claimed = await other.claim(keys)
+        assert claimed.ask == []
+        await other.close()
+
+    run(play())
+    coordinator.close()
 
 
 def test_no_more_keys_are_claimed_than_are_to_be_asked():

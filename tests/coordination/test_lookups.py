@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from millrace.coordination import (
-    Address,
     Chunk,
     Client,
     Coordinator,
@@ -318,7 +318,7 @@ def test_a_lookup_that_was_not_offered_is_refused(coordinator, namespace, reason
 
 def test_a_wrong_token_gets_nothing(coordinator):
     """Neither rows nor secrets."""
-    wrong = Address(coordinator.address.host, coordinator.address.port, "0" * 32)
+    wrong = replace(coordinator.address, token="0" * 32)
     with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
         run(Client.connect(wrong, "run/0/1"))
 

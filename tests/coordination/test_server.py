@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import pickle
 import socket
+import ssl
 import struct
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +23,7 @@ from millrace.coordination import (
     Registration,
     Settings,
 )
+from millrace.coordination.tls import _made, context_of, server_context
 from millrace.errors import ExecutionError
 from tests.coordination import hammer
 
@@ -154,14 +157,15 @@ def test_turns_are_spaced_by_the_rate(pair):
 
 def raw(address: Address, *pieces: bytes) -> bytes:
     """Send bytes on a connection of one's own, and return what comes until the other side closes it."""
-    with socket.create_connection((address.host, address.port), PATIENCE) as connection:
+    plain = socket.create_connection((address.host, address.port), PATIENCE)
+    with context_of(address).wrap_socket(plain) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
             answer = b""
             while received := connection.recv(4096):
                 answer += received
-        except ConnectionResetError:
+        except (ConnectionResetError, ssl.SSLError):
             return b""
         return answer
 
@@ -210,7 +214,7 @@ def test_a_wrong_token_is_refused(coordinator):
     """The client gets an error that names the reason."""
     address = coordinator.address
     with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
-        run(take_a_turn(Address(address.host, address.port, "0" * 32)))
+        run(take_a_turn(replace(address, token="0" * 32)))
     run(take_a_turn(address))
 
 
@@ -232,7 +236,7 @@ def test_a_driver_out_of_reach_is_an_error_that_says_what_to_do():
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with pytest.raises(ExecutionError, match=rf"127\.0\.0\.1:{port}.*Refused.*`limits_host`"):
-            run(take_a_turn(Address("127.0.0.1", port, "")))
+            run(take_a_turn(Address("127.0.0.1", port, "", server_context()[1])))
 
 
 def test_a_coordinator_that_ends_wakes_everyone_who_waits():
@@ -280,9 +284,9 @@ def test_what_finished_jobs_leave_behind_is_bounded(coordinator):
 
 def test_one_coordinator_serves_a_process():
     """It is started once for each host, pickles as an address, and does not show its token."""
-    address = Coordinator.shared()
-    assert Coordinator.shared() is address
-    assert Coordinator.shared("127.0.0.2").port != address.port
+    address = Coordinator.started().address
+    assert Coordinator.started().address is address
+    assert Coordinator.started("127.0.0.2").address.port != address.port
     assert pickle.loads(pickle.dumps(address)) == address
     assert address.token not in repr(address)
     run(take_a_turn(address))
@@ -292,12 +296,12 @@ def test_one_coordinator_serves_a_process():
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_a_coordinator_of_its_own():
     """The parent's thread is not there in the child, so its address is of no use."""
-    parents = Coordinator.shared()
+    parents = Coordinator.started().address
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            own = Coordinator.shared()
+            own = Coordinator.started().address
             run(take_a_turn(own))
             code = 0 if own.port != parents.port and own.token != parents.token else 2
         finally:
@@ -305,15 +309,37 @@ def test_a_forked_child_has_a_coordinator_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_an_address_of_another_machine_is_listened_for_everywhere():
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "::1%none"])
+def test_nothing_listens_on_more_than_the_address_that_was_asked_for(host):
+    """An address of another machine, or a name that is none, is an error that names the options."""
+    with pytest.raises(ExecutionError, match=rf"cannot listen.*{host}.*`limits_host`.*`limits_bind`"):
+        Coordinator(host)
+
+
+def test_host_port_and_where_to_listen_are_told_apart():
     """A driver behind an address translation cannot bind what the tasks connect to."""
-    served = Coordinator("192.0.2.1")
-    assert served.address.host == "192.0.2.1"
-    run(take_a_turn(Address("127.0.0.1", served.address.port, served.address.token)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    served = Coordinator("192.0.2.1", port, "127.0.0.1")
+    assert (served.address.host, served.address.port) == ("192.0.2.1", port)
+    run(take_a_turn(replace(served.address, host="127.0.0.1")))
     served.close()
 
 
-def test_a_loopback_address_stays_on_this_machine():
-    """Where it cannot be bound that is an error, rather than a reason to listen to the world."""
-    with pytest.raises(ExecutionError, match="cannot listen"):
-        Coordinator("::1%none")
+def test_a_token_opens_one_run_alone(coordinator):
+    """The tasks of a run cannot get at what those of another share."""
+    run(take_a_turn(coordinator.address_of("mine"), "mine/0"))
+    with pytest.raises(ExecutionError, match="wrong token"):
+        run(take_a_turn(coordinator.address_of("mine"), "another/0"))
+
+
+def test_only_the_certificate_of_the_plan_is_accepted(coordinator):
+    """A server that shows another one gets no token; a client without TLS gets no answer."""
+    stranger = _made(-1)[1]
+    with pytest.raises(ExecutionError, match="CERTIFICATE_VERIFY_FAILED"):
+        run(take_a_turn(replace(coordinator.address, certificate=stranger)))
+    with socket.create_connection((coordinator.address.host, coordinator.address.port), PATIENCE) as plain:
+        hello = f'{{"token": "{coordinator.address.token}", "session": "n", "limits": [1, null]}}'
+        plain.sendall(frame(hello))
+        assert b"max_in_flight" not in plain.recv(4096)

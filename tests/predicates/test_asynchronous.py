@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.coordination import Address, Coordinator
+from millrace.coordination.tls import server_context
 from millrace.errors import ExecutionError, PredicateError
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous, retries
 from millrace.predicates.asynchronous import AsyncCaller
@@ -447,7 +448,7 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     async def yes(_):
         return True
 
-    nowhere = Address("127.0.0.1", 1, "")
+    nowhere = Address("127.0.0.1", 1, "", server_context()[1])
     with pytest.raises(ExecutionError, match="`limits_host`"):
         call(yes, [1], nowhere, max_in_flight=1, retries=2)
     assert call(yes, [1], nowhere).truth.tolist() == [KEPT]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from millrace.coordination import Address, Coordinator, codec
+from millrace.coordination import Coordinator, codec
 from millrace.errors import ExecutionError
 from millrace.results import ResultsServer, ResultsSink
 from tests.coordination.test_server import PATIENCE, SPAWN, frame, raw
@@ -252,16 +253,16 @@ def test_dictionaries_travel(server):
     assert [batch.to_pydict() for batch in stream] == [{"d": ["a", "b"]}, {"d": ["c"]}]
 
 
-def test_a_wrong_token_and_an_unknown_stream_are_refused(stream):
+def test_a_wrong_token_and_an_unknown_stream_are_refused(server, stream):
     """The error says which; the token of a coordinator of the same process does not help."""
     coordinator = Coordinator()
     for token in ("0" * 32, coordinator.address.token):
-        wrong = Address(stream.address.host, stream.address.port, token)
+        wrong = replace(stream.address, token=token)
         with pytest.raises(ExecutionError, match="refused to share results: wrong token"):
             ResultsSink(wrong, stream.id, 0, 0)
     coordinator.close()
     with pytest.raises(ExecutionError, match="stream 'x' has ended"):
-        ResultsSink(stream.address, "x", 0, 0)
+        ResultsSink(server.address_of("x"), "x", 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from typing import Protocol
 from millrace.coordination import codec
 from millrace.coordination.registration import Address
 from millrace.coordination.session import ALIVE_SECONDS, Session
+from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError
 
 CONNECT_SECONDS = 10.0
+_GOODBYE_SECONDS = 2.0
 
 Receive = Callable[[codec.Message], None]
 Lose = Callable[[ExecutionError], None]
@@ -70,16 +72,22 @@ class RemoteConnection:
         writer = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(address.host, address.port, limit=codec.BUFFER)
+                reader, writer = await asyncio.open_connection(
+                    address.host,
+                    address.port,
+                    limit=codec.BUFFER,
+                    ssl=context_of(address),
+                    ssl_shutdown_timeout=_GOODBYE_SECONDS,
+                )
                 codec.watch(writer.get_extra_info("socket"))
                 codec.write(writer, {"token": address.token, **hello})
                 reply = await codec.read(reader)
         except (OSError, EOFError, ValueError) as error:
             if writer is not None:
-                writer.close()
+                writer.transport.abort()
             raise unreachable(address, purpose, error) from error
         if "error" in reply:
-            writer.close()
+            writer.transport.abort()
             raise refused(address, purpose, reply)
         return cls(address, purpose, reader, writer), reply
 

@@ -33,9 +33,9 @@ class Coordinator(Server):
     """Serves the limits and the lookups of any number of jobs until it is closed or the process ends.
 
     Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine. It listens on
-            just this address if that is one of this machine's, and on all otherwise (a driver behind
-            an address translation).
+        host: What the clients shall connect to. A loopback address keeps it to this machine.
+        port: TCP port to listen on; 0 takes a free one.
+        bind: Address to listen on; None for the host.
         calendar: Tells seconds since 1970, by which rows in caches expire; the system's clock by default.
 
     Attributes:
@@ -47,12 +47,19 @@ class Coordinator(Server):
 
     purpose: ClassVar[str] = "limits"
 
-    def __init__(self, host: str = "127.0.0.1", calendar: Clock | None = None) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        bind: str | None = None,
+        *,
+        calendar: Clock | None = None,
+    ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._calendar = calendar
-        super().__init__(host)
+        super().__init__(host, port, bind)
         atexit.register(_close, weakref.ref(self), os.getpid())
 
     def in_flight(self, namespace: str) -> int:
@@ -127,6 +134,9 @@ class Coordinator(Server):
 
         if self.running:
             self._within(forget)
+
+    def _scope(self, hello: codec.Message) -> str:
+        return _run_of(str(hello.get("session")))
 
     def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:

@@ -16,12 +16,14 @@ class Address:
     Attributes:
         host: Name or number of the machine that plans the query, as the tasks can reach it.
         port: TCP port there.
-        token: Shows the coordinator that a client belongs to it; stays out of ``repr``.
+        token: Opens one run there, and no other; stays out of ``repr``.
+        certificate: The one that it shows, as PEM text.
     """
 
     host: str
     port: int
     token: str = field(repr=False)
+    certificate: str = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import os
 import secrets
 import socket
@@ -18,11 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar, Self, TypeVar
 
 from millrace.coordination import codec
 from millrace.coordination.registration import Address
 from millrace.coordination.session import Session
+from millrace.coordination.tls import server_context
 from millrace.errors import ExecutionError, MillraceError
 
 T = TypeVar("T")
@@ -30,8 +31,9 @@ T = TypeVar("T")
 _HELLO_SECONDS = 10.0
 _LARGEST_HELLO = 4096
 _LOOK_SECONDS = 5.0
+_GOODBYE_SECONDS = 2.0
 
-_shared: dict[tuple[type, int, str], Server] = {}
+_shared: dict[tuple[type, int, str, int, str | None], Server] = {}
 _sharing = threading.Lock()
 
 
@@ -49,9 +51,10 @@ class Server(ABC):
     """Serves until it is closed or the process ends.
 
     Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine. It listens on
-            just this address if that is one of this machine's, and on all otherwise (a driver behind
-            an address translation).
+        host: What the clients shall connect to. A loopback address keeps it to this machine.
+        port: TCP port to listen on; 0 takes a free one.
+        bind: Address of this machine to listen on, and nowhere else; None for the host itself. A driver
+            behind an address translation needs another one, or ``"0.0.0.0"`` for all of this machine's.
 
     Attributes:
         address: Where the clients find it.
@@ -63,47 +66,73 @@ class Server(ABC):
     purpose: ClassVar[str]
     """What it listens for, in errors."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._context, certificate = server_context()
         self._token = secrets.token_hex(16)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._stop = asyncio.Event()
         ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(host, ready)), name=f"millrace {self.purpose}", daemon=True
+            target=lambda: asyncio.run(self._run(bind or host, port, ready)),
+            name=f"millrace {self.purpose}",
+            daemon=True,
         )
         self._thread.start()
         try:
-            self._loop, port = ready.result()
+            self._loop, found = ready.result()
         except OSError as error:
             raise ExecutionError(
-                f"cannot listen for the {self.purpose} of jobs ({error}): set the option `limits_host` to an "
-                "address of this machine that the executors can reach"
+                f"cannot listen for the {self.purpose} of jobs on {bind or host!r}, port {port} ({error}): "
+                "set `limits_host` to an address of this machine that executors reach, "
+                "and where they reach it by another one, `limits_bind` to its own, or to '0.0.0.0'"
             ) from error
-        self.address = Address(host, port, self._token)
+        self.address = Address(host, found, self._token, certificate)
 
     @classmethod
-    def started(cls, host: str = "127.0.0.1") -> Self:
+    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
         """Return this process's server for a host, starting it if need be.
 
         A forked child gets one of its own: threads do not live on in it.
 
         Args:
             host: An address of this machine that the tasks can reach.
+            port: TCP port to listen on; 0 takes a free one.
+            bind: Address to listen on; None for the host.
 
         Raises:
             ExecutionError: It cannot listen.
         """
         with _sharing:
-            key = (cls, os.getpid(), host)
+            key = (cls, os.getpid(), host, port, bind)
             server = _shared.get(key)
             if not isinstance(server, cls) or not server.running:
-                server = _shared[key] = cls(host)
+                server = _shared[key] = cls(host, port, bind)
             return server
 
     @classmethod
-    def shared(cls, host: str = "127.0.0.1") -> Address:
-        """Return the address of what :meth:`started` returns."""
-        return cls.started(host).address
+    def at(cls, address: Address) -> Self:
+        """Return this process's server with an address.
+
+        Raises:
+            ExecutionError: There is none, or not any more.
+        """
+        with _sharing:
+            for server in _shared.values():
+                mine = (server.address.host, server.address.port)
+                if isinstance(server, cls) and mine == (address.host, address.port) and server.running:
+                    return server
+        raise ExecutionError(f"the server of {cls.purpose} at {address.host}:{address.port} has been closed")
+
+    def address_of(self, scope: str) -> Address:
+        """Return the address with a token that opens one scope alone: a run, or a stream."""
+        return replace(self.address, token=self._token_of(scope))
+
+    def _token_of(self, scope: str) -> str:
+        return hmac.digest(self._token.encode(), scope.encode(), "sha256").hex()
+
+    @abstractmethod
+    def _scope(self, hello: codec.Message) -> str:
+        """Return the scope that a client wants to get into."""
 
     @property
     def running(self) -> bool:
@@ -144,9 +173,9 @@ class Server(ABC):
             raise ExecutionError(f"the server of {self.purpose} has been closed")
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
-    async def _run(self, host: str, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
+    async def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
         try:
-            server = await self._listen(host)
+            server = await self._listen(host, port)
         except OSError as error:
             ready.set_exception(error)
             return
@@ -164,15 +193,19 @@ class Server(ABC):
             await asyncio.wait(list(self._connections))
         self._end()
 
-    async def _listen(self, host: str) -> asyncio.Server:
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
         # One family, for each address that a name has would get a port of its own.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            return await asyncio.start_server(self._serve, host, 0, family=family, limit=codec.BUFFER)
-        except OSError:
-            if _loopback(host):
-                raise
-            return await asyncio.start_server(self._serve, None, 0, family=family, limit=codec.BUFFER)
+        return await asyncio.start_server(
+            self._serve,
+            host,
+            port,
+            family=family,
+            limit=codec.BUFFER,
+            ssl=self._context,
+            ssl_handshake_timeout=_HELLO_SECONDS,
+            ssl_shutdown_timeout=_GOODBYE_SECONDS,
+        )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -204,7 +237,8 @@ class Server(ABC):
         try:
             codec.write(writer, session.welcome())
             while True:
-                await writer.drain()
+                with suppress(OSError):  # it may have left; what it said before is here to be read
+                    await writer.drain()
                 await session.ready(client)
                 session.handle(client, await codec.read(reader))
         finally:
@@ -215,13 +249,8 @@ class Server(ABC):
         token = hello.get("token")
         if not isinstance(token, str):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
-        if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
-            raise ValueError("wrong token: the job was planned by another process")
+        scope = self._scope(hello)
+        known = (self._token, self._token_of(scope))
+        if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
+            raise ValueError("wrong token: it is another run's, or the job was planned by another process")
         return self._enter(hello)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

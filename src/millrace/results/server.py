@@ -22,9 +22,9 @@ class ResultsServer(Server):
     It is not the coordinator, so that rows on their way do not hold up whoever waits for a turn.
 
     Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine. It listens on
-            just this address if that is one of this machine's, and on all otherwise (a driver behind
-            an address translation).
+        host: What the clients shall connect to. A loopback address keeps it to this machine.
+        port: TCP port to listen on; 0 takes a free one.
+        bind: Address to listen on; None for the host.
 
     Attributes:
         address: Where the clients find it.
@@ -35,9 +35,9 @@ class ResultsServer(Server):
 
     purpose: ClassVar[str] = "results"
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
         self._streams: dict[str, ResultSession] = {}
-        super().__init__(host)
+        super().__init__(host, port, bind)
 
     def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING, idle: float | None = None) -> Stream:
         """Return a new stream.
@@ -66,7 +66,10 @@ class ResultsServer(Server):
                 self._within(act)
 
         session = self._within(make)
-        return Stream(name, self.address, schema, session, within)
+        return Stream(name, self.address_of(name), schema, session, within)
+
+    def _scope(self, hello: codec.Message) -> str:
+        return str(hello.get("results"))
 
     def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
+import ssl
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -13,6 +15,7 @@ from millrace.coordination import codec
 from millrace.coordination.chunk import encoded
 from millrace.coordination.connection import CONNECT_SECONDS, lost, refused, unreachable
 from millrace.coordination.registration import Address
+from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError
 
 _PURPOSE = "results"
@@ -37,11 +40,13 @@ class ResultsSink:
 
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
-        self._connection: socket.socket | None = None
+        self._connection: ssl.SSLSocket | None = None
         try:
-            self._connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
-            codec.watch(self._connection)
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+            codec.watch(plain)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # On failure it closes the plain one too.
+            self._connection = context_of(address).wrap_socket(plain)
             codec.send(self._connection, {"token": address.token, "results": stream})
             welcome = codec.receive(self._connection)
             self._connection.settimeout(None)
@@ -130,18 +135,13 @@ class ResultsSink:
     def _check_open(self) -> None:
         """Raise if the server has said something: that can only be that the stream is closed."""
         connection = self._open()
-        connection.setblocking(False)
-        try:
-            connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise lost(self._address, _PURPOSE, error) from error
-        finally:
-            connection.setblocking(True)
-        self._hear("")
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            said = connection.pending() or selector.select(0)
+        if said:
+            self._hear("")
 
-    def _open(self) -> socket.socket:
+    def _open(self) -> ssl.SSLSocket:
         if self._connection is None:
             raise ExecutionError("this sink of results has been closed")
         return self._connection

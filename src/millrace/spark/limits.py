@@ -40,7 +40,8 @@ class Limits:
             return cls(run)
         from millrace.coordination import Coordinator  # loads asyncio, which tasks without limits do not need
 
-        return cls(run, Coordinator.shared(host_of(spark, options)))
+        coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
+        return cls(run, coordinator.address_of(predicates_of(run)))
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""

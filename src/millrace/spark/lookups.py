@@ -108,23 +108,23 @@ class Lookups:
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
             schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
             relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
-        coordinator = Coordinator.started(host_of(spark, options))
+        coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
         coordinator.register(run, registrations)
-        return cls(run, coordinator.address, tuple(relations))
+        return cls(run, coordinator.address_of(run), tuple(relations))
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
         from millrace.coordination import Coordinator
 
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
-        known = Coordinator.started(self.address.host).progress(self.run)
+        known = Coordinator.at(self.address).progress(self.run)
         return [known[number] for number in numbers]
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""
         from millrace.coordination import Coordinator
 
-        return Coordinator.started(self.address.host).failed(self.run)
+        return Coordinator.at(self.address).failed(self.run)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[Opened]:

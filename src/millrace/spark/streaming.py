@@ -87,7 +87,8 @@ def stream_of(
     """
     from millrace.results import ResultsServer
 
-    server = ResultsServer.started(host_of(spark, options))
+    port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
+    server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
     tag = f"millrace-{uuid.uuid4().hex}"
     with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
