@@ -18,7 +18,7 @@ MAX_LINES = 400
 # From the bottom up. Modules on one line may import each other and everything further up this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "figures", "clock", "applied", "peak"),
-    ("limits", "results"),
+    ("coordination", "results"),
     ("predicates",),
     ("expressions", "options", "planned", "explanation"),
     ("run_report", "report_tables", "report_text", "comparison", "pages", "fitting"),

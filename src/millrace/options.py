@@ -165,6 +165,12 @@ class Options(Research):
             than it saves.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
+        limits_port: TCP port there, for firewalls that let only some through; ``stream_results`` takes the
+            one after it. 0 takes free ones.
+        limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an
+            address translation, or in a container, ``"0.0.0.0"`` for all.
+        idle_timeout: Seconds after which the tasks of ``stream_results`` are stopped with an error while its
+            reader takes nothing and they wait for it; None lets them wait for ever.
         storage_options: How to reach the object stores that tables are in: a mapping of arguments for the
             constructor of pyarrow's file system, such as ``{"endpoint_override": …, "region": …}``, beside
             what the environment says. Never shown.
@@ -181,6 +187,9 @@ class Options(Research):
     mask_values: bool = False
     take_all: bool = False
     limits_host: str | None = None
+    limits_port: int = 0
+    limits_bind: str | None = None
+    idle_timeout: float | None = 600.0
     storage_options: Mapping[str, Any] = field(default_factory=StorageOptions)
 
     def __post_init__(self) -> None:
@@ -194,7 +203,7 @@ class Options(Research):
         for name in (each.name for each in fields(self) if isinstance(each.default, bool)):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")
-        for name in ("spill_folder", "limits_host"):
+        for name in ("spill_folder", "limits_host", "limits_bind"):
             if not isinstance(getattr(self, name), str | None):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected a text")
         if not isinstance(self.storage_options, Mapping | None):
@@ -214,6 +223,10 @@ class Options(Research):
             raise OptionError(
                 f"option regret is {self.regret!r}: expected a share above 0 and at most 1, such as 0.01"
             )
+        self._within("limits_port", 0, 65_534)
+        idle = self.idle_timeout
+        if idle is not None and (type(idle) not in (int, float) or not 0 < idle < float("inf")):
+            raise OptionError(f"option idle_timeout is {idle!r}: expected seconds above 0, or None")
         if self.cells is not None:
             self._within("cells", 1, 100_000)
         if not _is_order(self.order, nested=self.architecture == "static"):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millrace.coordination.progress import LookupProgress
 from millrace.errors import InputError, SetupError
 from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures
-from millrace.limits.progress import LookupProgress
 from millrace.planned import Planned
 from millrace.report_tables import table_of
 from millrace.report_text import describe, describe_cell, describe_module, describe_state

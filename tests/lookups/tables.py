@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.clock import WallClock
-from millrace.limits import LookupClient, LookupRoom
+from millrace.coordination import Client, LookupSession
 from millrace.lookups import Refused, Secrets, Terms
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError
@@ -104,7 +104,7 @@ class Lookups:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.rooms: dict[str, LookupRoom] = {}
+        self.rooms: dict[str, LookupSession] = {}
 
     def index(
         self, name: str, columns: tuple[str, ...], source: TableSource, *, on_error: OnError = "fail"
@@ -112,10 +112,10 @@ class Lookups:
         """Return an index over a source."""
         spec = IndexSpec(name, columns, source.table.schema, source, on_error)
 
-        async def connect() -> LookupClient:
+        async def connect() -> Client:
             if name not in self.rooms:
-                self.rooms[name] = LookupRoom(spec.offer(Secrets()))
-            return LookupClient.local(self.rooms[name])
+                self.rooms[name] = LookupSession(spec.registration(Secrets()))
+            return Client.local(self.rooms[name])
 
         return LookupIndex(spec, lambda rows: rows, self.loop, connect, WallClock())
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import WallClock
+from millrace.coordination import Client, Coordinator, LookupSession
 from millrace.errors import ExecutionError
-from millrace.limits import Coordinator, LookupClient, LookupRoom
 from millrace.lookups import Refused, Secrets, Terms, function
 from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
@@ -21,10 +21,10 @@ from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 from millrace.options import POLICY_NAMES, Options
 from millrace.runs.eddy_run import EddyRun
+from tests.coordination.test_server import PATIENCE
 from tests.eddy.access_cases import options, plans
 from tests.eddy.blocks import block
 from tests.eddy.oracle import Case, cases, multiset
-from tests.limits.test_server import PATIENCE
 from tests.lookups.tables import TableSource, lookups
 
 INT = pa.int64()
@@ -119,6 +119,20 @@ def test_keys_are_batched_when_more_are_due_than_may_be_in_flight() -> None:
         found = run(joined(), {"s": [maker.index("s", ("x",), source)]}, chunk=60)
     assert multiset(found) == joined().expected()
     assert [len(keys) for keys in source.requests] == [10, 10, 5]
+
+
+def test_a_task_claims_no_more_than_it_soon_asks() -> None:
+    """One request at a time: four keys are claimed ahead, and the other twenty are free for other tasks."""
+    claimed: list[int] = []
+
+    async def look() -> None:
+        claimed.append(len(maker.rooms["s"]._claims))
+
+    source = TableSource(S, Terms(max_in_flight=1), before=look)
+    with lookups() as maker:
+        found = run(joined(), {"s": [maker.index("s", ("x",), source)]}, chunk=60)
+    assert multiset(found) == joined().expected()
+    assert len(claimed) == 25 and 2 <= max(claimed) <= 5
 
 
 def test_tasks_that_share_a_room_ask_each_key_once() -> None:
@@ -301,7 +315,7 @@ def test_without_its_claims_keys_are_asked_twice(monkeypatch: pytest.MonkeyPatch
 
 def _index_of(spec: IndexSpec, coordinator: Coordinator, loop: Loop, woken: threading.Event) -> LookupIndex:
     """An index of the run that the coordinator has been offered."""
-    connect = partial(LookupClient.connect, coordinator.address, "run/0/0")
+    connect = partial(Client.connect, coordinator.address, "run/0/0")
     index = LookupIndex(spec, lambda rows: rows, loop, connect, WallClock())
     index.wake_by(woken)
     return index
@@ -311,17 +325,17 @@ def _index_of(spec: IndexSpec, coordinator: Coordinator, loop: Loop, woken: thre
 def test_a_failed_key_is_listed_before_anybody_hears_of_it(monkeypatch, on_error: str) -> None:
     """However long the coordinator takes, a task does not go on, nor fail, before the key is in the list."""
     reached, go_on, woken = threading.Event(), threading.Event(), threading.Event()
-    note = LookupRoom._fail
+    note = LookupSession._fail
 
-    def slowly(room: LookupRoom, client: int, failures: dict) -> None:
+    def slowly(room: LookupSession, client: int, failures: dict) -> None:
         reached.set()
         assert go_on.wait(PATIENCE)
         note(room, client, failures)
 
-    monkeypatch.setattr(LookupRoom, "_fail", slowly)
+    monkeypatch.setattr(LookupSession, "_fail", slowly)
     spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), on_error)
     coordinator = Coordinator()
-    coordinator.offer("run", [spec.offer(Secrets())])
+    coordinator.register("run", [spec.registration(Secrets())])
     loop = Loop()
     index = _index_of(spec, coordinator, loop, woken)
     try:
@@ -360,7 +374,7 @@ def test_no_more_requests_are_begun_than_there_are_keys(monkeypatch) -> None:
     source = function(lambda x: [{"x": x, "y": x}], max_in_flight=1000)
     spec = IndexSpec("s", ("x",), S.schema, source)
     coordinator = Coordinator()
-    coordinator.offer("run", [spec.offer(Secrets())])
+    coordinator.register("run", [spec.registration(Secrets())])
     loop, woken = Loop(), threading.Event()
     index = _index_of(spec, coordinator, loop, woken)
     try:
@@ -381,8 +395,8 @@ def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch
     """The task hears that the coordinator is gone, rather than wait for its word for ever."""
     spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), "skip")
     coordinator = Coordinator()
-    monkeypatch.setattr(LookupRoom, "_fail", lambda room, client, failures: room.close())
-    coordinator.offer("run", [spec.offer(Secrets())])
+    monkeypatch.setattr(LookupSession, "_fail", lambda room, client, failures: room.close())
+    coordinator.register("run", [spec.registration(Secrets())])
     loop, woken = Loop(), threading.Event()
     index = _index_of(spec, coordinator, loop, woken)
     try:

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from millrace.coordination import LookupProgress
 from millrace.figures import (
     CellFigures,
     Change,
@@ -17,7 +18,6 @@ from millrace.figures import (
     Shift,
     StateFigures,
 )
-from millrace.limits import LookupProgress
 from millrace.options import Options
 from millrace.planned import BlockShape, Planned
 from millrace.run_report import RunReport

@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.coordination import Address, Coordinator
+from millrace.coordination.tls import server_context
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import Address, Coordinator
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous, retries
 from millrace.predicates.asynchronous import AsyncCaller
-from tests.limits.service import Service
+from tests.coordination.service import Service
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 PATIENCE = 30  # seconds until a test that hangs fails
@@ -447,7 +448,7 @@ def test_a_coordinator_out_of_reach_fails_the_call():
     async def yes(_):
         return True
 
-    nowhere = Address("127.0.0.1", 1, "")
+    nowhere = Address("127.0.0.1", 1, "", server_context()[1])
     with pytest.raises(ExecutionError, match="`limits_host`"):
         call(yes, [1], nowhere, max_in_flight=1, retries=2)
     assert call(yes, [1], nowhere).truth.tolist() == [KEPT]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from millrace.coordination import Coordinator, codec
 from millrace.errors import ExecutionError
-from millrace.limits import Address, Coordinator, wire
 from millrace.results import ResultsServer, ResultsSink
-from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
+from tests.coordination.test_server import PATIENCE, SPAWN, frame, raw
 from tests.results import tasks
 from tests.results.tasks import SCHEMA, batch_of
 
@@ -219,7 +220,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
 
 def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
     """Together these have all rows; a batch without rows is not sent."""
-    monkeypatch.setattr(wire, "USUAL_ATTACHMENT", 10_000)
+    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 10_000)
     send(stream, 0, batch_of(0, 0, 100_000), batch_of(0, 0, 0))
     stream.finish()
     taken = list(stream)
@@ -228,7 +229,7 @@ def test_large_batches_are_sent_in_pieces(stream, monkeypatch):
 
 def test_a_row_that_is_too_large_is_an_error(stream, monkeypatch):
     """It cannot be cut."""
-    monkeypatch.setattr(wire, "LARGEST_ATTACHMENT", 100)
+    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 100)
     with sink_of(stream, 0) as sink, pytest.raises(ExecutionError, match="a row of the result takes"):
         sink.send(batch_of(0, 0, 1))
 
@@ -252,16 +253,16 @@ def test_dictionaries_travel(server):
     assert [batch.to_pydict() for batch in stream] == [{"d": ["a", "b"]}, {"d": ["c"]}]
 
 
-def test_a_wrong_token_and_an_unknown_stream_are_refused(stream):
+def test_a_wrong_token_and_an_unknown_stream_are_refused(server, stream):
     """The error says which; the token of a coordinator of the same process does not help."""
     coordinator = Coordinator()
     for token in ("0" * 32, coordinator.address.token):
-        wrong = Address(stream.address.host, stream.address.port, token)
+        wrong = replace(stream.address, token=token)
         with pytest.raises(ExecutionError, match="refused to share results: wrong token"):
             ResultsSink(wrong, stream.id, 0, 0)
     coordinator.close()
     with pytest.raises(ExecutionError, match="stream 'x' has ended"):
-        ResultsSink(stream.address, "x", 0, 0)
+        ResultsSink(server.address_of("x"), "x", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -318,3 +319,21 @@ def test_the_consumer_is_woken_by_another_thread(stream):
         task.start()
         assert waiting.result(PATIENCE) == rows([batch_of(0, 0)])
         task.join()
+
+
+def test_a_reader_that_pauses_for_too_long_stops_the_tasks(server):
+    """They end with an error instead of waiting for ever, and so does the reader, which says what to set."""
+    stream = server.open(SCHEMA, most_waiting=1000, idle=0.2)
+    batch = batch_of(0, 0, 10_000)
+
+    def task() -> None:
+        with sink_of(stream, 0) as sink:
+            for _ in range(400):
+                sink.send(batch)
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(task)
+        with pytest.raises(ExecutionError, match=r"no more rows|was lost"):
+            running.result(PATIENCE)
+    with pytest.raises(ExecutionError, match=r"taken no rows for 0\.2 s.*`idle_timeout`"):
+        next(stream)

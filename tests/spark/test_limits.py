@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import millrace
-from tests.limits.service import Service
+from tests.coordination.service import Service
 
 ROWS, PARTITIONS = 240, 8
 

@@ -23,7 +23,7 @@ from millrace.values import show as show_value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.limits import LookupProgress
+    from millrace.coordination import LookupProgress
 
 
 class Query(Prepared):

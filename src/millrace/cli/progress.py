@@ -15,7 +15,7 @@ from millrace.spark.parallelism import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace.limits import LookupProgress
+    from millrace.coordination import LookupProgress
 
 _EVERY = 0.1
 Show = Callable[[int, int], None]

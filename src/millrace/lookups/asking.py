@@ -25,8 +25,9 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from millrace.coordination import Chunk, Claimed, Client, Failure
+from millrace.coordination.client import KEYS_A_MESSAGE
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Failure, LookupClient
 from millrace.lookups.grouping import grouped
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.refused import Refused
@@ -37,7 +38,12 @@ FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0
 """Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
 
-Connect = Callable[[], Awaitable[LookupClient]]
+_CLAIMED_AHEAD = 4
+"""Keys that are claimed and not asked yet, at most, over those that may be under way at once."""
+
+_OVERLOADED = ("HTTP 429", "HTTP 503")
+
+Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
 
 
@@ -88,15 +94,19 @@ class Asking:
 
     def __post_init__(self) -> None:
         self._keys: dict[bytes, tuple[pa.RecordBatch, int]] = {}
+        self._wanted: deque[bytes] = deque()  # not claimed yet
         self._due: deque[bytes] = deque()
+        self._claiming = False
         self._settled: list[tuple[list[bytes], list[int], pa.RecordBatch]] = []
         self._waiting: set[bytes] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._askers = 0
         self._hearing = False
-        self._opening: asyncio.Future[tuple[LookupClient, Session, Secrets]] | None = None
+        self._opening: asyncio.Future[tuple[Client, Session, Secrets]] | None = None
         terms = self.spec.source.terms
         self._most = terms.max_in_flight
+        self._most_due = _CLAIMED_AHEAD * terms.max_in_flight * terms.batch
+        self._claim_size = self._most_due
         self._retrying = AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, Refused) and error.again),
             stop=stop_after_attempt(terms.retries + 1),
@@ -107,7 +117,8 @@ class Asking:
     def want(self, keys: pa.RecordBatch, digests: Sequence[bytes]) -> None:
         """Ask for keys: the bind columns in the schema's types, and a digest of each that tells it apart."""
         self._keys.update((digest, (keys, place)) for place, digest in enumerate(digests))
-        self._start(self._claim, list(digests))
+        self._wanted.extend(digests)
+        self._claim_more()
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -130,7 +141,7 @@ class Asking:
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it
             self.receiver.broke(error)
 
-    async def _open(self) -> tuple[LookupClient, Session, Secrets]:
+    async def _open(self) -> tuple[Client, Session, Secrets]:
         """Return the connection to the coordinator and the open source; opened once."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
@@ -145,19 +156,37 @@ class Asking:
             self._opening.set_result((client, session, secrets))
         return await asyncio.shield(self._opening)
 
-    async def _claim(self, digests: list[bytes]) -> None:
-        client, _, _ = await self._open()
-        claimed = await client.claim(digests)
+    def _claim_more(self) -> None:
+        """Claim keys up to a bound: who claims all it wants keeps others waiting for what it asks last."""
+        if self._wanted and not self._claiming and len(self._due) * 2 <= self._most_due:
+            self._claiming = True
+            self._start(self._claim)
+
+    async def _claim(self) -> None:
+        try:
+            client, _, _ = await self._open()
+            while self._wanted and len(self._due) * 2 <= self._most_due:
+                size = min(self._claim_size, len(self._wanted))
+                digests = [self._wanted.popleft() for _ in range(size)]
+                claimed = await client.claim(digests, self._most_due - len(self._due))
+                self._enter(client, claimed)
+                self._wanted.extendleft(reversed(claimed.left(digests)))
+                # Where the answers are known, or asked by others, the bound is not what limits.
+                self._claim_size = min(KEYS_A_MESSAGE, 2 * size) if not claimed.ask else self._most_due
+        finally:
+            self._claiming = False
+
+    def _enter(self, client: Client, claimed: Claimed) -> None:
         self._waiting.update(claimed.waiting)
         self._hear(claimed.found, claimed.failed, claimed.ask)
         if self._waiting and not self._hearing:
             self._hearing = True
             self._start(self._listen, client)
 
-    async def _listen(self, client: LookupClient) -> None:
+    async def _listen(self, client: Client) -> None:
         """Hear what becomes of keys that other tasks are asking."""
         while self._waiting:
-            told = await client.told()
+            told = await client.notification()
             self._waiting.difference_update(told.failed, told.ask, *(chunk.keys for chunk in told.found))
             self._hear(told.found, told.failed, told.ask)
         self._hearing = False
@@ -171,7 +200,8 @@ class Asking:
             self.receiver.failed(failed)
         self._due.extend(ask)
         self.totals.keys += len(ask)
-        for _ in range(min(self._most - self._askers, len(self._due))):
+        requests = -(-len(self._due) // self.spec.source.terms.batch)
+        for _ in range(min(self._most - self._askers, requests)):
             self._askers += 1
             self._start(self._ask)
 
@@ -181,12 +211,14 @@ class Asking:
             client, session, secrets = await self._open()
             while self._due:
                 size = min(self.spec.source.terms.batch, len(self._due))
-                await self._request([self._due.popleft() for _ in range(size)], client, session, secrets)
+                digests = [self._due.popleft() for _ in range(size)]
+                self._claim_more()
+                await self._request(digests, client, session, secrets)
         finally:
             self._askers -= 1
 
     async def _request(
-        self, digests: list[bytes], client: LookupClient, session: Session, secrets: Secrets
+        self, digests: list[bytes], client: Client, session: Session, secrets: Secrets
     ) -> None:
         """Ask for some keys at once, and settle them: with their rows, or as failed."""
         keys = self._taken(digests)
@@ -194,13 +226,18 @@ class Asking:
 
         async def attempt() -> pa.RecordBatch:
             nonlocal attempts
-            async with client.turn():
+            async with client.permit():
                 attempts += 1
                 client.count(requests=1, retried=int(attempts > 1))
                 self.totals.requests += 1
                 began = time.perf_counter()
                 try:
                     return await _in_time(session.fetch(keys), self.spec.source.terms.timeout)
+                except Refused as refused:
+                    if refused.kind in _OVERLOADED:  # for all tasks, not for this one alone
+                        own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
+                        client.pause(own if refused.wait is None else refused.wait)
+                    raise
                 finally:
                     self.totals.seconds += time.perf_counter() - began
 
@@ -226,7 +263,7 @@ class Asking:
             asyncio.get_running_loop().call_soon(self._settle, client)
         self._settled.append((digests, counts, rows))
 
-    def _settle(self, client: LookupClient) -> None:
+    def _settle(self, client: Client) -> None:
         """Settle what has come in this turn of the event loop, all at once."""
         digests = [digest for each, _, _ in self._settled for digest in each]
         counts = [count for _, each, _ in self._settled for count in each]

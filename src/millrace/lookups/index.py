@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from millrace.arrivals.access_modules import Answer
 from millrace.clock import Clock
+from millrace.coordination import Chunk, Failure, digest
 from millrace.errors import ExecutionError
 from millrace.figures import ModuleFigures
-from millrace.limits import Chunk, Failure, digest
 from millrace.lookups.asking import Asking, Connect
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
@@ -147,7 +147,7 @@ class LookupIndex:
             f"Lookup({self.name})", "request", asked.keys, asked.rows, asked.requests, asked.seconds
         )
 
-    # Told in the event loop
+    # Notification in the event loop
 
     def found(self, chunk: Chunk) -> None:
         """Rows have come."""

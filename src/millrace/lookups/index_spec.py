@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from millrace.limits import Offer
+from millrace.coordination import Registration
 from millrace.lookups.secrets import Secrets
 from millrace.lookups.source import Source
 
@@ -56,11 +56,11 @@ class IndexSpec:
         parts += [secrets.values()[name] for name in self.source.secrets]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
-    def offer(self, secrets: Secrets) -> Offer:
+    def registration(self, secrets: Secrets) -> Registration:
         """Return what the planning process registers for this index."""
         terms = self.source.terms
         needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
         fingerprint = self.fingerprint(secrets) if self.cache is not None else ""
-        return Offer(
+        return Registration(
             self.name, terms.max_in_flight, terms.per_second, self.cache, self.ttl, fingerprint, needed
         )

@@ -10,15 +10,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
+from millrace.coordination import (
+    Address,
+    Chunk,
+    Client,
+    Failure as Failed,
+    LookupSession,
+    Registration,
+    Settings,
+    digest,
+)
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import Address, Answer, Limits, LocalLimits, RemoteLimits, Settings, digest
 from millrace.predicates.outcome import RAISED, Failure, Outcome
 from millrace.predicates.retries import schedule
 from millrace.predicates.spec import PredicateSpec
@@ -28,7 +37,11 @@ from millrace.predicates.values import Values
 WIDTH = 64
 """Calls of one task under way or waiting for their turn, unless ``max_in_flight`` is larger."""
 
+_TEXT = 4_000
+"""Characters of a failure's message, and of its traceback's end, that other tasks are told."""
+
 _Row = tuple[Any, ...]
+_Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was raised if that is known
 _Questions = dict[bytes, list[int]]  # by key, the rows that ask the same
 
 
@@ -49,7 +62,8 @@ class AsyncCaller:
         self._namespace = namespace
         self._settings = Settings(spec.max_in_flight, spec.per_second)
         self._runner: asyncio.Runner | None = None
-        self._limits: Limits | None = None
+        self._limits: Client | None = None
+        self._own: LookupSession | None = None
         self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_of_the_function))
 
     def call(self, columns: list[pa.Array]) -> Outcome:
@@ -84,15 +98,22 @@ class AsyncCaller:
             raise
         return asking.outcome()
 
-    async def _join(self) -> Limits:
+    async def _join(self) -> Client:
         if self._address is None:
-            return LocalLimits(self._settings)
-        return await RemoteLimits.connect(self._address, self._namespace, self._settings)
+            settings = self._settings
+            self._own = LookupSession(
+                Registration(self._spec.name, settings.max_in_flight, settings.per_second)
+            )
+            return Client.local(self._own)
+        return await Client.limited(self._address, self._namespace, self._settings)
 
     async def _leave(self) -> None:
         limits, self._limits = self._limits, None
         if limits is not None:
             await limits.close()
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
 
 
 class _Asking:
@@ -102,7 +123,7 @@ class _Asking:
         self,
         spec: PredicateSpec,
         retrying: AsyncRetrying,
-        limits: Limits,
+        limits: Client,
         rows: list[_Row],
         questions: _Questions,
     ) -> None:
@@ -111,7 +132,8 @@ class _Asking:
         self._limits = limits
         self._rows = rows
         self._questions = questions
-        self._answers: dict[bytes, Answer] = {}
+        self._answers: dict[bytes, _Answer] = {}
+        self._truths: dict[bytes, int] = {}  # found, and not told to others yet
         self._width = asyncio.Semaphore(max(WIDTH, spec.max_in_flight or 0))
         self._calls = 0
 
@@ -121,8 +143,9 @@ class _Asking:
             await self._ask(list(self._questions))
             return
         claim = await self._limits.claim(list(self._questions))
-        self._answers |= claim.answered
-        await _together([self._ask(claim.ask), self._hear(set(claim.waiting))])
+        self._enter(claim.found, claim.failed)
+        await _together([self._ask(claim.ask), self._listen(set(claim.waiting))])
+        self._settle()
 
     def outcome(self) -> Outcome:
         """Return what has been found out, by row."""
@@ -130,18 +153,33 @@ class _Asking:
         failures = {}
         for question, positions in self._questions.items():
             answer = self._answers[question]
-            truth[positions] = answer.truth
-            if answer.failure is not None:
-                failures.update(dict.fromkeys(positions, Failure(*answer.failure)))
+            truth[positions], failure = answer
+            if failure is not None:
+                failures.update(dict.fromkeys(positions, failure))
         return Outcome(truth, self._calls, failures)
 
-    async def _hear(self, waiting: set[bytes]) -> None:
+    async def _listen(self, waiting: set[bytes]) -> None:
         """Wait for what others are asking, and ask what they leave to us."""
         while waiting:
-            news = await self._limits.told()
-            waiting.difference_update(news)
-            self._answers |= {key: answer for key, answer in news.items() if answer is not None}
-            await self._ask([key for key, answer in news.items() if answer is None])
+            told = await self._limits.notification()
+            self._enter(told.found, told.failed)
+            waiting.difference_update(told.failed, told.ask, *(chunk.keys for chunk in told.found))
+            await self._ask(told.ask)
+
+    def _enter(self, found: Sequence[Chunk], failed: Mapping[bytes, Failed]) -> None:
+        """Take in what others have found out."""
+        for chunk in found:
+            truths_of = chunk.table().column(0).to_pylist()
+            self._answers |= {key: (each, None) for key, each in zip(chunk.keys, truths_of, strict=True)}
+        for key, (kind, message, _, trace) in failed.items():
+            self._answers[key] = RAISED, Failure(kind, message, trace)
+
+    def _settle(self) -> None:
+        """Tell the others what has been found in this turn of the event loop, all at once."""
+        if self._truths:
+            keys, codes = list(self._truths), pa.array(self._truths.values(), pa.int8())
+            self._truths = {}
+            self._limits.settle(Chunk.of(keys, [1] * len(keys), pa.table({"truth": codes})))
 
     async def _ask(self, questions: Sequence[bytes]) -> None:
         size = self._spec.batch or 1
@@ -151,27 +189,34 @@ class _Asking:
 
     async def _ask_piece(self, questions: Sequence[bytes]) -> None:
         rows = [self._rows[self._questions[question][0]] for question in questions]
-        known = True
-        async with self._width:
-            try:
+        try:
+            async with self._width:
                 truth: list[int] = await self._retrying.copy()(self._attempt, rows)
-                found = {key: Answer(each) for key, each in zip(questions, truth, strict=True)}
-            except Exception as error:
-                if not _of_the_function(error):
-                    raise
-                failure = Failure.of(error)
-                # Which row of several is to blame is not known, and nothing for others to rely on.
-                known = len(rows) == 1
-                texts = (failure.kind, failure.message, failure.traceback) if known else None
-                found = dict.fromkeys(questions, Answer(RAISED, texts))
-        self._answers |= found
+        except Exception as error:
+            if not _of_the_function(error):
+                raise
+            await self._failed(questions, Failure.of(error))
+            return
+        self._answers |= {key: (each, None) for key, each in zip(questions, truth, strict=True)}
         if self._spec.dedupe:
-            self._limits.settle(found if known else dict.fromkeys(questions))
+            if not self._truths:
+                asyncio.get_running_loop().call_soon(self._settle)
+            self._truths.update(zip(questions, truth, strict=True))
+
+    async def _failed(self, questions: Sequence[bytes], failure: Failure) -> None:
+        # Which row of several is to blame is not known, and nothing for others to rely on.
+        known = len(questions) == 1
+        self._answers |= dict.fromkeys(questions, (RAISED, failure if known else None))
+        if self._spec.dedupe and known:
+            texts = failure.message[:_TEXT], 1, failure.traceback[-_TEXT:]
+            await self._limits.fail({questions[0]: Failed(failure.kind, *texts)})
+        elif self._spec.dedupe:
+            self._limits.give_up(questions)
 
     async def _attempt(self, rows: list[_Row]) -> list[int]:
         """Call the function once, in its turn; return the truth of each row."""
         name = self._spec.name
-        async with self._limits.turn():
+        async with self._limits.permit():
             self._calls += len(rows)
             arguments = [list(column) for column in zip(*rows, strict=True)] if self._spec.batch else rows[0]
             awaitable = self._spec.function(*arguments)

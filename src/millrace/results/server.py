@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from millrace.coordination import codec
+from millrace.coordination.server import Server
+from millrace.coordination.session import Session
 from millrace.errors import ExecutionError
-from millrace.limits import wire
-from millrace.limits.rooms import AnyRoom
-from millrace.limits.server import Server
-from millrace.results.room import MOST_WAITING, StreamRoom
+from millrace.results.session import MOST_WAITING, ResultSession
 from millrace.results.stream import Stream
 
 
@@ -22,9 +22,9 @@ class ResultsServer(Server):
     It is not the coordinator, so that rows on their way do not hold up whoever waits for a turn.
 
     Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine. It listens on
-            just this address if that is one of this machine's, and on all otherwise (a driver behind
-            an address translation).
+        host: What the clients shall connect to. A loopback address keeps it to this machine.
+        port: TCP port to listen on; 0 takes a free one.
+        bind: Address to listen on; None for the host.
 
     Attributes:
         address: Where the clients find it.
@@ -35,48 +35,52 @@ class ResultsServer(Server):
 
     purpose: ClassVar[str] = "results"
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self._streams: dict[str, StreamRoom] = {}
-        super().__init__(host)
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._streams: dict[str, ResultSession] = {}
+        super().__init__(host, port, bind)
 
-    def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING) -> Stream:
+    def open(self, schema: pa.Schema, most_waiting: int = MOST_WAITING, idle: float | None = None) -> Stream:
         """Return a new stream.
 
         Args:
             schema: Of its rows.
             most_waiting: Bytes of batches that wait for the consumer before the tasks have to.
+            idle: Seconds for which tasks wait for a consumer that takes nothing; None for ever.
 
         Raises:
             ExecutionError: The server has been closed.
         """
         name = secrets.token_hex(8)
 
-        def make() -> StreamRoom:
-            room = self._streams[name] = StreamRoom(schema, self._loop, most_waiting)
-            return room
+        def make() -> ResultSession:
+            session = self._streams[name] = ResultSession(schema, self._loop, most_waiting, idle)
+            return session
 
         def within(action: Callable[[], None]) -> None:
             def act() -> None:
                 action()
-                if room.waiting.ended:
+                if session.waiting.ended:
                     self._streams.pop(name, None)
 
             if self.running:
                 self._within(act)
 
-        room = self._within(make)
-        return Stream(name, self.address, schema, room, within)
+        session = self._within(make)
+        return Stream(name, self.address_of(name), schema, session, within)
 
-    def _enter(self, hello: wire.Message) -> tuple[str, AnyRoom]:
+    def _scope(self, hello: codec.Message) -> str:
+        return str(hello.get("results"))
+
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:
             case {"results": str(name)}:
-                room = self._streams.get(name)
+                session = self._streams.get(name)
             case _:
                 raise ValueError("it did not introduce itself")
-        if room is None or room.waiting.ended:
+        if session is None or session.waiting.ended:
             raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
-        return name, room
+        return name, session
 
     def _end(self) -> None:
-        for room in self._streams.values():
-            room.end(ExecutionError("the server of results has been closed"))
+        for session in self._streams.values():
+            session.end(ExecutionError("the server of results has been closed"))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
+import ssl
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
+from millrace.coordination import codec
+from millrace.coordination.chunk import encoded
+from millrace.coordination.connection import CONNECT_SECONDS, lost, refused, unreachable
+from millrace.coordination.registration import Address
+from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError
-from millrace.limits import wire
-from millrace.limits.address import Address
-from millrace.limits.chunk import encoded
-from millrace.limits.link import CONNECT_SECONDS, lost, refused, unreachable
 
 _PURPOSE = "results"
 
@@ -37,13 +40,15 @@ class ResultsSink:
 
     def __init__(self, address: Address, stream: str, partition: int, attempt: int) -> None:
         self._address = address
-        self._connection: socket.socket | None = None
+        self._connection: ssl.SSLSocket | None = None
         try:
-            self._connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
-            wire.watch(self._connection)
-            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            wire.send(self._connection, {"token": address.token, "results": stream})
-            welcome = wire.receive(self._connection)
+            plain = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+            codec.watch(plain)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # On failure it closes the plain one too.
+            self._connection = context_of(address).wrap_socket(plain)
+            codec.send(self._connection, {"token": address.token, "results": stream})
+            welcome = codec.receive(self._connection)
             self._connection.settimeout(None)
         except (OSError, EOFError, ValueError) as error:
             self.close()
@@ -77,10 +82,10 @@ class ResultsSink:
         for piece in _pieces(self._as_agreed(batch)):
             self._check_open()
             payload = encoded(piece)
-            if len(payload) > wire.LARGEST_ATTACHMENT:
+            if len(payload) > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
                     f"a row of the result takes {len(payload)} bytes, expected at most "
-                    f"{wire.LARGEST_ATTACHMENT}: collect the result without streaming it"
+                    f"{codec.LARGEST_ATTACHMENT}: collect the result without streaming it"
                 )
             self._send({"batch": True, "attachment": payload})
 
@@ -109,10 +114,10 @@ class ResultsSink:
             )
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
-    def _send(self, message: wire.Message) -> None:
+    def _send(self, message: codec.Message) -> None:
         connection = self._open()
         try:
-            wire.send(connection, message)
+            codec.send(connection, message)
         except OSError as error:
             self._check_open()  # it may have said why
             raise lost(self._address, _PURPOSE, error) from error
@@ -120,7 +125,7 @@ class ResultsSink:
     def _hear(self, name: str) -> bool:
         """Return what the server says under this name."""
         try:
-            message = wire.receive(self._open())
+            message = codec.receive(self._open())
         except (OSError, EOFError, ValueError) as error:
             raise lost(self._address, _PURPOSE, error) from error
         if "closed" in message:
@@ -130,18 +135,13 @@ class ResultsSink:
     def _check_open(self) -> None:
         """Raise if the server has said something: that can only be that the stream is closed."""
         connection = self._open()
-        connection.setblocking(False)
-        try:
-            connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            raise lost(self._address, _PURPOSE, error) from error
-        finally:
-            connection.setblocking(True)
-        self._hear("")
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            said = connection.pending() or selector.select(0)
+        if said:
+            self._hear("")
 
-    def _open(self) -> socket.socket:
+    def _open(self) -> ssl.SSLSocket:
         if self._connection is None:
             raise ExecutionError("this sink of results has been closed")
         return self._connection
@@ -151,7 +151,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield a batch in pieces that are not much too large for a message."""
     if batch.num_rows == 0:
         return
-    rows = max(1, int(batch.num_rows * wire.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
+    rows = max(1, int(batch.num_rows * codec.USUAL_ATTACHMENT / max(batch.nbytes, 1)))
     for low in range(0, batch.num_rows, rows):
         yield batch.slice(low, rows)
 

@@ -8,8 +8,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from millrace.limits.address import Address
-from millrace.results.room import StreamRoom
+from millrace.coordination.registration import Address
+from millrace.results.session import ResultSession
 
 
 class Stream:
@@ -21,8 +21,8 @@ class Stream:
         name: Identifies the stream.
         address: Of its server.
         schema: Of its rows.
-        room: Where its tasks are.
-        within: Calls a function where the room lives.
+        session: Where its tasks are.
+        within: Calls a function where the session lives.
 
     Attributes:
         id: Identifies the stream; travels to the tasks.
@@ -35,20 +35,20 @@ class Stream:
         name: str,
         address: Address,
         schema: pa.Schema,
-        room: StreamRoom,
+        session: ResultSession,
         within: Callable[[Callable[[], None]], None],
     ) -> None:
         self.id = name
         self.address = address
         self.schema = schema
-        self._room = room
+        self._session = session
         self._within = within
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        batch = self._room.waiting.take()
+        batch = self._session.waiting.take()
         if batch is None:
             raise StopIteration
         return batch
@@ -66,12 +66,12 @@ class Stream:
 
         If a task has started that never committed, the iteration raises an ExecutionError instead.
         """
-        self._within(self._room.finish)
+        self._within(self._session.finish)
 
     def fail(self, error: BaseException) -> None:
         """Say that the job has failed: the iteration raises the error now. No effect on a closed one."""
-        self._within(lambda: self._room.end(error))
+        self._within(lambda: self._session.end(error))
 
     def close(self) -> None:
         """Take no more rows: tasks that send still fail, at their next batch."""
-        self._within(lambda: self._room.end(None, drop=True))
+        self._within(lambda: self._session.end(None, drop=True))

@@ -15,6 +15,9 @@ class Waiting:
     Args:
         most: Bytes at which it is full.
         when_room: Called, in the consumer's thread, when it is not full any more.
+
+    Attributes:
+        taken: Batches that were taken.
     """
 
     def __init__(self, most: int, when_room: Callable[[], None]) -> None:
@@ -25,6 +28,7 @@ class Waiting:
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
+        self.taken = 0
 
     @property
     def full(self) -> bool:
@@ -55,6 +59,7 @@ class Waiting:
             if not self._batches:
                 return None
             batch = self._batches.popleft()
+            self.taken += 1
             was_full = self._size >= self._most
             self._size -= _size(batch)
             room = was_full and self._size < self._most

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from millrace.architectures.choice import architecture_of
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
+from millrace.coordination import FailedKey, LookupProgress
 from millrace.errors import InputError, OptionError
 from millrace.expressions import Call, show
 from millrace.figures import CellFigures
-from millrace.limits import FailedKey, LookupProgress
 from millrace.options import Options
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width

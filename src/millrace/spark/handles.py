@@ -24,7 +24,7 @@ from millrace.spark.reports import task_name
 from millrace.spark.telling import telling
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.coordination import LookupProgress
 
 
 class Handle(Protocol):

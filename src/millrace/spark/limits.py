@@ -18,7 +18,7 @@ from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.coordination import Address
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,22 @@ class Limits:
         """Start the coordinator in this process if some predicate's limits hold for the whole job."""
         if not any(spec.limited for spec in specs):
             return cls(run)
-        from millrace.limits import Coordinator  # loads asyncio, which tasks without limits do not need
+        from millrace.coordination import Coordinator  # loads asyncio, which tasks without limits do not need
 
-        return cls(run, Coordinator.shared(host_of(spark, options)))
+        coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
+        return cls(run, coordinator.address_of(predicates_of(run)))
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
         context = TaskContext.get()
         stage = 0 if context is None else context.stageId()
         address = self.address if call.spec.limited else None
-        return caller_of(call.spec, call.values, address, f"{self.run}/{stage}/{number}")
+        return caller_of(call.spec, call.values, address, f"{predicates_of(self.run)}/{stage}/{number}")
+
+
+def predicates_of(run: str) -> str:
+    """Return what the sessions of a run's predicates are known by, beside those of its lookups."""
+    return f"{run}-predicates"
 
 
 def host_of(spark: SparkSession, options: Options) -> str:

@@ -24,7 +24,7 @@ from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
     from millrace.block import LookupInput
-    from millrace.limits import Address, FailedKey, LookupProgress, Offer
+    from millrace.coordination import Address, FailedKey, LookupProgress, Registration
     from millrace.lookups import Secrets, Source
     from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
@@ -91,40 +91,40 @@ class Lookups:
         Raises:
             InputError: A secret has no value in this process's environment.
         """
-        from millrace.limits import Coordinator, Offer
+        from millrace.coordination import Coordinator, Registration
         from millrace.lookups import Secrets
 
-        offers: list[Offer] = []
+        registrations: list[Registration] = []
         relations = []
         for alias, given in inputs.items():
             indexes, scans = [], []
             for spec in given.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
-                indexes.append((len(offers), spec))
-                offers.append(spec.offer(secrets))
+                indexes.append((len(registrations), spec))
+                registrations.append(spec.registration(secrets))
             for source in given.sources:
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
-                scans.append((len(offers), source))
-                offers.append(Offer(f"scan of {alias}", secrets=secrets.values()))
+                scans.append((len(registrations), source))
+                registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
             schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
             relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
-        coordinator = Coordinator.started(host_of(spark, options))
-        coordinator.offer(run, offers)
-        return cls(run, coordinator.address, tuple(relations))
+        coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
+        coordinator.register(run, registrations)
+        return cls(run, coordinator.address_of(run), tuple(relations))
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
-        from millrace.limits import Coordinator
+        from millrace.coordination import Coordinator
 
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
-        known = Coordinator.started(self.address.host).progress(self.run)
+        known = Coordinator.at(self.address).progress(self.run)
         return [known[number] for number in numbers]
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""
-        from millrace.limits import Coordinator
+        from millrace.coordination import Coordinator
 
-        return Coordinator.started(self.address.host).failed(self.run)
+        return Coordinator.at(self.address).failed(self.run)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[Opened]:
@@ -155,16 +155,16 @@ class Lookups:
             loop.close()
 
     def _connecting(self, namespace: str) -> Connect:
-        from millrace.limits import LookupClient
+        from millrace.coordination import Client
 
-        return lambda: LookupClient.connect(self.address, namespace)
+        return lambda: Client.connect(self.address, namespace)
 
     def _secrets(self, namespace: str) -> Callable[[], Awaitable[Secrets]]:
-        from millrace.limits import LookupClient
+        from millrace.coordination import Client
         from millrace.lookups import Secrets
 
         async def secrets() -> Secrets:
-            client = await LookupClient.connect(self.address, namespace)
+            client = await Client.connect(self.address, namespace)
             try:
                 return Secrets(await client.secrets())
             finally:

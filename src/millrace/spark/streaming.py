@@ -24,7 +24,7 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.coordination import Address
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,10 @@ def stream_of(
     """
     from millrace.results import ResultsServer
 
-    server = ResultsServer.started(host_of(spark, options))
+    port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
+    server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)
     tag = f"millrace-{uuid.uuid4().hex}"
-    with server.open(schema) as stream:
+    with server.open(schema, idle=options.idle_timeout) as stream:
         frame = frame_of(Target(stream.address, stream.id))
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""How a client speaks with its room: over TCP, or directly where both are in one event loop."""
+"""How a client speaks with its session: over TCP, or directly where both are in one event loop."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from millrace.coordination import codec
+from millrace.coordination.registration import Address
+from millrace.coordination.session import ALIVE_SECONDS, Session
+from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError
-from millrace.limits import wire
-from millrace.limits.address import Address
-from millrace.limits.rooms import AnyRoom
 
 CONNECT_SECONDS = 10.0
+_GOODBYE_SECONDS = 2.0
 
-Receive = Callable[[wire.Message], None]
+Receive = Callable[[codec.Message], None]
 Lose = Callable[[ExecutionError], None]
 
 
-class Link(Protocol):
-    """A client's connection to its room."""
+class Connection(Protocol):
+    """A client's connection to its session."""
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages from the room to ``receive`` from now on; ``lose`` hears when it ends by itself."""
+        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself."""
         ...
 
-    def send(self, message: wire.Message) -> None:
+    def send(self, message: codec.Message) -> None:
         """Send a message; does not wait."""
         ...
 
@@ -37,7 +39,7 @@ class Link(Protocol):
         ...
 
 
-class RemoteLink:
+class RemoteConnection:
     """A TCP connection; made by :meth:`dial`."""
 
     def __init__(
@@ -48,11 +50,12 @@ class RemoteLink:
         self._reader = reader
         self._writer = writer
         self._listening: asyncio.Task[None] | None = None
+        self._alive: asyncio.TimerHandle | None = None
 
     @classmethod
     async def dial(
-        cls, address: Address, hello: wire.Message, purpose: str
-    ) -> tuple[RemoteLink, wire.Message]:
+        cls, address: Address, hello: codec.Message, purpose: str
+    ) -> tuple[RemoteConnection, codec.Message]:
         """Connect, and introduce a client.
 
         Args:
@@ -69,26 +72,34 @@ class RemoteLink:
         writer = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(address.host, address.port, limit=wire.BUFFER)
-                wire.watch(writer.get_extra_info("socket"))
-                wire.write(writer, {"token": address.token, **hello})
-                reply = await wire.read(reader)
+                reader, writer = await asyncio.open_connection(
+                    address.host,
+                    address.port,
+                    limit=codec.BUFFER,
+                    ssl=context_of(address),
+                    ssl_shutdown_timeout=_GOODBYE_SECONDS,
+                )
+                codec.watch(writer.get_extra_info("socket"))
+                codec.write(writer, {"token": address.token, **hello})
+                reply = await codec.read(reader)
         except (OSError, EOFError, ValueError) as error:
             if writer is not None:
-                writer.close()
+                writer.transport.abort()
             raise unreachable(address, purpose, error) from error
         if "error" in reply:
-            writer.close()
+            writer.transport.abort()
             raise refused(address, purpose, reply)
         return cls(address, purpose, reader, writer), reply
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Hand messages from the room to ``receive`` from now on; ``lose`` hears when the connection ends."""
-        self._listening = asyncio.get_running_loop().create_task(self._listen(receive, lose))
+        """Hand messages of the session to ``receive`` from now on; ``lose`` hears if this ends."""
+        loop = asyncio.get_running_loop()
+        self._listening = loop.create_task(self._listen(receive, lose))
+        self._alive = loop.call_later(ALIVE_SECONDS, self._say_alive)
 
-    def send(self, message: wire.Message) -> None:
+    def send(self, message: codec.Message) -> None:
         """Send a message; does not wait."""
-        wire.write(self._writer, message)
+        codec.write(self._writer, message)
 
     async def drain(self) -> None:
         """Wait until most of what was sent is on its way."""
@@ -99,6 +110,8 @@ class RemoteLink:
 
     async def close(self) -> None:
         """Leave, giving back what is held."""
+        if self._alive is not None:
+            self._alive.cancel()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])
@@ -108,10 +121,15 @@ class RemoteLink:
         except OSError:
             return  # the other side went first
 
+    def _say_alive(self) -> None:
+        if not self._writer.is_closing():
+            self.send({"alive": True})
+            self._alive = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
+
     async def _listen(self, receive: Receive, lose: Lose) -> None:
         try:
             while True:
-                message = await wire.read(self._reader)
+                message = await codec.read(self._reader)
                 if "lost" in message:
                     return lose(ExecutionError(str(message["lost"])))
                 receive(message)
@@ -119,32 +137,32 @@ class RemoteLink:
             lose(lost(self._address, self._purpose, error))
 
 
-class LocalLink:
-    """A client of a room in the same event loop.
+class LocalConnection:
+    """A client of a session in the same event loop.
 
     Args:
-        room: The room; other clients may share it.
+        session: The session; other clients may share it.
     """
 
-    def __init__(self, room: AnyRoom) -> None:
-        self._room = room
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._number: int | None = None
 
     def listen(self, receive: Receive, lose: Lose) -> None:
-        """Join the room."""
+        """Join the session."""
 
-        def deliver(message: wire.Message) -> None:
+        def deliver(message: codec.Message) -> None:
             if "lost" in message:
                 lose(ExecutionError(str(message["lost"])))
             else:
                 receive(message)
 
-        self._number = self._room.join(deliver)
+        self._number = self._session.join(deliver)
 
-    def send(self, message: wire.Message) -> None:
-        """Let the room do what the message says."""
+    def send(self, message: codec.Message) -> None:
+        """Let the session do what the message says."""
         if self._number is not None:
-            self._room.handle(self._number, message)
+            self._session.handle(self._number, message)
 
     async def drain(self) -> None:
         """Nothing is ever under way."""
@@ -152,7 +170,7 @@ class LocalLink:
     async def close(self) -> None:
         """Leave, giving back what is held."""
         if self._number is not None:
-            self._room.leave(self._number)
+            self._session.leave(self._number)
             self._number = None
 
 
@@ -164,7 +182,7 @@ def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionEr
     )
 
 
-def refused(address: Address, purpose: str, reply: wire.Message) -> ExecutionError:
+def refused(address: Address, purpose: str, reply: codec.Message) -> ExecutionError:
     """Return the error with the server's reason."""
     where = f"{address.host}:{address.port}"
     return ExecutionError(f"the driver at {where} refused to share {purpose}: {reply['error']}")

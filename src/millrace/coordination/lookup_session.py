@@ -1,12 +1,12 @@
 """One lookup of one job: the turns of its requests, who asks each key, and the answers.
 
-Beside the messages about turns (:class:`~millrace.limits.rooms.TurnRoom`) clients and room speak in these;
-keys are in the attachment, one after the other:
+Beside the messages about permits (:mod:`millrace.coordination.session`) clients and
+session speak in these; keys are in the attachment, one after the other:
 
 =========================================  =========================================================
-client                                     room
+client                                     session
 =========================================  =========================================================
-``claim`` = number; the keys               ``claimed`` = number, and what becomes of each key: see below
+``claim`` = number, ``most``; the keys     ``claimed`` = number, and what becomes of each key: see below
 ``settle``; a chunk                        ``told`` = n; keys settled (n of them) or handed over, to
                                            everyone who waits for one
 ``fail`` = failures, ``number``; keys      likewise; and ``noted`` = number
@@ -17,13 +17,14 @@ client                                     room
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
 whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
-large enough. So news name keys only and rows are fetched by claims, at the pace of whoever wants them:
-the room holds no rows for a client that is slow.
+large enough. Keys beyond the ``most`` that it is ready to ask are in none of these. So news name keys only
+and rows are fetched by claims, at the pace of whoever wants them: the session holds no rows for a client
+that is slow.
 
 In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
-memory: answers and failures, which are in the :class:`~millrace.limits.store.Store` and perhaps in the user's
-:class:`~millrace.limits.cache.Cache`. Rows are copied into that from the store, by another thread, so that
-waiting for a disk or for another process holds up nobody's turn.
+memory: answers and failures, which are in the store (:mod:`millrace.coordination.store`) and perhaps in
+the user's cache (:mod:`millrace.coordination.cache`). Rows are copied into
+that from the store, by another thread, so that waiting for another process holds up nobody's permit.
 """
 
 from __future__ import annotations
@@ -32,23 +33,22 @@ import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from millrace.clock import Clock
-from millrace.errors import ExecutionError
-from millrace.limits import packing, wire
-from millrace.limits.cache import Cache, problem_of, wall_time
-from millrace.limits.chunk import Chunk, Failure, split_keys
-from millrace.limits.claims import Claims, Keys
-from millrace.limits.offer import Offer
-from millrace.limits.packing import Piece
-from millrace.limits.progress import MOST_FAILED, FailedKey, Figures, LookupProgress
-from millrace.limits.rooms import TurnRoom
-from millrace.limits.store import FAILED, IN_CACHE, Place, Store
-from millrace.limits.wire import Message
+from millrace.coordination import codec
+from millrace.coordination.cache import Cache, problem_of, wall_time
+from millrace.coordination.chunk import Chunk, Failure, split_keys
+from millrace.coordination.claims import Claims, Keys
+from millrace.coordination.codec import Message, Piece
+from millrace.coordination.progress import MOST_FAILED, FailedKey, Figures, LookupProgress
+from millrace.coordination.registration import Registration
+from millrace.coordination.session import PermitSession
+from millrace.coordination.store import FAILED, IN_CACHE, Place, Store
 
 _FAILURES_A_REPLY = 256
 _COPY_SECONDS = 0.2
@@ -58,34 +58,37 @@ class _Chunks(Protocol):
     def chunk(self, number: int) -> tuple[int, bytes] | None: ...
 
 
-class LookupRoom(TurnRoom):
+class LookupSession(PermitSession):
     """Holds the limits, the claims and the answers of one lookup among its clients.
 
     Args:
-        offer: The lookup.
+        registration: The lookup.
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
+        clock: Tells the seconds of limits and leases; the system's clock by default.
 
     Raises:
         InputError: The cache cannot be used.
-        ExecutionError: There is no room for a temporary database.
     """
 
-    def __init__(self, offer: Offer, calendar: Clock | None = None) -> None:
-        super().__init__(offer.settings)
-        self.offer = offer
+    def __init__(
+        self, registration: Registration, calendar: Clock | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(registration.settings, clock)
+        self.registration = registration
         self._time = wall_time if calendar is None else calendar.now
         self._claims = Claims()
         self._figures = Figures(self._clock)
         self._lost = ""
         self._problem = ""  # of the cache
-        self._readable = self._writable = offer.cache is not None
+        self._readable = self._writable = registration.cache is not None
         self._copied = 0
         self._copying: asyncio.Task[None] | None = None
-        self._cache = None if offer.cache is None else Cache(offer, self._time())
-        try:
-            self._store = Store(MOST_FAILED)
-        except sqlite3.Error as error:
-            raise ExecutionError(self._no_room(error)) from error
+        self._cache = None if registration.cache is None else Cache(registration, self._time())
+
+    @cached_property
+    def _store(self) -> Store:
+        """Made when it is first needed: many sessions share limits alone."""
+        return Store(MOST_FAILED)
 
     def __enter__(self) -> Self:
         return self
@@ -113,13 +116,21 @@ class LookupRoom(TurnRoom):
         self._tell({}, self._claims.drop(client))
         self._figures.wanted(len(self._claims) - before)
 
+    def _reclaim(self, client: int) -> None:
+        """Take back permits and keys; whoever waits gets the keys."""
+        super()._reclaim(client)
+        before = len(self._claims)
+        self._tell({}, self._claims.give_up(client, self._claims.of(client)))
+        self._figures.wanted(len(self._claims) - before)
+
     def close(self) -> None:
         """Write what is missing to the cache, and remove the answers; clients hear that the run is over."""
-        self._end(f"the run of lookup {self.offer.name!r} is over")
+        self._end(f"the run of lookup {self.registration.name!r} is over")
         if self._copying is not None:
             self._copying.cancel()
         self.flush()
-        self._store.close()
+        if "_store" in self.__dict__:
+            self._store.close()
         if self._cache is not None:
             self._cache.close()
             self._cache = None
@@ -144,6 +155,7 @@ class LookupRoom(TurnRoom):
         """
         if self._lost:
             return
+        self._hear(client)
         try:
             self._handle(client, message)
         except sqlite3.Error as error:
@@ -153,43 +165,47 @@ class LookupRoom(TurnRoom):
         """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
         return self._figures.progress(
-            self.offer.name, in_flight, running=not self.empty, problem=self._problem
+            self.registration.name, in_flight, running=not self.empty, problem=self._problem
         )
 
     def failed(self) -> list[FailedKey]:
-        """Return the first :data:`~millrace.limits.progress.MOST_FAILED` keys that could not be looked up."""
+        """Return the first ``MOST_FAILED`` keys that could not be looked up."""
         return [
-            FailedKey(self.offer.name, failure.binding, failure.kind, failure.message, failure.attempts)
-            for failure in self._store.failures()
+            FailedKey(
+                self.registration.name, failure.binding, failure.kind, failure.message, failure.attempts
+            )
+            for failure in (self._store.failures() if self._figures.failed else ())
         ]
 
     def _handle(self, client: int, message: Message) -> None:
         attachment = message.get("attachment", b"")
         match message:
             case {"claim": int(number)}:
-                self._clients[client](self._claim(client, number, _distinct(split_keys(attachment))))
+                self._clients[client](
+                    self._claim(client, number, _distinct(split_keys(attachment)), message.get("most"))
+                )
             case {"settle": {} as header}:
-                self._settle(client, packing.chunk_of(header, attachment))
+                self._settle(client, codec.chunk_of(header, attachment))
             case {"fail": list(failures), "number": int(number)}:
                 keys = _distinct(split_keys(attachment))
                 if len(keys) != len(failures):
                     raise ValueError(f"{len(failures)} failures of {len(keys)} keys")
-                self._fail(client, dict(zip(keys, map(packing.failure_of, failures), strict=True)))
+                self._fail(client, dict(zip(keys, map(codec.failure_of, failures), strict=True)))
                 self._clients[client]({"noted": number})
             case {"give_up": True}:
                 before = len(self._claims)
                 self._tell({}, self._claims.give_up(client, _distinct(split_keys(attachment))))
                 self._figures.wanted(len(self._claims) - before)
             case {"count": [int(requests), int(retried)]} if (
-                0 <= requests <= packing.MOST and 0 <= retried <= packing.MOST
+                0 <= requests <= codec.MOST and 0 <= retried <= codec.MOST
             ):
                 self._figures.asked(requests, retried)
             case {"secrets": True}:
-                self._clients[client]({"secrets": dict(self.offer.secrets)})
+                self._clients[client]({"secrets": dict(self.registration.secrets)})
             case _:
                 super().handle(client, message)
 
-    def _claim(self, client: int, number: int, keys: list[bytes]) -> Message:
+    def _claim(self, client: int, number: int, keys: list[bytes], most: object) -> Message:
         asked, waiting, rest = [], [], []
         for key in keys:
             owner = self._claims.owner(key)
@@ -200,7 +216,7 @@ class LookupRoom(TurnRoom):
             else:
                 waiting.append(key)
                 self._claims.wait(client, key)
-        reply = packing.Reply(number, asked, waiting)
+        reply = codec.Reply(number, asked, waiting)
         places = self._store.find(rest)
         if self._cache is not None:
             places = self._with_cache(self._cache, rest, places, reply)
@@ -209,11 +225,12 @@ class LookupRoom(TurnRoom):
         reply.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
         reply.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
         self._add_rows([place for place in places if place[0] > 0], self._store, reply)
-        asked += self._take(client, [key for key in rest if key not in known])
+        free = [key for key in rest if key not in known]
+        asked += self._take(client, free[: max(0, most)] if isinstance(most, int) else free)
         return reply.message()
 
     def _with_cache(
-        self, cache: Cache, keys: list[bytes], places: list[Place], reply: packing.Reply
+        self, cache: Cache, keys: list[bytes], places: list[Place], reply: codec.Reply
     ) -> list[Place]:
         """Add rows from the cache to a reply.
 
@@ -246,12 +263,12 @@ class LookupRoom(TurnRoom):
         kept = [place for place in places if place[0] != IN_CACHE]
         return kept + [(IN_CACHE, 0, 0, key) for key in found]
 
-    def _add_rows(self, places: list[Place], chunks: _Chunks, reply: packing.Reply) -> set[bytes]:
+    def _add_rows(self, places: list[Place], chunks: _Chunks, reply: codec.Reply) -> set[bytes]:
         """Add rows to a reply until it is large enough; returns the keys whose chunk is not there."""
         missing: set[bytes] = set()
         for number, group in groupby(places, key=itemgetter(0)):
             _, firsts, counts, keys = map(list, zip(*group, strict=True))
-            if reply.size >= wire.USUAL_ATTACHMENT:
+            if reply.size >= codec.USUAL_ATTACHMENT:
                 reply.later += keys
                 continue
             kept = chunks.chunk(number)
@@ -273,7 +290,7 @@ class LookupRoom(TurnRoom):
             return
         if len(own) < len(chunk.keys):
             chunk = chunk.only(set(own))
-        packed = (b"", b"") if self._cache is None else (b"".join(chunk.keys), packing.integers(chunk.counts))
+        packed = (b"", b"") if self._cache is None else (b"".join(chunk.keys), codec.integers(chunk.counts))
         self._store.put(chunk, self._time(), packed)
         self._figures.answered(len(own))
         self._tell(self._claims.settle(own), {})
@@ -297,7 +314,7 @@ class LookupRoom(TurnRoom):
         except sqlite3.Error as error:
             self._stop_writing(cache, error)
         except RuntimeError:
-            return  # this process ends, and starts no threads any more: closing the room writes the rest
+            return  # this process ends, and starts no threads any more: closing the session writes the rest
         finally:
             self._copying = None
 
@@ -312,8 +329,8 @@ class LookupRoom(TurnRoom):
 
     def _no_room(self, error: Exception) -> str:
         return (
-            f"the answers of lookup {self.offer.name!r} cannot be kept on this disk ({error}): make room in "
-            f"{tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
+            f"the answers of lookup {self.registration.name!r} cannot be kept on this disk ({error}): "
+            f"make room in {tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
         )
 
     def _end(self, reason: str) -> None:

@@ -1,7 +1,7 @@
 """One stream of results: the tasks that send, and the queue to the consumer.
 
 =======================================  ==========================================================
-task                                     room
+task                                     session
 =======================================  ==========================================================
 ``start`` = [partition, attempt]         ``wanted``: whether the partition's rows are needed still
 ``batch``; an Arrow IPC stream
@@ -19,9 +19,9 @@ import tempfile
 
 import pyarrow as pa
 
+from millrace.coordination.codec import Message
+from millrace.coordination.session import Session
 from millrace.errors import ExecutionError
-from millrace.limits.rooms import AnyRoom
-from millrace.limits.wire import Message
 from millrace.results.partition import Partition
 from millrace.results.waiting import Waiting
 
@@ -29,19 +29,23 @@ MOST_WAITING = 1 << 26
 """Bytes of batches that wait for the consumer before the tasks have to."""
 
 
-class StreamRoom(AnyRoom):
+class ResultSession(Session):
     """The tasks of one stream.
 
     Args:
         schema: Of the rows.
-        loop: Where the room lives.
+        loop: Where the session lives.
         most_waiting: Bytes of batches that wait for the consumer before the tasks have to.
+        idle: Seconds for which tasks wait for a consumer that takes nothing; None for ever.
     """
 
-    def __init__(self, schema: pa.Schema, loop: asyncio.AbstractEventLoop, most_waiting: int) -> None:
+    def __init__(
+        self, schema: pa.Schema, loop: asyncio.AbstractEventLoop, most_waiting: int, idle: float | None = None
+    ) -> None:
         super().__init__()
         self._schema = schema
         self._loop = loop
+        self._idle = idle
         self._room = asyncio.Event()
         self._partitions: dict[int, Partition] = {}
         self._tasks: dict[int, tuple[Partition, int]] = {}
@@ -56,7 +60,22 @@ class StreamRoom(AnyRoom):
         while self.waiting.full:
             self._room.clear()
             if self.waiting.full:  # it may have been emptied in between, by another thread
+                await self._emptier()
+
+    async def _emptier(self) -> None:
+        """Wait until there is room; end the stream if nothing at all is taken for too long."""
+        taken = self.waiting.taken
+        try:
+            async with asyncio.timeout(self._idle):
                 await self._room.wait()
+        except TimeoutError:
+            if self.waiting.taken == taken:
+                self.end(
+                    ExecutionError(
+                        f"the reader of stream_results has taken no rows for {self._idle:g} s, so its "
+                        "tasks were stopped: read on sooner, or set `idle_timeout` to more seconds, or None"
+                    )
+                )
 
     def leave(self, client: int) -> None:
         """Let a task go; what it sent stays delivered."""

@@ -7,15 +7,25 @@ import multiprocessing
 import os
 import pickle
 import socket
+import ssl
 import struct
 import time
+from dataclasses import replace
 
 import pytest
 
+from millrace.coordination import (
+    Address,
+    Client,
+    Coordinator,
+    LookupSession,
+    Notification,
+    Registration,
+    Settings,
+)
+from millrace.coordination.tls import _made, context_of, server_context
 from millrace.errors import ExecutionError
-from millrace.limits import Address, Answer, Coordinator, LocalLimits, RemoteLimits, Settings
-from millrace.limits.room import Room
-from tests.limits import hammer
+from tests.coordination import hammer
 
 SPAWN = multiprocessing.get_context("spawn")
 ONE = Settings(max_in_flight=1)
@@ -38,8 +48,8 @@ def run(coroutine):
 
 async def take_a_turn(address: Address, namespace: str = "n", settings: Settings = ONE) -> None:
     """Show that a client is served."""
-    limits = await RemoteLimits.connect(address, namespace, settings)
-    async with limits.turn():
+    limits = await Client.limited(address, namespace, settings)
+    async with limits.permit():
         pass
     await limits.close()
 
@@ -69,13 +79,13 @@ def test_a_killed_process_gives_back_its_turn_and_its_questions(coordinator):
     assert ours.poll(PATIENCE) and ours.recv() == 1
 
     async def wait_for_the_victim() -> None:
-        limits = await RemoteLimits.connect(coordinator.address, "n", ONE)
+        limits = await Client.limited(coordinator.address, "n", ONE)
         claim = await limits.claim([KEY, OTHER])
         assert (claim.ask, claim.waiting) == ([OTHER], [KEY])
         assert coordinator.in_flight("n") == 1
         victim.kill()
-        async with limits.turn():
-            assert await limits.told() == {KEY: None}
+        async with limits.permit():
+            assert await limits.notification() == Notification(ask=[KEY])
         await limits.close()
 
     run(wait_for_the_victim())
@@ -83,16 +93,16 @@ def test_a_killed_process_gives_back_its_turn_and_its_questions(coordinator):
 
 
 def remote_pair(coordinator):
-    async def pair(settings: Settings) -> list[RemoteLimits]:
-        return [await RemoteLimits.connect(coordinator.address, "pair", settings) for _ in range(2)]
+    async def pair(settings: Settings) -> list[Client]:
+        return [await Client.limited(coordinator.address, "pair", settings) for _ in range(2)]
 
     return pair
 
 
 def local_pair(_):
-    async def pair(settings: Settings) -> list[LocalLimits]:
-        room = Room(settings)
-        return [LocalLimits(settings, room) for _ in range(2)]
+    async def pair(settings: Settings) -> list[Client]:
+        session = LookupSession(Registration("pair", settings.max_in_flight, settings.per_second))
+        return [Client.local(session) for _ in range(2)]
 
     return pair
 
@@ -103,44 +113,23 @@ def pair(request, coordinator):
     return request.param(coordinator)
 
 
-def test_answers_reach_everyone_who_waits(pair):
-    """A failure comes with its texts, what is given up is handed on, what is known is told at once."""
-    failure = Answer(2, ("ValueError", "no", "Traceback"))
-
-    async def play() -> None:
-        one, other = await pair(Settings())
-        assert (await one.claim([KEY, OTHER])).ask == [KEY, OTHER]
-        assert set((await other.claim([OTHER, KEY])).waiting) == {KEY, OTHER}
-        one.settle({KEY: failure})
-        assert await other.told() == {KEY: failure}
-        one.settle({OTHER: None})
-        assert await other.told() == {OTHER: None}
-        other.settle({OTHER: Answer(1)})
-        assert (await other.claim([OTHER])).answered == {OTHER: Answer(1)}
-        assert (await one.claim([KEY, OTHER])).answered == {KEY: failure, OTHER: Answer(1)}
-        await one.close()
-        await other.close()
-
-    run(play())
-
-
 def test_a_cancelled_wait_leaves_the_queue(pair):
     """A task that stops waiting for its turn does not keep the next one from it."""
 
     async def wait(limits) -> None:
-        async with limits.turn():
+        async with limits.permit():
             raise AssertionError("the turn is taken")
 
     async def play() -> None:
         one, other = await pair(ONE)
-        async with one.turn():
+        async with one.permit():
             waiting = asyncio.create_task(wait(other))
             await asyncio.sleep(0)  # sends the request
             await other.claim([KEY])  # answered after the request has arrived
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-        async with one.turn():
+        async with one.permit():
             await other.claim([KEY])
         await one.close()
         await other.close()
@@ -153,7 +142,7 @@ def test_turns_are_spaced_by_the_rate(pair):
     starts, began = [], time.monotonic()
 
     async def take(limits) -> None:
-        async with limits.turn():
+        async with limits.permit():
             starts.append(asyncio.get_running_loop().time())
 
     async def play() -> None:
@@ -168,14 +157,15 @@ def test_turns_are_spaced_by_the_rate(pair):
 
 def raw(address: Address, *pieces: bytes) -> bytes:
     """Send bytes on a connection of one's own, and return what comes until the other side closes it."""
-    with socket.create_connection((address.host, address.port), PATIENCE) as connection:
+    plain = socket.create_connection((address.host, address.port), PATIENCE)
+    with context_of(address).wrap_socket(plain) as connection:
         try:
             for piece in pieces:
                 connection.sendall(piece)
             answer = b""
             while received := connection.recv(4096):
                 answer += received
-        except ConnectionResetError:
+        except (ConnectionResetError, ssl.SSLError):
             return b""
         return answer
 
@@ -193,7 +183,7 @@ def frame(text: str) -> bytes:
         b"\x00\x00\x00\x02{}",
         b"\xff" * 100,
         frame("[" * 4000),
-        frame('{"token": "\\ud800", "namespace": "n", "max_in_flight": 0, "per_second": null}'),
+        frame('{"token": "\\ud800", "session": "n", "limits": [0, null]}'),
     ],
 )
 def test_strangers_are_shown_out(coordinator, garbage):
@@ -208,27 +198,23 @@ def test_strangers_are_shown_out(coordinator, garbage):
         "{}",
         "[]",
         '{"request": "a"}',
-        '{"claim": ["zz"]}',
-        '{"claim": [5]}',
-        '{"claim": ["00"]}',
-        f'{{"settle": {{"{KEY.hex()}": [7, null]}}}}',
-        f'{{"settle": {{"{KEY.hex()}": true}}}}',
+        '{"permit": 0}',
     ],
 )
 def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
     """Its turn goes to the next one."""
     token = coordinator.address.token
-    hello = f'{{"token": "{token}", "namespace": "n", "max_in_flight": 1, "per_second": null}}'
+    hello = f'{{"token": "{token}", "session": "n", "limits": [1, null]}}'
     answer = raw(coordinator.address, frame(hello), frame('{"request": 0}'), frame(garbage))
-    assert b"welcome" in answer and b"turn" in answer
+    assert b"max_in_flight" in answer and b"permit" in answer
     run(take_a_turn(coordinator.address))
 
 
 def test_a_wrong_token_is_refused(coordinator):
     """The client gets an error that names the reason."""
     address = coordinator.address
-    with pytest.raises(ExecutionError, match="refused to share limits: wrong token"):
-        run(take_a_turn(Address(address.host, address.port, "0" * 32)))
+    with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
+        run(take_a_turn(replace(address, token="0" * 32)))
     run(take_a_turn(address))
 
 
@@ -236,9 +222,9 @@ def test_other_limits_for_the_same_namespace_are_refused(coordinator):
     """Two predicates cannot get into each other's limits unnoticed."""
 
     async def play() -> None:
-        limits = await RemoteLimits.connect(coordinator.address, "n", ONE)
+        limits = await Client.limited(coordinator.address, "n", ONE)
         with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
-            await RemoteLimits.connect(coordinator.address, "n", Settings(max_in_flight=2))
+            await Client.limited(coordinator.address, "n", Settings(max_in_flight=2))
         await limits.close()
 
     run(play())
@@ -250,7 +236,7 @@ def test_a_driver_out_of_reach_is_an_error_that_says_what_to_do():
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with pytest.raises(ExecutionError, match=rf"127\.0\.0\.1:{port}.*Refused.*`limits_host`"):
-            run(take_a_turn(Address("127.0.0.1", port, "")))
+            run(take_a_turn(Address("127.0.0.1", port, "", server_context()[1])))
 
 
 def test_a_coordinator_that_ends_wakes_everyone_who_waits():
@@ -261,8 +247,11 @@ def test_a_coordinator_that_ends_wakes_everyone_who_waits():
         one, other = await remote_pair(coordinator)(ONE)
         await one.claim([KEY])
         await other.claim([KEY])
-        async with one.turn():
-            waiting = [asyncio.create_task(other.turn().__aenter__()), asyncio.create_task(other.told())]
+        async with one.permit():
+            waiting = [
+                asyncio.create_task(other.permit().__aenter__()),
+                asyncio.create_task(other.notification()),
+            ]
             await asyncio.sleep(0)  # sends the request
             await other.claim([OTHER])  # answered after the request has arrived
             await asyncio.to_thread(coordinator.close)
@@ -281,8 +270,8 @@ def test_what_finished_jobs_leave_behind_is_bounded(coordinator):
     """The last sixteen namespaces are kept, and one that has clients in any case."""
 
     async def play() -> None:
-        staying = await RemoteLimits.connect(coordinator.address, "staying", ONE)
-        async with staying.turn():
+        staying = await Client.limited(coordinator.address, "staying", ONE)
+        async with staying.permit():
             for number in range(40):
                 await take_a_turn(coordinator.address, f"job {number}")
             assert coordinator.in_flight("staying") == 1
@@ -290,14 +279,14 @@ def test_what_finished_jobs_leave_behind_is_bounded(coordinator):
 
     run(play())
     run(take_a_turn(coordinator.address))
-    assert len(coordinator._rooms) <= 18
+    assert len(coordinator._sessions) <= 18
 
 
 def test_one_coordinator_serves_a_process():
     """It is started once for each host, pickles as an address, and does not show its token."""
-    address = Coordinator.shared()
-    assert Coordinator.shared() is address
-    assert Coordinator.shared("127.0.0.2").port != address.port
+    address = Coordinator.started().address
+    assert Coordinator.started().address is address
+    assert Coordinator.started("127.0.0.2").address.port != address.port
     assert pickle.loads(pickle.dumps(address)) == address
     assert address.token not in repr(address)
     run(take_a_turn(address))
@@ -307,12 +296,12 @@ def test_one_coordinator_serves_a_process():
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_has_a_coordinator_of_its_own():
     """The parent's thread is not there in the child, so its address is of no use."""
-    parents = Coordinator.shared()
+    parents = Coordinator.started().address
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            own = Coordinator.shared()
+            own = Coordinator.started().address
             run(take_a_turn(own))
             code = 0 if own.port != parents.port and own.token != parents.token else 2
         finally:
@@ -320,15 +309,37 @@ def test_a_forked_child_has_a_coordinator_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_an_address_of_another_machine_is_listened_for_everywhere():
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "::1%none"])
+def test_nothing_listens_on_more_than_the_address_that_was_asked_for(host):
+    """An address of another machine, or a name that is none, is an error that names the options."""
+    with pytest.raises(ExecutionError, match=rf"cannot listen.*{host}.*`limits_host`.*`limits_bind`"):
+        Coordinator(host)
+
+
+def test_host_port_and_where_to_listen_are_told_apart():
     """A driver behind an address translation cannot bind what the tasks connect to."""
-    served = Coordinator("192.0.2.1")
-    assert served.address.host == "192.0.2.1"
-    run(take_a_turn(Address("127.0.0.1", served.address.port, served.address.token)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    served = Coordinator("192.0.2.1", port, "127.0.0.1")
+    assert (served.address.host, served.address.port) == ("192.0.2.1", port)
+    run(take_a_turn(replace(served.address, host="127.0.0.1")))
     served.close()
 
 
-def test_a_loopback_address_stays_on_this_machine():
-    """Where it cannot be bound that is an error, rather than a reason to listen to the world."""
-    with pytest.raises(ExecutionError, match="cannot listen"):
-        Coordinator("::1%none")
+def test_a_token_opens_one_run_alone(coordinator):
+    """The tasks of a run cannot get at what those of another share."""
+    run(take_a_turn(coordinator.address_of("mine"), "mine/0"))
+    with pytest.raises(ExecutionError, match="wrong token"):
+        run(take_a_turn(coordinator.address_of("mine"), "another/0"))
+
+
+def test_only_the_certificate_of_the_plan_is_accepted(coordinator):
+    """A server that shows another one gets no token; a client without TLS gets no answer."""
+    stranger = _made(-1)[1]
+    with pytest.raises(ExecutionError, match="CERTIFICATE_VERIFY_FAILED"):
+        run(take_a_turn(replace(coordinator.address, certificate=stranger)))
+    with socket.create_connection((coordinator.address.host, coordinator.address.port), PATIENCE) as plain:
+        hello = f'{{"token": "{coordinator.address.token}", "session": "n", "limits": [1, null]}}'
+        plain.sendall(frame(hello))
+        assert b"max_in_flight" not in plain.recv(4096)

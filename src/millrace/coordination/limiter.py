@@ -99,8 +99,14 @@ class Limiter:
         self._waiting.pop((owner, ticket), None)
         self._out.discard((owner, ticket))
 
-    def drop(self, owner: int) -> None:
-        """Take back all permits and requests of an owner that is gone."""
-        for key in [key for key in self._waiting if key[0] == owner]:
+    def pause(self, seconds: float) -> None:
+        """Let no call start for so long: the service has asked for that, or is overloaded."""
+        self._next_start = max(self._next_start, self._clock.now() + seconds)
+
+    def drop(self, owner: int) -> list[int]:
+        """Take back all permits and requests of an owner that is gone; return the requests' tickets."""
+        waiting = [key for key in self._waiting if key[0] == owner]
+        for key in waiting:
             del self._waiting[key]
         self._out = {key for key in self._out if key[0] != owner}
+        return [ticket for _, ticket in waiting]

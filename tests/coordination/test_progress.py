@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millrace.clock import VirtualClock
-from millrace.limits import Failure, LookupClient, LookupRoom, Offer
-from millrace.limits.progress import Figures, LookupProgress, together
-from tests.limits.test_server import run
+from millrace.coordination import Client, Failure, LookupSession, Registration
+from millrace.coordination.progress import Figures, LookupProgress, together
+from tests.coordination.test_server import run
 
 
 def test_the_rate_is_that_of_the_last_seconds():
@@ -55,12 +55,12 @@ def test_several_executions_add_up():
 
 def test_the_table_of_failed_keys_is_bounded(monkeypatch):
     """The first ones with their texts; of the others briefly why, to whoever wants them, and how many."""
-    monkeypatch.setattr("millrace.limits.lookup_room.MOST_FAILED", 20)
+    monkeypatch.setattr("millrace.coordination.lookup_session.MOST_FAILED", 20)
     keys = [number.to_bytes(16, "big") for number in range(50)]
 
     async def job() -> None:
-        with LookupRoom(Offer("prices")) as room:
-            client = LookupClient.local(room)
+        with LookupSession(Registration("prices")) as room:
+            client = Client.local(room)
             await client.claim(keys)
             await client.fail({key: Failure("E", "m" * 1000, 2, f"[{key[-1]}]") for key in keys})
             failed = room.failed()

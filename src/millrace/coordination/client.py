@@ -1,42 +1,50 @@
-"""A task's side of a lookup: turns, claims by key, rows and failures that are shared with all tasks."""
+"""A task's side of a session: permits, claims by key, rows and failures that are shared with all tasks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import count, islice
+from typing import Any
 
+from millrace.coordination import codec
+from millrace.coordination.chunk import Chunk, Claimed, Failure, Notification, split_keys
+from millrace.coordination.codec import Message
+from millrace.coordination.connection import Connection, LocalConnection, RemoteConnection
+from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.registration import Address, Settings
+from millrace.coordination.session import LONGEST_PAUSE
 from millrace.errors import ExecutionError
-from millrace.limits import packing, wire
-from millrace.limits.address import Address, Settings
-from millrace.limits.chunk import Chunk, Claimed, Failure, Told, split_keys
-from millrace.limits.client import KEYS_A_MESSAGE, TurnClient
-from millrace.limits.link import Link, LocalLink, RemoteLink
-from millrace.limits.lookup_room import LookupRoom
-from millrace.limits.wire import Message
 
+KEYS_A_MESSAGE = 4096
 _FAILURES_A_MESSAGE = 256
 _LONGEST_TEXT = 4_000
 
 
-class LookupClient(TurnClient):
+class Client:
     """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
 
     What is settled, given up or counted is said without waiting; what is awaited raises when the coordinator
     is gone.
     """
 
-    def __init__(self, link: Link, settings: Settings) -> None:
+    def __init__(self, link: Connection, settings: Settings) -> None:
         self._numbers = count()
         self._replies: dict[int | str, asyncio.Future[Message]] = {}
         self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
         # A claim may take several messages. News of its first keys wait until it has returned, or whoever
         # claims would hear of keys before it knows that it waits for them.
         self._claiming = asyncio.Lock()
-        super().__init__(link, settings)
+        self._link = link
+        self._settings = settings
+        self._tickets = count()
+        self._permits: dict[int, asyncio.Future[float]] = {}
+        self._lost: ExecutionError | None = None
+        link.listen(self._receive, self._lose)
 
     @classmethod
-    async def connect(cls, address: Address, namespace: str) -> LookupClient:
+    async def connect(cls, address: Address, namespace: str) -> Client:
         """Join a lookup of a job.
 
         Args:
@@ -48,13 +56,64 @@ class LookupClient(TurnClient):
             ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
                 such lookup.
         """
-        link, welcome = await RemoteLink.dial(address, {"lookup": namespace}, "lookups")
+        return await cls._joined(address, {"session": namespace})
+
+    @classmethod
+    async def limited(cls, address: Address, namespace: str, settings: Settings) -> Client:
+        """Join what the tasks of a job share of one predicate, which needs no registration.
+
+        Args:
+            address: The coordinator.
+            namespace: Names the run and the predicate; whoever gives the same one shares its limits.
+            settings: The limits; the same for all of a namespace.
+
+        Raises:
+            ExecutionError: The coordinator cannot be reached or does not accept this client.
+        """
+        limits = [settings.max_in_flight, settings.per_second]
+        return await cls._joined(address, {"session": namespace, "limits": limits})
+
+    @classmethod
+    async def _joined(cls, address: Address, hello: Message) -> Client:
+        link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
         return cls(link, Settings(welcome["max_in_flight"], welcome["per_second"]))
 
     @classmethod
-    def local(cls, room: LookupRoom) -> LookupClient:
-        """Join a room of this process, in the event loop that runs now and that all its clients use."""
-        return cls(LocalLink(room), room.settings)
+    def local(cls, session: LookupSession) -> Client:
+        """Join a session of this process, in the event loop that runs now and that all its clients use."""
+        return cls(LocalConnection(session), session.settings)
+
+    @asynccontextmanager
+    async def permit(self) -> AsyncIterator[None]:
+        """Wait until one more call may start; leaving the block says that it is over.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        if not self._settings.turns:
+            yield
+            return
+        self._check()
+        ticket = next(self._tickets)
+        granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
+        self._send({"request": ticket})
+        try:
+            wait = await granted
+            if wait > 0:
+                await asyncio.sleep(wait)
+            yield
+        finally:
+            self._permits.pop(ticket, None)
+            self._send({"release": ticket})
+
+    def pause(self, seconds: float) -> None:
+        """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
+        if self._settings.turns:
+            self._send({"pause": min(seconds, LONGEST_PAUSE)})
+
+    async def close(self) -> None:
+        """Leave, giving back what is held."""
+        await self._link.close()
 
     async def secrets(self) -> dict[str, str]:
         """Return the values of the lookup's ``${NAME}`` by name.
@@ -65,7 +124,7 @@ class LookupClient(TurnClient):
         reply = await self._ask("secrets", {"secrets": True})
         return dict(reply["secrets"])
 
-    async def claim(self, keys: Sequence[bytes]) -> Claimed:
+    async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         """Return which keys are to be looked up here, which are known and which others look up.
 
         Every key to ask must be settled, failed or given up. A key that this client is asking
@@ -73,21 +132,26 @@ class LookupClient(TurnClient):
 
         Args:
             keys: Digests of ``KEY_BYTES`` bytes, distinct.
+            most: How many of them are to be looked up here, at most; others stay free, and are in
+                nothing that is returned. None for all.
 
         Raises:
             ExecutionError: The coordinator is gone.
         """
         async with self._claiming:
-            return await self._claim(keys)
+            return await self._claim(keys, most)
 
-    async def _claim(self, keys: Sequence[bytes]) -> Claimed:
+    async def _claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
         claimed = Claimed()
         left = list(keys)
         while left:
             some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
             number = next(self._numbers)
-            reply = await self._ask(number, packing.keys_message("claim", number, some))
-            left += packing.read_reply(reply, claimed)
+            message = codec.keys_message("claim", number, some)
+            if most is not None:
+                message["most"] = max(0, most - len(claimed.ask))
+            reply = await self._ask(number, message)
+            left += codec.read_reply(reply, claimed)
         return claimed
 
     def settle(self, chunk: Chunk) -> None:
@@ -96,13 +160,13 @@ class LookupClient(TurnClient):
         Raises:
             ExecutionError: A single key has more rows than can be sent.
         """
-        for part in chunk.parts(wire.USUAL_ATTACHMENT):
-            message = packing.chunk_message(part)
+        for part in chunk.parts(codec.USUAL_ATTACHMENT):
+            message = codec.chunk_message(part)
             size = len(message["attachment"])
-            if size > wire.LARGEST_ATTACHMENT:
+            if size > codec.LARGEST_ATTACHMENT:
                 raise ExecutionError(
                     f"the rows of a single key of a lookup take {size} bytes, expected at most "
-                    f"{wire.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
+                    f"{codec.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
                 )
             self._send(message)
 
@@ -126,14 +190,14 @@ class LookupClient(TurnClient):
                 for each in some.values()
             ]
             number = next(self._numbers)
-            message = packing.keys_message("fail", texts, list(some))
+            message = codec.keys_message("fail", texts, list(some))
             await self._ask(number, {**message, "number": number})
 
     def give_up(self, keys: Sequence[bytes]) -> None:
         """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
-        self._send(packing.keys_message("give_up", True, keys))
+        self._send(codec.keys_message("give_up", True, keys))
 
-    async def told(self) -> Told:
+    async def notification(self) -> Notification:
         """Return the next news of keys that are waited for; waits until there are some.
 
         Raises:
@@ -151,7 +215,7 @@ class LookupClient(TurnClient):
         except BaseException:
             self._news.put_nowait((settled, handed))
             raise
-        return Told(claimed.found, claimed.failed, claimed.ask + handed)
+        return Notification(claimed.found, claimed.failed, claimed.ask + handed)
 
     def count(self, *, requests: int = 0, retried: int = 0) -> None:
         """Count requests for the lookup's progress.
@@ -161,6 +225,14 @@ class LookupClient(TurnClient):
             retried: How many of these repeated a failed one.
         """
         self._send({"count": [requests, retried]})
+
+    def _send(self, message: Message) -> None:
+        if self._lost is None:
+            self._link.send(message)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
 
     async def _ask(self, name: int | str, message: Message) -> Message:
         self._check()
@@ -184,7 +256,9 @@ class LookupClient(TurnClient):
         elif "secrets" in message:
             self._answer("secrets", message)
         else:
-            super()._receive(message)
+            granted = self._permits.get(message["permit"])
+            if granted is not None and not granted.done():
+                granted.set_result(message["wait"])
 
     def _answer(self, name: int | str, message: Message) -> None:
         waiting = self._replies.get(name)
@@ -192,8 +266,9 @@ class LookupClient(TurnClient):
             waiting.set_result(message)
 
     def _lose(self, error: ExecutionError) -> None:
-        super()._lose(error)
-        for waiting in self._replies.values():
+        self._lost = error
+        waiters: list[asyncio.Future[Any]] = [*self._permits.values(), *self._replies.values()]
+        for waiting in waiters:
             if not waiting.done():
                 waiting.set_exception(error)
         self._news.put_nowait(([], []))

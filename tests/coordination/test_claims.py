@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from millrace.limits import Chunk, Claimed, Failure, LookupRoom, Offer, packing
-from millrace.limits.chunk import split_keys
-from millrace.limits.claims import Claims
+from millrace.coordination import Chunk, Claimed, Failure, LookupSession, Registration, codec
+from millrace.coordination.chunk import split_keys
+from millrace.coordination.claims import Claims
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 OWNERS, KEYS = 3, 4
@@ -50,7 +50,7 @@ class Play:
     """A room, and a model of who asks, who waits and what has been settled."""
 
     def __init__(self) -> None:
-        self.room = LookupRoom(Offer("prices"))
+        self.room = LookupSession(Registration("prices"))
         self.inboxes: dict[int, list] = {}
         self.owners = [self.enter() for _ in range(OWNERS)]
         self.asking: dict[bytes, int] = {}
@@ -80,9 +80,9 @@ class Play:
         assert {each for _, each in self.waiting} <= set(self.asking)
 
     def claim(self, owner: int, keys: list[bytes]) -> None:
-        self.room.handle(owner, packing.keys_message("claim", 1, keys))
+        self.room.handle(owner, codec.keys_message("claim", 1, keys))
         claimed = Claimed()
-        later = packing.read_reply(self.inboxes[owner].pop(), claimed)
+        later = codec.read_reply(self.inboxes[owner].pop(), claimed)
         found = check_rows(claimed)
         assert later == []
         assert sorted([*claimed.ask, *found, *claimed.failed, *claimed.waiting]) == sorted(keys)
@@ -103,13 +103,13 @@ class Play:
                     self.settled[each] = action
                     self.times_settled[each] += 1
         if action == "settle" and keys:
-            self.room.handle(owner, packing.chunk_message(rows_of(keys)))
+            self.room.handle(owner, codec.chunk_message(rows_of(keys)))
         elif action == "fail":
             failures = [list(Failure("HTTP 503", "busy", 2, "[1]"))] * len(keys)
-            self.room.handle(owner, {**packing.keys_message("fail", failures, keys), "number": 0})
+            self.room.handle(owner, {**codec.keys_message("fail", failures, keys), "number": 0})
             assert self.inboxes[owner].pop() == {"noted": 0}
         elif action == "give up":
-            self.room.handle(owner, packing.keys_message("give_up", True, keys))
+            self.room.handle(owner, codec.keys_message("give_up", True, keys))
 
     def hear(self) -> None:
         """Read the news; every key in them was waited for."""
@@ -206,17 +206,17 @@ def test_the_longest_waiting_inherits_and_those_behind_wait_for_it():
 
 def test_rows_are_cut_to_the_keys_that_are_wanted():
     """A few keys of a large chunk, many of it, and all of it: always their rows and no others."""
-    room = LookupRoom(Offer("prices"))
+    room = LookupSession(Registration("prices"))
     inbox: list = []
     client = room.join(inbox.append)
     keys = [number.to_bytes(15, "big") + bytes([number % 4]) for number in range(20_000)]
-    room.handle(client, packing.keys_message("claim", 0, keys))
-    room.handle(client, packing.chunk_message(rows_of(keys)))
+    room.handle(client, codec.keys_message("claim", 0, keys))
+    room.handle(client, codec.chunk_message(rows_of(keys)))
     for wanted in (keys[:1], keys[7000:7003], keys[5::3], keys[::-1]):
         inbox.clear()
-        room.handle(client, packing.keys_message("claim", 1, wanted))
+        room.handle(client, codec.keys_message("claim", 1, wanted))
         claimed = Claimed()
-        assert packing.read_reply(inbox[0], claimed) == []
+        assert codec.read_reply(inbox[0], claimed) == []
         assert check_rows(claimed) == set(wanted)
         assert len(inbox[0]["attachment"]) < 200_000 or len(wanted) > 1000
     room.close()
@@ -224,18 +224,18 @@ def test_rows_are_cut_to_the_keys_that_are_wanted():
 
 def test_parts_of_many_chunks_come_together():
     """Keys claimed in another grouping than they were settled in have all their rows, in one chunk."""
-    room = LookupRoom(Offer("prices"))
+    room = LookupSession(Registration("prices"))
     inbox: list = []
     client = room.join(inbox.append)
     keys = [number.to_bytes(15, "big") + bytes([number % 3]) for number in range(300)]
-    room.handle(client, packing.keys_message("claim", 0, keys))
+    room.handle(client, codec.keys_message("claim", 0, keys))
     for low in range(0, 300, 20):
-        room.handle(client, packing.chunk_message(rows_of(keys[low : low + 20])))
+        room.handle(client, codec.chunk_message(rows_of(keys[low : low + 20])))
     for wanted in (keys[::7], keys[:200:2] + keys[200:], keys[5:6]):
         inbox.clear()
-        room.handle(client, packing.keys_message("claim", 1, wanted))
+        room.handle(client, codec.keys_message("claim", 1, wanted))
         claimed = Claimed()
-        assert packing.read_reply(inbox[0], claimed) == []
+        assert codec.read_reply(inbox[0], claimed) == []
         assert check_rows(claimed) == set(wanted)
         assert sum(len(chunk.keys) not in (0, 20) for chunk in claimed.found) == 1
     room.close()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
-from millrace.limits.chunk import Chunk, Failure
+from millrace.coordination.chunk import Chunk, Failure
 
 _PAGES_KIB = 16_384
 _MOST_TERMS = 4096

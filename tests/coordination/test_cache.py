@@ -13,12 +13,20 @@ import pyarrow as pa
 import pytest
 
 from millrace.clock import VirtualClock
+from millrace.coordination import (
+    Chunk,
+    Client,
+    Coordinator,
+    Failure,
+    LookupSession,
+    Registration,
+    check_cache,
+)
+from millrace.coordination.cache import file_of
 from millrace.errors import InputError, OptionError
-from millrace.limits import Chunk, Coordinator, Failure, LookupClient, LookupRoom, Offer, check_cache
-from millrace.limits.cache import file_of
-from tests.limits.hammer import cache_keys, rows_of
-from tests.limits.test_lookups import found
-from tests.limits.test_server import PATIENCE, SPAWN, run
+from tests.coordination.hammer import cache_keys, rows_of
+from tests.coordination.test_lookups import found
+from tests.coordination.test_server import PATIENCE, SPAWN, run
 
 KEYS = [number.to_bytes(16, "big") for number in range(50)]
 DAY = 86_400.0
@@ -30,16 +38,16 @@ def calendar():
     return VirtualClock(1.7e9)
 
 
-def offer(cache: Path, *, ttl: float | None = None, fingerprint: str = "f" * 32) -> Offer:
-    return Offer("prices", cache=cache, ttl=ttl, fingerprint=fingerprint)
+def offer(cache: Path, *, ttl: float | None = None, fingerprint: str = "f" * 32) -> Registration:
+    return Registration("prices", cache=cache, ttl=ttl, fingerprint=fingerprint)
 
 
-def look_up(lookup: Offer, calendar: VirtualClock, keys=KEYS, *, fail=()) -> tuple[list, dict]:
+def look_up(lookup: Registration, calendar: VirtualClock, keys=KEYS, *, fail=()) -> tuple[list, dict]:
     """Run a job that wants keys; returns those it had to ask, and the rows it found."""
 
     async def job() -> tuple[list, dict]:
-        with LookupRoom(lookup, calendar) as room:
-            client = LookupClient.local(room)
+        with LookupSession(lookup, calendar) as room:
+            client = Client.local(room)
             claimed = await client.claim(keys)
             await client.fail({key: Failure("HTTP 404", "gone", 1) for key in fail})
             client.settle(rows_of([key for key in claimed.ask if key not in fail]))
@@ -57,7 +65,7 @@ def test_nobody_else_can_read_a_cache(tmp_path, calendar):
     there.mkdir(mode=0o755)
     for cache in (tmp_path / "made", there, there / "file.sqlite"):
         check_cache(cache)
-        with LookupRoom(offer(cache), calendar):
+        with LookupSession(offer(cache), calendar):
             made = [*(tmp_path / "made").rglob("*"), *there.rglob("*")]
             assert made and {each.stat().st_mode & 0o777 for each in made} == {0o600}
     assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
@@ -96,8 +104,8 @@ def test_a_job_sees_its_cache_as_of_its_start(tmp_path, calendar):
     look_up(offer(tmp_path, ttl=DAY), calendar)
 
     async def job() -> None:
-        with LookupRoom(offer(tmp_path, ttl=DAY), calendar) as room:
-            client = LookupClient.local(room)
+        with LookupSession(offer(tmp_path, ttl=DAY), calendar) as room:
+            client = Client.local(room)
             calendar.advance(DAY * 2)
             for _ in range(2):
                 assert (await client.claim(KEYS)).ask == []
@@ -144,8 +152,8 @@ def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, calenda
     look_up(offer(cache), calendar)
 
     async def job() -> None:
-        with LookupRoom(offer(cache), calendar) as room:
-            client = LookupClient.local(room)
+        with LookupSession(offer(cache), calendar) as room:
+            client = Client.local(room)
             assert (await client.claim(KEYS)).ask == []
             other = sqlite3.connect(cache)
             with other:
@@ -182,8 +190,8 @@ def test_the_coordinator_writes_to_the_cache_while_the_job_runs(tmp_path):
     coordinator = Coordinator()
 
     async def job(run_name: str) -> list[bytes]:
-        coordinator.offer(run_name, [offer(cache)])
-        client = await LookupClient.connect(coordinator.address, f"{run_name}/0/0")
+        coordinator.register(run_name, [offer(cache)])
+        client = await Client.connect(coordinator.address, f"{run_name}/0/0")
         claimed = await client.claim(KEYS)
         client.settle(rows_of(claimed.ask[:25]))
         await client.claim(KEYS[:1])
@@ -203,10 +211,10 @@ def test_the_coordinator_writes_to_the_cache_while_the_job_runs(tmp_path):
 def test_a_closed_coordinator_leaves_nothing_unwritten(tmp_path, calendar):
     """As at the end of the process."""
     coordinator = Coordinator()
-    coordinator.offer("run", [offer(tmp_path)])
+    coordinator.register("run", [offer(tmp_path)])
 
     async def job() -> None:
-        client = await LookupClient.connect(coordinator.address, "run/0/0")
+        client = await Client.connect(coordinator.address, "run/0/0")
         client.settle(rows_of((await client.claim(KEYS)).ask))
         await client.claim(KEYS[:1])
         await asyncio.to_thread(coordinator.close)
@@ -256,7 +264,7 @@ def test_a_file_that_is_no_cache_is_an_error_before_the_job(tmp_path, spoil, rea
         check_cache(path)
     coordinator = Coordinator()
     with pytest.raises(InputError, match=reason):
-        coordinator.offer("run", [offer(path)])
+        coordinator.register("run", [offer(path)])
     coordinator.close()
     assert before is None or path.read_bytes() == before
 
@@ -304,8 +312,8 @@ def spoiled_while_it_runs(tmp_path, spoil) -> tuple[dict, str]:
     look_up(offer(cache), VirtualClock(1.7e9), KEYS[:20])
 
     async def job() -> tuple[dict, str]:
-        with LookupRoom(offer(cache), VirtualClock(1.7e9)) as room:
-            client = LookupClient.local(room)
+        with LookupSession(offer(cache), VirtualClock(1.7e9)) as room:
+            client = Client.local(room)
             spoil(room)
             claimed = await client.claim(KEYS)
             keys = claimed.ask
@@ -319,11 +327,11 @@ def spoiled_while_it_runs(tmp_path, spoil) -> tuple[dict, str]:
     return run(job())
 
 
-def full(room: LookupRoom) -> None:
+def full(room: LookupSession) -> None:
     room._cache._writer.execute("PRAGMA max_page_count = 20")
 
 
-def unreadable(room: LookupRoom) -> None:
+def unreadable(room: LookupSession) -> None:
     room._cache._reader.execute("PRAGMA query_only = 1")
     room._cache._writer.execute("DROP TABLE entry")
 
@@ -347,7 +355,7 @@ def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, spoil, reas
 def test_settings_without_meaning_are_refused(given, reason):
     """The message names the lookup."""
     with pytest.raises(OptionError, match=f"'prices'.*{reason}"):
-        Offer("prices", **given)
+        Registration("prices", **given)
 
 
 def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):
@@ -355,8 +363,8 @@ def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     async def job() -> None:
-        with LookupRoom(Offer("prices"), calendar) as room:
-            client = LookupClient.local(room)
+        with LookupSession(Registration("prices"), calendar) as room:
+            client = Client.local(room)
             await client.claim(KEYS)
             large = rows_of([key * 30_000 for key in KEYS])
             client.settle(type(large)(KEYS, large.counts, large.rows))

@@ -35,6 +35,10 @@ class Claims:
         """Return who is asking a key; None if nobody is."""
         return self._owners.get(key)
 
+    def of(self, owner: int) -> list[bytes]:
+        """Return the keys that an owner is asking."""
+        return [key for key, other in self._owners.items() if other == owner]
+
     def ask(self, owner: int, keys: Iterable[bytes]) -> None:
         """Make keys that nobody is asking those of an owner."""
         self._owners.update(dict.fromkeys(keys, owner))
@@ -80,4 +84,4 @@ class Claims:
                 waiters.remove(owner)
                 if not waiters:
                     del self._waiters[key]
-        return self.give_up(owner, [key for key, other in self._owners.items() if other == owner])
+        return self.give_up(owner, self.of(owner))

@@ -9,7 +9,7 @@ import threading
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.limits import wire
+from millrace.coordination import codec
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 values = st.none() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
@@ -23,7 +23,7 @@ messages = st.lists(
 
 
 def joined(pairs) -> bytes:
-    return b"".join(b"".join(wire.frame(with_attachment(*pair))) for pair in pairs)
+    return b"".join(b"".join(codec.frame(with_attachment(*pair))) for pair in pairs)
 
 
 def with_attachment(message: dict, attachment: bytes) -> dict:
@@ -36,7 +36,7 @@ async def read_all(data: bytes) -> list[dict]:
     reader.feed_eof()
     found = []
     while not reader.at_eof():
-        found.append(await wire.read(reader))
+        found.append(await codec.read(reader))
     return found
 
 
@@ -49,8 +49,8 @@ def test_messages_come_as_they_were_sent(pairs):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for message in expected:
-            wire.send(ours, message)
-            assert wire.receive(theirs) == message
+            codec.send(ours, message)
+            assert codec.receive(theirs) == message
 
 
 @LAWS
@@ -68,23 +68,23 @@ def test_large_attachments_arrive_whole():
     ours, theirs = socket.socketpair()
     payload = bytes(range(256)) * 40_000
     with ours, theirs:
-        sender = threading.Thread(target=wire.send, args=(ours, {"x": 1, "attachment": payload}))
+        sender = threading.Thread(target=codec.send, args=(ours, {"x": 1, "attachment": payload}))
         sender.start()
-        assert wire.receive(theirs) == {"x": 1, "attachment": payload}
+        assert codec.receive(theirs) == {"x": 1, "attachment": payload}
         sender.join()
 
 
-@pytest.mark.parametrize("attached", [wire.LARGEST_ATTACHMENT * 2, -1, 1.5, True, "9", None])
+@pytest.mark.parametrize("attached", [codec.LARGEST_ATTACHMENT * 2, -1, 1.5, True, "9", None])
 def test_sizes_that_cannot_be_are_refused(attached):
     """Before anything of the attachment is read."""
-    data, _ = wire.frame({"attached": attached})
+    data, _ = codec.frame({"attached": attached})
     with pytest.raises(ValueError, match="an attachment of"):
         asyncio.run(read_all(data))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(data)
         with pytest.raises(ValueError, match="an attachment of"):
-            wire.receive(theirs)
+            codec.receive(theirs)
 
 
 def test_a_connection_that_ends_is_noticed():
@@ -92,4 +92,4 @@ def test_a_connection_that_ends_is_noticed():
     ours, theirs = socket.socketpair()
     ours.close()
     with theirs, pytest.raises(EOFError):
-        wire.receive(theirs)
+        codec.receive(theirs)

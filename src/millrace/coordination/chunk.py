@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millrace.limits.digest import KEY_BYTES
+from millrace.coordination.digest import KEY_BYTES
 
 _FEW_RANGES = 8
 
@@ -98,7 +98,7 @@ class Claimed:
         ask: Keys to look up here, and to settle, to fail or to give up.
         found: Rows that are known already; together they have each of their keys once.
         failed: Keys that another task, or an earlier attempt, could not look up.
-        waiting: Keys that another task looks up now; :class:`Told` will say what comes of it.
+        waiting: Keys that another task looks up now; :class:`Notification` will say what comes of it.
     """
 
     ask: list[bytes] = field(default_factory=list)
@@ -106,9 +106,14 @@ class Claimed:
     failed: dict[bytes, Failure] = field(default_factory=dict)
     waiting: list[bytes] = field(default_factory=list)
 
+    def left(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return those of the keys that were wanted of which nothing is said."""
+        said = {*self.ask, *self.failed, *self.waiting, *(key for chunk in self.found for key in chunk.keys)}
+        return [key for key in keys if key not in said]
+
 
 @dataclass
-class Told:
+class Notification:
     """News of keys that were waited for; each of those is named once.
 
     Attributes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.limits import Address, Chunk, LookupClient, LookupRoom, Offer, RemoteLimits, Settings
+from millrace.coordination import Address, Chunk, Client, LookupSession, Registration, Settings
 
 
 def take_turns(
@@ -18,8 +18,8 @@ def take_turns(
 ) -> None:
     """Take many turns at once, and note how many processes have one at the same time."""
 
-    async def one(limits: RemoteLimits) -> None:
-        async with limits.turn():
+    async def one(limits: Client) -> None:
+        async with limits.permit():
             with now.get_lock():
                 now.value += 1
                 most.value = max(most.value, now.value)
@@ -29,7 +29,7 @@ def take_turns(
                 now.value -= 1
 
     async def every() -> None:
-        limits = await RemoteLimits.connect(address, "hammer", settings)
+        limits = await Client.limited(address, "hammer", settings)
         await asyncio.gather(*(one(limits) for _ in range(turns)))
         await limits.close()
 
@@ -40,8 +40,8 @@ def hold(address: Address, settings: Settings, namespace: str, keys: list[bytes]
     """Take a turn and claim keys, say so, and never give them back."""
 
     async def take() -> None:
-        limits = await RemoteLimits.connect(address, namespace, settings)
-        async with limits.turn():
+        limits = await Client.limited(address, namespace, settings)
+        async with limits.permit():
             claim = await limits.claim(keys)
             told.send(len(claim.ask))
             await asyncio.Event().wait()
@@ -53,13 +53,13 @@ def look_up(address: Address, namespace: str, keys: list[bytes], asked: Connecti
     """Look up all keys as a task does, each row naming its key; say which were asked here."""
 
     async def every() -> None:
-        client = await LookupClient.connect(address, namespace)
+        client = await Client.connect(address, namespace)
         claimed = await client.claim(keys)
         mine, known, waiting = list(claimed.ask), set(claimed.failed), set(claimed.waiting)
         known.update(key for chunk in claimed.found for key in chunk.keys)
         client.settle(rows_of(mine))
         while waiting:
-            news = await client.told()
+            news = await client.notification()
             got = [key for chunk in news.found for key in chunk.keys]
             for chunk in news.found:
                 assert chunk.table() == rows_of(chunk.keys).table()
@@ -84,8 +84,8 @@ def hold_keys(address: Address, namespace: str, keys: list[bytes], told: Connect
     """Take a turn of a lookup and claim keys, say how many, and never give them back."""
 
     async def take() -> None:
-        client = await LookupClient.connect(address, namespace)
-        async with client.turn():
+        client = await Client.connect(address, namespace)
+        async with client.permit():
             told.send(len((await client.claim(keys)).ask))
             await asyncio.Event().wait()
 
@@ -96,8 +96,10 @@ def cache_keys(cache: Path, number: int, rounds: int) -> None:
     """Run jobs that each add a few keys to a cache."""
 
     async def job(keys: list[bytes]) -> None:
-        with LookupRoom(Offer("prices", cache=cache, fingerprint="f" * 32), VirtualClock(1.7e9)) as room:
-            client = LookupClient.local(room)
+        with LookupSession(
+            Registration("prices", cache=cache, fingerprint="f" * 32), VirtualClock(1.7e9)
+        ) as room:
+            client = Client.local(room)
             client.settle(rows_of((await client.claim(keys)).ask))
             await client.close()
             assert room.progress().problem == ""

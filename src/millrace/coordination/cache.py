@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
+from millrace.coordination.chunk import split_keys
+from millrace.coordination.registration import Registration
+from millrace.coordination.store import Kept, Place, connect, places
 from millrace.errors import InputError
-from millrace.limits.chunk import split_keys
-from millrace.limits.offer import Offer
-from millrace.limits.store import Kept, Place, connect, places
 
 SUFFIX = ".sqlite"
 
@@ -63,17 +63,17 @@ class Cache:
     """One lookup's part of a cache file.
 
     Args:
-        offer: The lookup; has a cache.
+        registration: The lookup; has a cache.
         now: Seconds since 1970.
 
     Raises:
         InputError: The file cannot be used; says why, and what to do.
     """
 
-    def __init__(self, offer: Offer, now: float) -> None:
-        assert offer.cache is not None
-        self.path = file_of(offer.cache, offer.name, offer.fingerprint)
-        self._ttl = offer.ttl
+    def __init__(self, registration: Registration, now: float) -> None:
+        assert registration.cache is not None
+        self.path = file_of(registration.cache, registration.name, registration.fingerprint)
+        self._ttl = registration.ttl
         self._now = now
         self._copied = 0
         self._copying = threading.Lock()
@@ -82,10 +82,10 @@ class Cache:
             self._reader = self._writer = _opened(self.path)
             self._writer.execute(
                 "INSERT OR IGNORE INTO definition (fingerprint, name) VALUES (?, ?)",
-                (offer.fingerprint, offer.name),
+                (registration.fingerprint, registration.name),
             )
             (self._definition,) = self._writer.execute(
-                "SELECT id FROM definition WHERE fingerprint = ?", (offer.fingerprint,)
+                "SELECT id FROM definition WHERE fingerprint = ?", (registration.fingerprint,)
             ).fetchone()
             self._prune()
             self._reader = connect(str(self.path))

@@ -1,4 +1,4 @@
-"""What the process that plans a query registers for each of its lookups."""
+"""What the planning process tells of its lookups and predicates, and where tasks find it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace.errors import OptionError
-from millrace.limits.address import Settings
 
 
 @dataclass(frozen=True)
-class Offer:
+class Address:
+    """A coordinator; pickles, for it travels to the tasks.
+
+    Attributes:
+        host: Name or number of the machine that plans the query, as the tasks can reach it.
+        port: TCP port there.
+        token: Opens one run there, and no other; stays out of ``repr``.
+        certificate: The one that it shows, as PEM text.
+    """
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    certificate: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The limits of one predicate.
+
+    Attributes:
+        max_in_flight: Calls under way at once; None sets no bound.
+        per_second: Calls started a second; None sets no bound.
+    """
+
+    max_in_flight: int | None = None
+    per_second: float | None = None
+
+    @property
+    def turns(self) -> bool:
+        """Whether a call has to wait for its turn at all."""
+        return self.max_in_flight is not None or self.per_second is not None
+
+
+@dataclass(frozen=True)
+class Registration:
     """One lookup of a run, as the coordinator keeps it for the tasks.
 
     Attributes:

@@ -5,37 +5,37 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from millrace.errors import ExecutionError
-from millrace.limits import (
-    Address,
+from millrace.coordination import (
     Chunk,
+    Client,
     Coordinator,
     FailedKey,
     Failure,
-    LookupClient,
-    LookupRoom,
-    Offer,
-    Told,
-    wire,
+    LookupSession,
+    Notification,
+    Registration,
+    codec,
 )
-from tests.limits import hammer
-from tests.limits.hammer import rows_of
-from tests.limits.test_server import PATIENCE, SPAWN, frame, raw, run
+from millrace.errors import ExecutionError
+from tests.coordination import hammer
+from tests.coordination.hammer import rows_of
+from tests.coordination.test_server import PATIENCE, SPAWN, frame, raw, run
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
 BUSY = Failure("HTTP 503", "busy", 3, '["a"]')
-OFFER = Offer("prices", max_in_flight=1, secrets={"TOKEN": "hush"})
+OFFER = Registration("prices", max_in_flight=1, secrets={"TOKEN": "hush"})
 
 
 @pytest.fixture
 def coordinator():
     """A coordinator of the test's own, with one lookup."""
     served = Coordinator()
-    served.offer("run", [Offer("names"), OFFER])
+    served.register("run", [Registration("names"), OFFER])
     yield served
     served.close()
 
@@ -43,18 +43,18 @@ def coordinator():
 @pytest.fixture(params=["remote", "local"])
 def clients(request, coordinator):
     """Makes clients of one lookup, through the coordinator or in one process."""
-    room = LookupRoom(OFFER)
+    room = LookupSession(OFFER)
 
-    async def some(number: int) -> list[LookupClient]:
+    async def some(number: int) -> list[Client]:
         if request.param == "local":
-            return [LookupClient.local(room) for _ in range(number)]
-        return [await LookupClient.connect(coordinator.address, "run/0/1") for _ in range(number)]
+            return [Client.local(room) for _ in range(number)]
+        return [await Client.connect(coordinator.address, "run/0/1") for _ in range(number)]
 
     yield some
     room.close()
 
 
-async def close(*clients: LookupClient) -> None:
+async def close(*clients: Client) -> None:
     for client in clients:
         await client.close()
 
@@ -78,11 +78,11 @@ def test_rows_failures_and_keys_given_up_reach_whoever_waits(clients):
         assert (await one.claim([KEY])).ask == [KEY]
         assert set((await other.claim([OTHER, KEY, THIRD])).waiting) == {KEY, OTHER, THIRD}
         one.settle(rows_of([KEY]))
-        assert found(await other.told()) == {KEY: [KEY]}
+        assert found(await other.notification()) == {KEY: [KEY]}
         await one.fail({OTHER: BUSY})
-        assert await other.told() == Told(failed={OTHER: BUSY})
+        assert await other.notification() == Notification(failed={OTHER: BUSY})
         one.give_up([THIRD])
-        assert await other.told() == Told(ask=[THIRD])
+        assert await other.notification() == Notification(ask=[THIRD])
         other.settle(Chunk.of([THIRD], [0], pa.table({"key": pa.array([], pa.binary())})))
         await other.claim([])
         known = await third.claim([THIRD, OTHER, KEY])
@@ -101,11 +101,11 @@ def test_a_client_that_leaves_hands_its_keys_and_its_turn_on(clients):
         one, other = await clients(2)
         await one.claim([KEY, OTHER])
         await other.claim([KEY])
-        turn = one.turn()
+        turn = one.permit()
         await turn.__aenter__()
         await one.close()
-        assert await other.told() == Told(ask=[KEY])
-        async with other.turn():
+        assert await other.notification() == Notification(ask=[KEY])
+        async with other.permit():
             assert (await other.claim([OTHER])).ask == [OTHER]
         await close(other)
 
@@ -146,15 +146,15 @@ def test_many_rows_come_in_several_messages(clients):
 
 def test_news_wait_until_the_claim_has_returned(coordinator, monkeypatch):
     """Nobody hears of a key before it knows that it waits for it, also when claims take several messages."""
-    monkeypatch.setattr("millrace.limits.lookup_client.KEYS_A_MESSAGE", 1)
+    monkeypatch.setattr("millrace.coordination.client.KEYS_A_MESSAGE", 1)
 
     async def play() -> None:
-        one, other = [await LookupClient.connect(coordinator.address, "run/0/1") for _ in range(2)]
+        one, other = [await Client.connect(coordinator.address, "run/0/1") for _ in range(2)]
         await one.claim([KEY, OTHER])
         heard = []
 
         async def listen() -> None:
-            heard.append(await other.told())
+            heard.append(await other.notification())
 
         listening = asyncio.create_task(listen())
         ask = other._ask
@@ -172,7 +172,7 @@ def test_news_wait_until_the_claim_has_returned(coordinator, monkeypatch):
         claimed = await other.claim([KEY, OTHER])
         assert (claimed.waiting, heard) == ([KEY, OTHER], [])
         await listening
-        assert heard == [Told(ask=[KEY])]
+        assert heard == [Notification(ask=[KEY])]
         await close(one, other)
 
     run(play())
@@ -182,18 +182,18 @@ def test_news_survive_a_cancelled_wait(coordinator):
     """Whoever listens next hears them."""
 
     async def play() -> None:
-        one, other = [await LookupClient.connect(coordinator.address, "run/0/1") for _ in range(2)]
+        one, other = [await Client.connect(coordinator.address, "run/0/1") for _ in range(2)]
         await one.claim([KEY])
         await other.claim([KEY])
         one.settle(rows_of([KEY]))
         await one.secrets()
         await other.secrets()
         async with other._claiming:
-            listening = asyncio.create_task(other.told())
+            listening = asyncio.create_task(other.notification())
             await asyncio.sleep(0)
             listening.cancel()
             await asyncio.wait([listening])
-        assert found(await other.told()) == {KEY: [KEY]}
+        assert found(await other.notification()) == {KEY: [KEY]}
         await close(one, other)
 
     run(play())
@@ -220,8 +220,8 @@ def test_many_failures_come_in_several_messages(clients):
 
 def test_a_key_with_too_many_rows_is_an_error_that_says_so(clients, monkeypatch):
     """It cannot be cut; the others in the chunk are sent."""
-    monkeypatch.setattr(wire, "USUAL_ATTACHMENT", 1000)
-    monkeypatch.setattr(wire, "LARGEST_ATTACHMENT", 10_000)
+    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 1000)
+    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 10_000)
 
     async def play() -> None:
         (one,) = await clients(1)
@@ -240,12 +240,12 @@ def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator):
 
     async def play() -> None:
         for execution in range(2):
-            one = await LookupClient.connect(coordinator.address, f"run/{execution}/1")
+            one = await Client.connect(coordinator.address, f"run/{execution}/1")
             await one.claim([KEY, OTHER, THIRD])
             one.count(requests=5, retried=2)
             await one.fail({OTHER: BUSY})
             one.settle(rows_of([KEY]))
-            async with one.turn():
+            async with one.permit():
                 await one.claim([KEY])
                 now = coordinator.progress("run")[1]
                 assert (now.name, now.in_flight, now.keys) == ("prices", 1, 3 + 2 * execution)
@@ -273,12 +273,12 @@ def test_a_killed_process_hands_on_what_it_was_asking(coordinator):
     assert ours.poll(PATIENCE) and ours.recv() == 2
 
     async def wait_for_the_victim() -> None:
-        one = await LookupClient.connect(coordinator.address, "run/0/1")
+        one = await Client.connect(coordinator.address, "run/0/1")
         claimed = await one.claim([KEY, THIRD])
         assert (claimed.ask, claimed.waiting) == ([THIRD], [KEY])
         victim.kill()
-        async with one.turn():
-            assert await one.told() == Told(ask=[KEY])
+        async with one.permit():
+            assert await one.notification() == Notification(ask=[KEY])
         one.settle(rows_of([KEY]))
         assert found(await one.claim([KEY])) == {KEY: [KEY]}
         await one.close()
@@ -313,14 +313,14 @@ def test_processes_ask_each_key_once_between_them(coordinator):
 def test_a_lookup_that_was_not_offered_is_refused(coordinator, namespace, reason):
     """The error names what was asked for."""
     with pytest.raises(ExecutionError, match=reason):
-        run(LookupClient.connect(coordinator.address, namespace))
+        run(Client.connect(coordinator.address, namespace))
 
 
 def test_a_wrong_token_gets_nothing(coordinator):
     """Neither rows nor secrets."""
-    wrong = Address(coordinator.address.host, coordinator.address.port, "0" * 32)
-    with pytest.raises(ExecutionError, match="refused to share lookups: wrong token"):
-        run(LookupClient.connect(wrong, "run/0/1"))
+    wrong = replace(coordinator.address, token="0" * 32)
+    with pytest.raises(ExecutionError, match="refused to share limits and answers: wrong token"):
+        run(Client.connect(wrong, "run/0/1"))
 
 
 @pytest.mark.parametrize(
@@ -345,12 +345,12 @@ def test_a_wrong_token_gets_nothing(coordinator):
 )
 def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
     """It is shown out, and its keys go to the next one."""
-    hello = frame(f'{{"token": "{coordinator.address.token}", "lookup": "run/0/1"}}')
+    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1"}}')
     claim = frame('{"claim": 0, "attached": 16}') + KEY
     assert b"claimed" in raw(coordinator.address, hello, claim, garbage)
 
     async def play() -> None:
-        one = await LookupClient.connect(coordinator.address, "run/0/1")
+        one = await Client.connect(coordinator.address, "run/0/1")
         assert (await one.claim([KEY])).ask == [KEY]
         await one.close()
 
@@ -359,7 +359,7 @@ def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
 
 def test_nothing_is_attached_to_a_hello(coordinator):
     """A stranger cannot make the coordinator read much before it has shown the token."""
-    hello = frame(f'{{"token": "{coordinator.address.token}", "lookup": "run/0/1", "attached": 1}}')
+    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1", "attached": 1}}')
     assert raw(coordinator.address, hello, b"x") == b""
 
 
@@ -367,19 +367,19 @@ def test_a_run_that_is_forgotten_wakes_everyone(coordinator):
     """Whoever waits is told that the run is over, also those who come later."""
 
     async def play() -> None:
-        one, other = [await LookupClient.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
         await one.claim([KEY])
         await other.claim([KEY])
-        waiting = asyncio.create_task(other.told())
+        waiting = asyncio.create_task(other.notification())
         await asyncio.to_thread(coordinator.forget, "run")
         for _ in range(2):
             with pytest.raises(ExecutionError, match="run of lookup 'names' is over"):
                 await waiting
-            waiting = asyncio.create_task(other.told())
+            waiting = asyncio.create_task(other.notification())
         with pytest.raises(ExecutionError, match="is over"):
             await waiting
         with pytest.raises(ExecutionError, match="not known, or is over"):
-            await LookupClient.connect(coordinator.address, "run/0/0")
+            await Client.connect(coordinator.address, "run/0/0")
         await close(one, other)
 
     run(play())
@@ -389,10 +389,10 @@ def test_a_coordinator_that_ends_wakes_everyone(coordinator):
     """Claims, news and turns all fail with the reason."""
 
     async def play() -> None:
-        one, other = [await LookupClient.connect(coordinator.address, "run/0/1") for _ in range(2)]
+        one, other = [await Client.connect(coordinator.address, "run/0/1") for _ in range(2)]
         await one.claim([KEY])
         await other.claim([KEY])
-        waiting = asyncio.create_task(other.told())
+        waiting = asyncio.create_task(other.notification())
         await asyncio.sleep(0)
         await asyncio.to_thread(coordinator.close)
         with pytest.raises(ExecutionError, match="was lost"):
@@ -411,13 +411,13 @@ def test_a_full_disk_ends_the_job_with_what_to_do(coordinator):
     """Answers that cannot be kept are an error to all, and never a wrong or a missing row."""
 
     async def play() -> None:
-        one, other = [await LookupClient.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
         await one.claim([KEY])
         await other.claim([KEY])
-        room = coordinator._lookups["run/0/0"]
+        room = coordinator._sessions["run/0/0"]
         coordinator._within(lambda: room._store._base.execute("PRAGMA max_page_count = 8"))
         one.settle(Chunk.of([KEY], [1], pa.table({"key": pa.array([b"x" * 200_000])})))
-        for waiting in (other.told(), one.claim([OTHER])):
+        for waiting in (other.notification(), one.claim([OTHER])):
             with pytest.raises(ExecutionError, match=r"'names' cannot be kept.*full.*set TMPDIR"):
                 await waiting
         await close(one, other)
@@ -427,11 +427,11 @@ def test_a_full_disk_ends_the_job_with_what_to_do(coordinator):
 
 def test_a_run_has_one_set_of_lookups(coordinator):
     """Offering the same again is no error, other ones are."""
-    coordinator.offer("run", [Offer("names"), OFFER])
+    coordinator.register("run", [Registration("names"), OFFER])
     with pytest.raises(ValueError, match="other lookups"):
-        coordinator.offer("run", [OFFER])
+        coordinator.register("run", [OFFER])
     with pytest.raises(ValueError, match="slash"):
-        coordinator.offer("a/b", [])
+        coordinator.register("a/b", [])
 
 
 def test_chunks_say_what_does_not_fit():
@@ -451,15 +451,15 @@ def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator
 
     async def play() -> list[bytes]:
         for execution in range(40):
-            one = await LookupClient.connect(coordinator.address, f"run/{execution}/1")
+            one = await Client.connect(coordinator.address, f"run/{execution}/1")
             await one.claim([KEY, OTHER])
             one.settle(rows_of([KEY]))
             await one.fail({OTHER: BUSY})
             await one.claim([KEY])
             await one.close()
-        latest = await LookupClient.connect(coordinator.address, "run/39/1")
+        latest = await Client.connect(coordinator.address, "run/39/1")
         assert (await latest.claim([KEY])).ask == []
-        first = await LookupClient.connect(coordinator.address, "run/0/1")
+        first = await Client.connect(coordinator.address, "run/0/1")
         asked = (await first.claim([KEY])).ask
         await close(latest, first)
         return asked

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock
-from millrace.limits.limiter import Grant, Limiter
+from millrace.coordination.limiter import Grant, Limiter
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 OWNERS = 4

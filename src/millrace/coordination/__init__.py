@@ -1,0 +1,28 @@
+"""What all tasks of a job share: limits of calls under way and a second, each question asked once."""
+
+from millrace.coordination.cache import check_cache
+from millrace.coordination.chunk import Chunk, Claimed, Failure, Notification
+from millrace.coordination.client import Client
+from millrace.coordination.coordinator import Coordinator
+from millrace.coordination.digest import KEY_BYTES, digest
+from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.progress import FailedKey, LookupProgress
+from millrace.coordination.registration import Address, Registration, Settings
+
+__all__ = [
+    "KEY_BYTES",
+    "Address",
+    "Chunk",
+    "Claimed",
+    "Client",
+    "Coordinator",
+    "FailedKey",
+    "Failure",
+    "LookupProgress",
+    "LookupSession",
+    "Notification",
+    "Registration",
+    "Settings",
+    "check_cache",
+    "digest",
+]

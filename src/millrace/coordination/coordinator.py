@@ -1,0 +1,210 @@
+"""The coordinator: where all tasks of a job agree on their limits, and share what they looked up."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from millrace.clock import Clock
+from millrace.coordination import codec
+from millrace.coordination.cache import check_cache
+from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.progress import FailedKey, LookupProgress, together
+from millrace.coordination.registration import Registration
+from millrace.coordination.server import Server
+from millrace.coordination.session import Session
+
+_MOST_EMPTY_SESSIONS = 16
+_MOST_ENDED = 256
+
+
+class _Ended(NamedTuple):
+    """What is still to be told of a lookup whose session is closed."""
+
+    progress: LookupProgress
+    failed: list[FailedKey]
+
+
+class Coordinator(Server):
+    """Serves the limits and the lookups of any number of jobs until it is closed or the process ends.
+
+    Args:
+        host: What the clients shall connect to. A loopback address keeps it to this machine.
+        port: TCP port to listen on; 0 takes a free one.
+        bind: Address to listen on; None for the host.
+        calendar: Tells seconds since 1970, by which rows in caches expire; the system's clock by default.
+
+    Attributes:
+        address: Where the clients find it.
+
+    Raises:
+        ExecutionError: It cannot listen.
+    """
+
+    purpose: ClassVar[str] = "limits"
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        bind: str | None = None,
+        *,
+        calendar: Clock | None = None,
+    ) -> None:
+        self._registrations: dict[str, tuple[Registration, ...]] = {}
+        self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._calendar = calendar
+        super().__init__(host, port, bind)
+        atexit.register(_close, weakref.ref(self), os.getpid())
+
+    def in_flight(self, namespace: str) -> int:
+        """Return how many permits of a predicate's namespace are out now."""
+
+        def count() -> int:
+            session = self._sessions.get(namespace)
+            return 0 if session is None else session.in_flight
+
+        return self._within(count)
+
+    def register(self, run: str, lookups: Sequence[Registration]) -> None:
+        """Register the lookups of a run before its tasks join them as ``run/execution/number``.
+
+        Args:
+            run: Identifies the run; has no slash.
+            lookups: The lookups; a lookup's number is its position.
+
+        Raises:
+            InputError: A cache cannot be used; says what to do.
+            ValueError: The run is registered with other lookups, or its name has a slash.
+        """
+        if "/" in run:
+            raise ValueError(f"the run's name {run!r} has a slash")
+        for each in lookups:
+            if each.cache is not None:
+                check_cache(each.cache, each.name, each.fingerprint)
+
+        def enter() -> None:
+            if self._registrations.setdefault(run, tuple(lookups)) != tuple(lookups):
+                raise ValueError(f"run {run!r} has other lookups")
+
+        self._within(enter)
+
+    def progress(self, run: str) -> list[LookupProgress]:
+        """Return how far each lookup of a run is, over all its executions; empty for an unknown run."""
+
+        def figures() -> list[LookupProgress]:
+            return [
+                together(
+                    [known.progress for known in self._known(run, number)]
+                    or [LookupProgress(each.name, 0, 0, 0, 0, 0, 0, 0, 0.0)]
+                )
+                for number, each in enumerate(self._registrations.get(run, ()))
+            ]
+
+        return self._within(figures)
+
+    def failed(self, run: str) -> list[FailedKey]:
+        """Return the keys of a run that could not be looked up, the first 10,000 of each lookup.
+
+        The others are in :attr:`~millrace.coordination.progress.LookupProgress.failures`, by kind.
+        """
+
+        def collect() -> list[FailedKey]:
+            known = (
+                each for n in range(len(self._registrations.get(run, ()))) for each in self._known(run, n)
+            )
+            return list(dict.fromkeys(failed for each in known for failed in each.failed))
+
+        return self._within(collect)
+
+    def forget(self, run: str) -> None:
+        """Write what is missing to the caches, and remove a run's answers, if it is known."""
+
+        def forget() -> None:
+            self._registrations.pop(run, None)
+            for name in [name for name in self._sessions if _run_of(name) == run]:
+                self._sessions.pop(name).close()
+            for name in [name for name in self._ended if _run_of(name) == run]:
+                del self._ended[name]
+
+        if self.running:
+            self._within(forget)
+
+    def _scope(self, hello: codec.Message) -> str:
+        return _run_of(str(hello.get("session")))
+
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+        match hello:
+            case {
+                "session": str(namespace),
+                "limits": [int() | None as cap, float() | int() | None as rate],
+            } if (cap is None or cap > 0) and (rate is None or rate > 0):
+                registration = Registration(namespace, cap, rate)
+            case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
+                registration = self._registered(namespace)
+            case _:
+                raise ValueError("it did not introduce itself")
+        if namespace not in self._sessions:
+            self._sessions[namespace] = LookupSession(registration, self._calendar)
+        session = self._sessions[namespace]
+        if session.registration != registration:
+            raise ValueError(f"{namespace} has {session.settings}, got {registration.settings}")
+        return namespace, session
+
+    def _registered(self, namespace: str) -> Registration:
+        run, _, rest = namespace.partition("/")
+        number = rest.rpartition("/")[2]
+        registrations = self._registrations.get(run)
+        if registrations is None:
+            raise ValueError(f"run {run!r} is not known, or is over")
+        if not number.isascii() or not number.isdigit() or int(number) >= len(registrations):
+            raise ValueError(f"run {run!r} has {len(registrations)} lookups, got {namespace!r}")
+        return registrations[int(number)]
+
+    def _known(self, run: str, number: int) -> list[_Ended]:
+        """Return what there is to tell of a lookup, by execution, with those that have ended first."""
+
+        def mine(name: str) -> bool:
+            return _run_of(name) == run and name.rpartition("/")[2] == str(number)
+
+        ended = [each for name, each in self._ended.items() if mine(name)]
+        sessions = [session for name, session in self._sessions.items() if mine(name)]
+        return [*ended, *(_Ended(session.progress(), session.failed()) for session in sessions)]
+
+    def _left(self, name: str) -> None:
+        """Keep the sessions that were left last, for jobs with pauses between their tasks."""
+        if name not in self._sessions:
+            return
+        self._sessions.move_to_end(name)
+        empty = [each for each, session in self._sessions.items() if session.empty]
+        for each in empty[:-_MOST_EMPTY_SESSIONS]:
+            session = self._sessions.pop(each)
+            if _run_of(each) in self._registrations:
+                self._ended[each] = _Ended(session.progress(), session.failed())
+            session.close()
+        while len(self._ended) > _MOST_ENDED:
+            self._ended.popitem(last=False)
+
+    def _look(self) -> None:
+        for session in self._sessions.values():
+            session.expire()
+
+    def _end(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+
+
+def _run_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _close(coordinator: weakref.ref[Coordinator], process: int) -> None:
+    """At the end of a process, let the caches have what they lack; a forked child has no part in it."""
+    found = coordinator()
+    if found is not None and process == os.getpid():
+        found.close()

@@ -1,0 +1,256 @@
+"""A TCP server in a daemon thread of the process that plans queries, whose clients meet in sessions.
+
+Spark's tasks cannot see each other, so what they share needs one place that all of them reach. It is
+beside Spark's driver, or beside the client of Spark Connect, started when the first query needs it. A client
+that dies loses its connection, and with that all that it held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import ClassVar, Self, TypeVar
+
+from millrace.coordination import codec
+from millrace.coordination.registration import Address
+from millrace.coordination.session import Session
+from millrace.coordination.tls import server_context
+from millrace.errors import ExecutionError, MillraceError
+
+T = TypeVar("T")
+
+_HELLO_SECONDS = 10.0
+_LARGEST_HELLO = 4096
+_LOOK_SECONDS = 5.0
+_GOODBYE_SECONDS = 2.0
+
+_shared: dict[tuple[type, int, str, int, str | None], Server] = {}
+_sharing = threading.Lock()
+
+
+def _after_fork() -> None:
+    # Another thread may have held it; the servers themselves are told apart by process.
+    global _sharing
+    _sharing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Server(ABC):
+    """Serves until it is closed or the process ends.
+
+    Args:
+        host: What the clients shall connect to. A loopback address keeps it to this machine.
+        port: TCP port to listen on; 0 takes a free one.
+        bind: Address of this machine to listen on, and nowhere else; None for the host itself. A driver
+            behind an address translation needs another one, or ``"0.0.0.0"`` for all of this machine's.
+
+    Attributes:
+        address: Where the clients find it.
+
+    Raises:
+        ExecutionError: It cannot listen.
+    """
+
+    purpose: ClassVar[str]
+    """What it listens for, in errors."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._context, certificate = server_context()
+        self._token = secrets.token_hex(16)
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._stop = asyncio.Event()
+        ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(bind or host, port, ready)),
+            name=f"millrace {self.purpose}",
+            daemon=True,
+        )
+        self._thread.start()
+        try:
+            self._loop, found = ready.result()
+        except OSError as error:
+            raise ExecutionError(
+                f"cannot listen for the {self.purpose} of jobs on {bind or host!r}, port {port} ({error}): "
+                "set `limits_host` to an address of this machine that executors reach, "
+                "and where they reach it by another one, `limits_bind` to its own, or to '0.0.0.0'"
+            ) from error
+        self.address = Address(host, found, self._token, certificate)
+
+    @classmethod
+    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
+        """Return this process's server for a host, starting it if need be.
+
+        A forked child gets one of its own: threads do not live on in it.
+
+        Args:
+            host: An address of this machine that the tasks can reach.
+            port: TCP port to listen on; 0 takes a free one.
+            bind: Address to listen on; None for the host.
+
+        Raises:
+            ExecutionError: It cannot listen.
+        """
+        with _sharing:
+            key = (cls, os.getpid(), host, port, bind)
+            server = _shared.get(key)
+            if not isinstance(server, cls) or not server.running:
+                server = _shared[key] = cls(host, port, bind)
+            return server
+
+    @classmethod
+    def at(cls, address: Address) -> Self:
+        """Return this process's server with an address.
+
+        Raises:
+            ExecutionError: There is none, or not any more.
+        """
+        with _sharing:
+            for server in _shared.values():
+                mine = (server.address.host, server.address.port)
+                if isinstance(server, cls) and mine == (address.host, address.port) and server.running:
+                    return server
+        raise ExecutionError(f"the server of {cls.purpose} at {address.host}:{address.port} has been closed")
+
+    def address_of(self, scope: str) -> Address:
+        """Return the address with a token that opens one scope alone: a run, or a stream."""
+        return replace(self.address, token=self._token_of(scope))
+
+    def _token_of(self, scope: str) -> str:
+        return hmac.digest(self._token.encode(), scope.encode(), "sha256").hex()
+
+    @abstractmethod
+    def _scope(self, hello: codec.Message) -> str:
+        """Return the scope that a client wants to get into."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """End it; clients find their connections closed."""
+        if self.running:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    @abstractmethod
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+        """Return the name and the session that a client with the right token wants to join.
+
+        Raises:
+            ValueError: It did not say which.
+            MillraceError: The session cannot be had.
+        """
+
+    def _left(self, name: str) -> None:  # noqa: B027  # most need nothing
+        """Called when a client has left a session."""
+
+    def _look(self) -> None:  # noqa: B027  # likewise
+        """Called every few seconds."""
+
+    def _end(self) -> None:  # noqa: B027  # likewise
+        """Called at the end, when all clients have gone."""
+
+    def _within(self, function: Callable[[], T]) -> T:
+        """Return what a function returns when called in the server's thread, where the sessions live."""
+
+        async def call() -> T:
+            return function()
+
+        if not self.running:
+            raise ExecutionError(f"the server of {self.purpose} has been closed")
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    async def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
+        try:
+            server = await self._listen(host, port)
+        except OSError as error:
+            ready.set_exception(error)
+            return
+        ready.set_result((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _LOOK_SECONDS)
+            self._look()
+        server.close()
+        # All at once, so that none is told of what another one leaves behind.
+        for task, writer in self._connections.items():
+            writer.transport.abort()
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+        self._end()
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        # One family, for each address that a name has would get a port of its own.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return await asyncio.start_server(
+            self._serve,
+            host,
+            port,
+            family=family,
+            limit=codec.BUFFER,
+            ssl=self._context,
+            ssl_handshake_timeout=_HELLO_SECONDS,
+            ssl_shutdown_timeout=_GOODBYE_SECONDS,
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        try:
+            codec.watch(writer.get_extra_info("socket"))
+            async with asyncio.timeout(_HELLO_SECONDS):
+                hello = await codec.read(reader, _LARGEST_HELLO)
+            try:
+                name, session = self._welcome(hello)
+            except (ValueError, MillraceError) as error:
+                codec.write(writer, {"error": str(error)})
+                await writer.drain()
+            else:
+                await self._stay(name, session, reader, writer)
+        except (OSError, EOFError, ValueError):
+            return  # it died, or is no client of ours; what it held is given back above
+        except asyncio.CancelledError:
+            return  # this server ends
+        finally:
+            del self._connections[task]
+            writer.close()
+
+    async def _stay(
+        self, name: str, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        client = session.join(lambda message: codec.write(writer, message))
+        try:
+            codec.write(writer, session.welcome())
+            while True:
+                with suppress(OSError):  # it may have left; what it said before is here to be read
+                    await writer.drain()
+                await session.ready(client)
+                session.handle(client, await codec.read(reader))
+        finally:
+            session.leave(client)
+            self._left(name)
+
+    def _welcome(self, hello: codec.Message) -> tuple[str, Session]:
+        token = hello.get("token")
+        if not isinstance(token, str):
+            raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
+        scope = self._scope(hello)
+        known = (self._token, self._token_of(scope))
+        if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
+            raise ValueError("wrong token: it is another run's, or the job was planned by another process")
+        return self._enter(hello)
