@@ -15,6 +15,7 @@ from millrace.errors import MillraceError
 from millrace.run_report import RunReport
 from millrace.spark.handles import latest
 from millrace.spark.stages import repeatedly, tasks_shown
+from millrace.spark.stopped import alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +85,7 @@ def progress(spark: SparkSession | None = None, *, shown: bool | None = None) ->
         yield
         return
     watch = Watch()
-    with tasks_shown(session_of(spark, {}), watch.tasks):
+    with tasks_shown(alive(session_of(spark, {})), watch.tasks):
         try:
             with repeatedly(lambda: write(watch.line(), False), _EVERY):
                 yield
