@@ -10,6 +10,7 @@ Spark's Python workers starts without them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,6 +59,7 @@ __all__ = [
     "lookup",
     "lookup_progress",
     "predicate",
+    "progress",
     "query",
     "report",
     "sql",
@@ -106,6 +108,24 @@ def enable(
     from millrace.api.enabling import enable as enabled
 
     return enabled(spark, options, predicates)
+
+
+def progress(spark: SparkSession | None = None, *, shown: bool | None = None) -> AbstractContextManager[None]:
+    """Show a line of progress while the body runs: tasks, rows and their rate, the orders in use.
+
+    >>> with millrace.progress():  # doctest: +SKIP
+    ...     kept.write.parquet("kept")
+
+    It stands on standard error where that is a terminal, below the cell in a notebook, and nowhere else. Rows
+    are those of tasks that have ended; Spark Connect tells of tasks only.
+
+    Args:
+        spark: The session; by default the active one.
+        shown: False for no line, True for one also where there is no terminal.
+    """
+    from millrace.api.progress import progress as watched
+
+    return watched(spark, shown=shown)
 
 
 def load_ipython_extension(shell: Any) -> None:

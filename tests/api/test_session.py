@@ -194,6 +194,14 @@ def test_a_session_that_does_not_answer(spark):
 
 def test_a_session_that_was_stopped(spark, monkeypatch):
     """Its settings are still there, its context is not."""
+    df, kept = spark.createDataFrame([], "id int"), millrace.predicate(lambda x: True, name="p")("id")
     monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # all that PySpark does to a context that stops
-    with pytest.raises(InputError, match=r"does not answer.*if it was stopped"):
-        millrace.query("select 1", spark)
+    for call in (
+        lambda: millrace.query("select 1", spark),
+        lambda: millrace.where(df, kept),
+        lambda: millrace.join(df, df, on="id"),
+        lambda: millrace.enable(spark),
+        lambda: millrace.progress(spark, shown=True).__enter__(),
+    ):
+        with pytest.raises(InputError, match=r"does not answer.*if it was stopped"):
+            call()

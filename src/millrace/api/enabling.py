@@ -28,6 +28,7 @@ from millrace.spark.handles import same_handle
 from millrace.spark.own_work import at_own_work, own_work
 from millrace.spark.parallelism import is_connect
 from millrace.spark.predicates import Applied
+from millrace.spark.stopped import alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +96,7 @@ def enable(
     predicates: Predicates | None = None,
 ) -> Enabled:
     """Let a session's own methods go through Millrace; see :func:`millrace.enable`."""
-    made = session_of(spark, {})
+    made = alive(session_of(spark, {}))
     watch()
     with _lock:
         if id(made) in _enabled:

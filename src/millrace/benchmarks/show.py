@@ -88,6 +88,6 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 def number(value: float) -> str:
     """Return a number for people: whole ones with separators, others with three decimals."""
-    if float(value).is_integer() and (isinstance(value, int) or abs(value) >= 100):
+    if float(value).is_integer() and (isinstance(value, int) or abs(value) >= 10):
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.3f}"

@@ -191,7 +191,7 @@ def _bars(axes: Axes, panel: Panel) -> None:
     width = 0.84 / len(panel.curves)
     for number, curve in enumerate(panel.curves):
         shift = (number - (len(panel.curves) - 1) / 2) * width
-        axes.bar(
+        drawn = axes.bar(
             [places[x] + shift for x in curve.x],
             curve.y,
             width * 0.94,
@@ -201,6 +201,8 @@ def _bars(axes: Axes, panel: Panel) -> None:
             hatch=_HATCHES[number % len(_HATCHES)],
             label=curve.name,
         )
+        if panel.y_log and len(places) * len(panel.curves) <= _FEW:  # where heights tell little
+            axes.bar_label(drawn, fmt=lambda value: _number(float(f"{value:.3g}")), fontsize=8, padding=1)
     names = [panel.x_names[int(x)] if panel.x_names else f"{x:,g}" for x in places]
     step = -(-len(names) // _MOST_TICKS)
     axes.set_xticks(range(0, len(names), step), names[::step])

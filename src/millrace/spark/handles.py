@@ -104,6 +104,11 @@ def handle_of(frame: DataFrame) -> Handle:
     )
 
 
+def latest() -> list[Handle]:
+    """Return the handles of the DataFrames that were made last, older ones first."""
+    return list(_latest)
+
+
 def known_query(frame: DataFrame) -> QueryHandle | None:
     """Return the handle of the very DataFrame of a query, None for any other DataFrame."""
     found: QueryHandle | None = getattr(frame, "__dict__", {}).get(_HANDLE)
