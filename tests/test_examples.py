@@ -43,8 +43,9 @@ def test_scripts(spark, name, monkeypatch, capsys, tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the Jupyter client's own
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebooks(name, tmp_path):
+def test_notebooks(name, tmp_path, monkeypatch):
     """In a kernel of their own: no cell fails, none shows a log record, and results show themselves."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # as in an environment that is activated
     notebook = nbformat.read(FOLDER / name, as_version=4)
     NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]

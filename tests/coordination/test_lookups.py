@@ -385,6 +385,31 @@ def test_a_run_that_is_forgotten_wakes_everyone(coordinator):
     run(play())
 
 
+def test_runs_that_nothing_refers_to_are_let_go(coordinator, monkeypatch):
+    """Secrets, answers and files of the latest are kept, and those of runs whose tasks still work."""
+    monkeypatch.setattr("millrace.coordination.coordinator._MOST_RELEASED", 3)
+    for number in range(10):
+        coordinator.register(f"old{number}", [Registration("names", secrets={"TOKEN": f"t{number}"})])
+
+    async def play() -> None:
+        working = await Client.connect(coordinator.address, "old1/0/0")
+        await working.claim([KEY])
+        for number in range(9):
+            coordinator.release(f"old{number}")
+        await asyncio.to_thread(coordinator.progress, "run")
+        assert list(coordinator._registrations) == ["run", "old1", "old7", "old8", "old9"]
+        assert {session.partition("/")[0] for session in coordinator._sessions} == {"old1"}
+        await working.close()
+        with pytest.raises(ExecutionError, match="keep what millrace returned while DataFrames derived"):
+            await Client.connect(coordinator.address, "old0/0/0")
+        coordinator.release("nobody")
+        coordinator.release("old9")
+        await asyncio.to_thread(coordinator.progress, "run")
+        assert list(coordinator._registrations) == ["run", "old7", "old8", "old9"]
+
+    run(play())
+
+
 def test_a_coordinator_that_ends_wakes_everyone(coordinator):
     """Claims, news and turns all fail with the reason."""
 

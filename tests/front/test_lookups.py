@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from pathlib import Path
+from unittest import mock
+
 import pytest
 
 from millrace import join, query
 from millrace.block import LookupInput
+from millrace.coordination import coordinator
+from millrace.coordination.server import _shared
 from millrace.errors import InputError
 from tests.front import lookup_tables
 
@@ -89,6 +96,25 @@ def test_only_bound_indexes_are_asked(spark, given):
     assert block.join.relation("p").schema.names == ["sku"]
     assert [str(index.name) for index in block.inputs["p"].indexes] == ["prices"]
     assert len(block.inputs["p"].filters) == 1
+
+
+def test_queries_leave_nothing_behind(spark, given):
+    """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
+    text = "select o.id from o join prices p on o.sku = p.sku"
+    held = []
+    with mock.patch.object(coordinator, "_MOST_RELEASED", 8):
+        for number in range(81):
+            assert query(f"{text} where o.id <> {number}", spark, given).blocks
+            if number % 20 == 0:
+                gc.collect()
+                servers = [each for each in _shared.values() if isinstance(each, coordinator.Coordinator)]
+                registered = sum(s._within(lambda s=s: len(s._registrations)) for s in servers)
+                files = len(list(Path("/proc/self/fd").iterdir()))
+                held.append((registered, files, threading.active_count()))
+    (early, files, threads), (late, more_files, more_threads) = held[2], held[-1]
+    assert late <= early + 4
+    assert more_files <= files + 10
+    assert more_threads <= threads + 5
 
 
 def test_a_key_is_asked_in_one_type(spark, given):

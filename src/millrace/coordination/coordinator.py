@@ -7,6 +7,7 @@ import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
 from millrace.clock import Clock
@@ -20,6 +21,8 @@ from millrace.coordination.session import Session
 
 _MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
+_MOST_RELEASED = 64
+"""Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
 
 
 class _Ended(NamedTuple):
@@ -56,6 +59,7 @@ class Coordinator(Server):
         calendar: Clock | None = None,
     ) -> None:
         self._registrations: dict[str, tuple[Registration, ...]] = {}
+        self._released: OrderedDict[str, None] = OrderedDict()
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._calendar = calendar
@@ -123,17 +127,39 @@ class Coordinator(Server):
         return self._within(collect)
 
     def forget(self, run: str) -> None:
-        """Write what is missing to the caches, and remove a run's answers, if it is known."""
+        """Write what is missing to the caches, and remove a run's answers and secrets, if it is known."""
+        if self.running:
+            self._within(lambda: self._forget(run))
 
-        def forget() -> None:
-            self._registrations.pop(run, None)
-            for name in [name for name in self._sessions if _run_of(name) == run]:
-                self._sessions.pop(name).close()
-            for name in [name for name in self._ended if _run_of(name) == run]:
-                del self._ended[name]
+    def release(self, run: str) -> None:
+        """Take note that nothing refers to a run's query any more; does not wait, and may be called anywhere.
+
+        The latest of such runs are kept, and those whose tasks still run; the others are forgotten.
+        """
+
+        def released() -> None:
+            if run in self._registrations:
+                self._released[run] = None
+                self._trim()
 
         if self.running:
-            self._within(forget)
+            with suppress(RuntimeError):  # it has just been closed
+                self._loop.call_soon_threadsafe(released)
+
+    def _forget(self, run: str) -> None:
+        self._registrations.pop(run, None)
+        self._released.pop(run, None)
+        for name in [name for name in self._sessions if _run_of(name) == run]:
+            self._sessions.pop(name).close()
+        for name in [name for name in self._ended if _run_of(name) == run]:
+            del self._ended[name]
+
+    def _trim(self) -> None:
+        """Forget the runs that were released first, beyond those that are kept."""
+        working = {_run_of(name) for name, session in self._sessions.items() if not session.empty}
+        idle = [run for run in self._released if run not in working]
+        for run in idle[: max(0, len(self._released) - _MOST_RELEASED)]:
+            self._forget(run)
 
     def _scope(self, hello: codec.Message) -> str:
         return _run_of(str(hello.get("session")))
@@ -161,7 +187,10 @@ class Coordinator(Server):
         number = rest.rpartition("/")[2]
         registrations = self._registrations.get(run)
         if registrations is None:
-            raise ValueError(f"run {run!r} is not known, or is over")
+            raise ValueError(
+                f"run {run!r} is not known, or is over: its query was planned long ago and nothing refers to "
+                "it; keep what millrace returned while DataFrames derived from it run, or plan it again"
+            )
         if not number.isascii() or not number.isdigit() or int(number) >= len(registrations):
             raise ValueError(f"run {run!r} has {len(registrations)} lookups, got {namespace!r}")
         return registrations[int(number)]
@@ -191,6 +220,7 @@ class Coordinator(Server):
             self._ended.popitem(last=False)
 
     def _look(self) -> None:
+        self._trim()
         for session in self._sessions.values():
             session.expire()
 

@@ -5,6 +5,7 @@ What asks is imported where it is used: tasks without lookups do not need it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -110,7 +111,9 @@ class Lookups:
             relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
         coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
         coordinator.register(run, registrations)
-        return cls(run, coordinator.address_of(run), tuple(relations))
+        found = cls(run, coordinator.address_of(run), tuple(relations))
+        weakref.finalize(found, coordinator.release, run).atexit = False
+        return found
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
