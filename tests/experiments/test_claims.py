@@ -37,10 +37,13 @@ SMALL: dict[str, dict[str, float]] = {
     "stairs-fig7-iii": {"scale": 0.03},
     "stairs-fig8": {"setups": 20, "scale": 0.02, "policies": 0},
     "stairs-fig9": {"rows": 20_000},
+    "stairs-scrambling": {"scale": 0.1, "batch": 100},
+    "beyond-convergence": {"tuples": 10_000},
     "beyond-initial-delay": {"scale": 0.5},
     "beyond-correlated": {"tuples": 20_000},
     "beyond-drift": {"phase": 8000},
     "beyond-content": {},
+    "beyond-peers": {"size": 0.004, "joins": 3, "batch": 20},
 }
 """Sizes that keep the suite short; the shape does not depend on them."""
 
