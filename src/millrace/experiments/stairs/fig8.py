@@ -44,10 +44,11 @@ _TOGETHER = 30
 
 @dataclass(frozen=True)
 class Trial:
-    """One set-up: seconds of work by side."""
+    """One set-up: by side, seconds of work, and tuples made that are no results (and one)."""
 
     number: int
     seconds: Mapping[str, float]
+    made: Mapping[str, int]
 
 
 def trial(
@@ -79,6 +80,7 @@ def trial(
     costs = replace(COSTS, route=COSTS.route * scale, appraise=COSTS.appraise * scale)
     arriving = Arriving(found.streams, batch)
     seconds: dict[str, float] = {}
+    made: dict[str, int] = {}
 
     def opening(read: Arriving) -> bool:
         return sum(read.read.values()) < batch
@@ -100,8 +102,10 @@ def trial(
         )
         if work.rows not in (None, found.rows):
             raise ExecutionError(f"set-up {number}: {architecture} found {work.rows} rows of {found.rows}")
-        seconds[_name(architecture, migration)] = work.seconds
-    return Trial(number, seconds)
+        name = _name(architecture, migration)
+        seconds[name] = work.seconds
+        made[name] = 1 + work.figures.intermediate_tuples + work.figures.recomputed_tuples
+    return Trial(number, seconds, made)
 
 
 def _name(architecture: str, migration: str | None) -> str:
@@ -152,7 +156,9 @@ def run(settings: Settings) -> Outcome:
         name: np.array([each.seconds[name] / each.seconds[JOINS] for each in trials])
         for name in (_name(*side) for side in sides if side[0] == "stairs")
     }
-    return Outcome(_panels(ratios, policies), _figures(ratios, policies))
+    made = max(each.made[JOINS] / each.made[ours] for each in trials)
+    figures = _figures(ratios, policies) | {"best_made_vs_eddyjoins": made}
+    return Outcome(_panels(ratios, policies), figures)
 
 
 def _panels(ratios: Mapping[str, Ratios], policies: Mapping[str, Ratios]) -> list[Panel]:
