@@ -42,7 +42,7 @@ def test_a_check_that_fails_is_the_exit_code(ask, tmp_path):
     path = tmp_path / "all.json"
     result = ask("run", "eddies-fig4", "eddies-fig5", "--ablate", "--jobs", 1, "--json", path)
     assert result.exit_code == 1
-    assert "does not hold: eddies-fig4: the line <rises>: by -9.5 & more" in result.stderr
+    assert "does not hold: eddies-fig4: the line <rises> & more: rise is -9.5" in result.stderr
     assert [each["holds"] for each in json.loads(path.read_text())] == [False, False]
 
 
