@@ -30,7 +30,7 @@ def test_a_run_prints_its_figure_and_writes_its_files(ask, tmp_path):
     result = ask("run", "eddies-fig5", "--seed", 3, "--set", "points=8", "--out", out, "--json", path)
     assert result.exit_code == 0, result.output
     assert "1 of 1: eddies-fig5" in result.stderr  # no terminal: lines in place of bars
-    assert "holds: the line <rises> (by 3.5 & more)" in result.stdout and "time (s)" in result.stdout
+    assert "holds: the line <rises> & more" in result.stdout and "time (s)" in result.stdout
     (told,) = json.loads(path.read_text())
     assert (told["id"], told["holds"], told["seed"]) == ("eddies-fig5", True, 3)
     assert told["figures"]["rise"] == 3.5
@@ -43,13 +43,13 @@ def test_a_check_that_fails_is_the_exit_code(ask, tmp_path):
     path = tmp_path / "all.json"
     result = ask("run", "eddies-fig4", "eddies-fig5", "--ablate", "--jobs", 1, "--json", path)
     assert result.exit_code == 1
-    assert "does not hold: eddies-fig4: the line <rises>: by -9.5 & more" in result.stderr
+    assert "does not hold: eddies-fig4: the line <rises> & more: rise is -9.5" in result.stderr
     assert [each["holds"] for each in json.loads(path.read_text())] == [False, False]
 
 
 def test_a_run_that_fails_does_not_stop_the_others(ask, monkeypatch, tmp_path):
     """Its message is its verdict."""
-    broken = experiment("eddies-fig4", run=failing)
+    broken = experiment("eddies-fig4", measure=failing)
     monkeypatch.setitem(registry.EXPERIMENTS, "eddies-fig4", broken)
     path = tmp_path / "all.json"
     result = ask("run", "--all", "--jobs", 1, "--json", path)
@@ -75,7 +75,7 @@ def test_the_list_shows_what_there_is(ask):
     assert "eddies-fig4" in result.stdout and "virtual" in result.stdout and "wall" in result.stdout
     result = ask("list", "eddies-fig4")
     assert "claim: A line rises" in result.stdout and "1,000" in result.stdout
-    assert "--ablate: the line is turned round" in result.stdout
+    assert "broken engine falling: the line is turned round" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Check, Curve, Experiment, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Claim, Curve, Experiment, Outcome, Panel, Parameter, Settings
 
 POINTS = Parameter("points", 20, 2, 1000, "points", "on each curve")
 SLOPE = Parameter("slope", 0.5, 0.0, 2.0, "", "of the line")
@@ -39,7 +39,6 @@ def rising(settings: Settings) -> Outcome:
             ),
         ),
         {"rise": rise, "noise": float(noise.sum()), "ratio": math.nan},
-        (Check("the line <rises>", rise > 0, f"by {rise:g} & more"),),
     )
 
 
@@ -59,9 +58,10 @@ def experiment(name: str = "tests-rising", **settings: object) -> Experiment:
         "title": "a line <rises> & rises",
         "source": "Nobody 1999, section 1, figure 1",
         "claim": "A line rises as long as nobody turns it round, which is what mechanisms are for.",
-        "mechanism": "the line is turned round",
+        "claims": (Claim("the line <rises> & more", "rise", low=1, margin="none", fails="falling"),),
+        "broken": {"falling": "the line is turned round"},
         "parameters": (POINTS, SLOPE),
-        "run": rising,
+        "measure": rising,
         **settings,
     }
     return Experiment(name, **given)

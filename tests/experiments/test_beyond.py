@@ -1,42 +1,11 @@
-"""What goes beyond the papers: correlated predicates, and drift. Everything is on the virtual clock."""
+"""Predicates of declared cost: static orders and the oracle are what arithmetic says."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from millrace.experiments.beyond import content, correlated, drift, filtering
-
-SEEDS = range(5)
-SIZES = {"beyond-correlated": {"tuples": 20_000}, "beyond-drift": {"phase": 8000}, "beyond-content": {}}
-MINE = [correlated.EXPERIMENT, drift.EXPERIMENT, content.EXPERIMENT]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("each", MINE, ids=lambda each: each.id)
-def test_the_claim_holds(each, seed):
-    """For every seed, also with fewer tuples than by default."""
-    outcome = each.run(each.settings(seed, SIZES[each.id]))
-    assert outcome.holds, outcome.checks
-
-
-@pytest.mark.parametrize("each", MINE, ids=lambda each: each.id)
-def test_without_its_mechanism_the_claim_does_not_hold(each):
-    """Rank for joint outcomes, the lottery for the regret budget, content unseen: the checks see it."""
-    assert not each.run(each.settings(0, SIZES[each.id], ablated=True)).holds
-
-
-def test_without_correlation_rank_is_as_good():
-    """The check that rank loses looks at the correlation, not at rank."""
-    outcome = correlated.EXPERIMENT.run(correlated.EXPERIMENT.settings(0, {"tuples": 20_000, "overlap": 0.0}))
-    assert [check.holds for check in outcome.checks] == [False, True, False]
-    assert outcome.figures["rank_over_best"] < 1.05
-
-
-def test_a_run_is_the_same_each_time():
-    """The clock is simulated and every choice is seeded."""
-    settings = correlated.EXPERIMENT.settings(7, {"tuples": 5000})
-    assert correlated.EXPERIMENT.run(settings) == correlated.EXPERIMENT.run(settings)
+from millrace.experiments.beyond import drift, filtering
 
 
 def test_a_static_plan_takes_what_arithmetic_says():

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.errors import InputError, OptionError
 from millrace.experiments import registry
-from millrace.experiments.experiment import Check, Curve, Outcome, Panel, Parameter
+from millrace.experiments.experiment import DIFFERS, Check, Claim, Curve, Outcome, Panel, Parameter
 from tests.experiments.frame_cases import experiment, rising
 
 
@@ -69,12 +69,30 @@ def test_a_panel_is_of_a_kind_that_can_be_drawn():
 
 
 def test_an_outcome_holds_if_all_its_checks_do():
-    """One that fails is enough, and one that checks nothing cannot be."""
-    good, bad = Check("a", np.bool_(True), "1"), Check("b", False, "2")
+    """One that fails is enough; one that differs for a known cause makes the whole differ."""
+    good, bad, other = Check("a", np.bool_(True), "1"), Check("b", False, "2"), Check("c", DIFFERS, "3")
     assert Outcome((), {}, (good,)).holds is True
-    assert not Outcome((), {}, (good, bad)).holds
-    with pytest.raises(ValueError, match="checks nothing"):
-        Outcome((), {}, ())
+    assert Outcome((), {}, (good, other)).holds == DIFFERS
+    assert not Outcome((), {}, (good, other, bad)).holds
+
+
+def test_a_claim_is_judged_by_its_bounds():
+    """Within them it holds; outside it differs where its cause says it would be, and "
+    "else it does not hold."""
+    claim = Claim("c", "x", 1, 2, fails="falling", cause="why", found=(2, 3))
+    verdicts = [claim.judge({"x": x}).holds for x in (0.9, 1, 2, 2.5, 3.1, float("nan"))]
+    assert verdicts == [False, True, True, DIFFERS, False, False]
+    assert claim.inequality == "1 ≤ x ≤ 2"
+
+
+def test_an_experiment_without_claims_or_with_unknown_engines_is_refused():
+    """Each claim names a broken engine that the experiment has."""
+    with pytest.raises(ValueError, match="claims nothing shows nothing"):
+        experiment(claims=())
+    with pytest.raises(ValueError, match="there is 'falling'"):
+        experiment(claims=(Claim("c", "x", fails="raising"),))
+    with pytest.raises(OptionError, match="has no broken engine 'fallin': did you mean 'falling'"):
+        experiment().settings(0, ablated="fallin")
 
 
 def test_experiments_and_outcomes_cross_processes():
@@ -91,6 +109,7 @@ def test_every_experiment_can_be_read_and_sent(each):
     """Its words are there, its id tells the paper, its defaults are in range, and other processes find it."""
     assert re.fullmatch(r"(eddies|overheads|stems|stairs|beyond)-[a-z0-9-]+", each.id)
     assert all((each.title, each.source, each.claim, each.mechanism))
+    assert all(claim.says and claim.margin for claim in each.claims)
     assert each.settings().values.keys() == {parameter.name for parameter in each.parameters}
     assert all(parameter.meaning for parameter in each.parameters)
     assert pickle.loads(pickle.dumps(each)) == each

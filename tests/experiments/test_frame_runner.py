@@ -7,6 +7,7 @@ import multiprocessing
 import signal
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -16,6 +17,7 @@ from millrace.errors import InputError, SetupError
 from millrace.experiments import collect, result as results
 from millrace.experiments.collect import Collection
 from millrace.experiments.draw import draw
+from millrace.experiments.experiment import Claim
 from millrace.experiments.page import page
 from millrace.experiments.result import Result, Task, write
 from millrace.experiments.runner import Silence, run
@@ -50,7 +52,7 @@ class Notes:
 
 def test_runs_are_the_same_in_other_processes():
     """What a run finds depends on its seed alone; progress is told of, and a failure is a result."""
-    tasks = [task("tests-a", 1), task("tests-b", 2), task("tests-c", run=failing)]
+    tasks = [task("tests-a", 1), task("tests-b", 2), task("tests-c", measure=failing)]
     here, notes = {each.id: each for each in finished(*tasks)}, Notes()
     there = {each.id: each for each in run(tasks, 2, notes)}
     assert here.keys() == there.keys()
@@ -83,7 +85,7 @@ def test_processes_end_when_nobody_wants_results():
 
 def test_an_interrupt_leaves_what_is_finished(tmp_path):
     """JSON, pictures and the page tell of the runs before it, and nothing half-written lies about."""
-    tasks = [task("tests-a"), task("tests-b", run=stopping), task("tests-c")]
+    tasks = [task("tests-a"), task("tests-b", measure=stopping), task("tests-c")]
     collection = Collection([each.experiment.id for each in tasks], tmp_path / "all.json", tmp_path / "out")
 
     def collect() -> None:
@@ -153,11 +155,21 @@ def test_json_tells_the_verdict_and_the_figures():
     assert told["figures"]["rise"] == 9.5 and told["figures"]["ratio"] is None
 
 
+def test_a_difference_with_its_cause_is_a_result():
+    """The verdict says so, in JSON and on the page, and it is no miss; another difference is."""
+    claim = Claim("it falls", "rise", high=0, margin="none", fails="falling", cause="noise", found=(9, 10))
+    (found,) = finished(task(claims=(claim,)))
+    assert (found.holds, found.to_dict()["holds"], found.misses()) == ("differs", "differs", [])
+    assert "≠ differs" in page([found], {}).decode() and "noise" in page([found], {}).decode()
+    (other,) = finished(task(claims=(replace(claim, found=(0, 1)),)))
+    assert other.holds is False and len(other.misses()) == 1
+
+
 def test_an_ablated_run_does_not_hold():
     """The mechanism is off, and the verdict says so."""
     (found,) = finished(task(ablated=True))
     assert not found.holds
-    assert found.misses() == ["tests-rising: the line <rises>: by -9.5 & more"]
+    assert found.misses() == ["tests-rising: the line <rises> & more: rise is -9.5, stated: 1 ≤ rise"]
 
 
 def test_the_command_line_does_the_run_again():
@@ -225,7 +237,7 @@ class Document(HTMLParser):
 
 def test_the_page_stands_alone():
     """It has every figure beside claim, verdict and command; nothing is fetched, and no id stands twice."""
-    tasks = [task("tests-a"), task("tests-b", ablated=True), task("tests-c", run=failing)]
+    tasks = [task("tests-a"), task("tests-b", ablated=True), task("tests-c", measure=failing)]
     found = finished(*tasks)
     drawings = {r.id: draw(r.task.experiment, r.outcome)["svg"] for r in found if r.outcome is not None}
     text = page(found, drawings).decode()
@@ -241,7 +253,7 @@ def test_the_page_stands_alone():
         assert each.command() in words
     assert "1 of 3" in words and "the mill has no water" in words
     assert words.count("✗ does not hold") == 2 * 2 + 1  # in the table, beside the title, at the check
-    assert text.count("<svg") == 2 and "by -9.5 &amp; more" in text
+    assert text.count("<svg") == 2 and "rise is -9.5" in text
     assert page(found, drawings).decode() == text
 
 

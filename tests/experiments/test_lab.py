@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 
 from millrace.clock import VirtualClock, WallClock
-from millrace.experiments.eddies.two_selections import Pair, run_pair
+from millrace.experiments.eddies import selections
+from millrace.experiments.eddies.engine import DRAWN, LOTTERY
+from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.names import key
-from millrace.experiments.lab.run import finish, share_of
+from millrace.experiments.lab.run import Finished, finish, share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
-from millrace.expressions import ColumnRef
 from millrace.options import Options
-from millrace.router.back_pressure import Backpressure
 from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
-from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.spec import JoinSpec
 
 
 def table(rows: int, start: int = 0) -> pa.Table:
@@ -28,12 +28,13 @@ def table(rows: int, start: int = 0) -> pa.Table:
 
 def two(left: pa.Table, right: pa.Table) -> JoinSpec:
     """Return ``r.k = s.k``, which counts its rows."""
-    relations = (
-        RelationSpec("r", left.schema, rows=left.num_rows),
-        RelationSpec("s", right.schema, rows=right.num_rows),
-    )
-    same = Equality(ColumnRef("r", "k"), ColumnRef("s", "k"), pa.int64())
-    return JoinSpec(relations, (same,), count_only=True)
+    return block({"r": left, "s": right}, "r.k = s.k")
+
+
+def pair(costs: tuple[float, float], kept: tuple[float, float], plan: str, **values: float) -> Finished:
+    """Run two selections."""
+    settings = selections.FIG4.settings(1, values)
+    return selections.run_pair(selections.Pair(costs, kept), plan, settings)
 
 
 @pytest.mark.parametrize("architecture", ["joins", "stairs", "static"])
@@ -137,20 +138,35 @@ def test_a_remote_index_answers_in_time(at_once: int) -> None:
     index.close()
 
 
-def test_static_orders_cost_what_they_must() -> None:
+@pytest.mark.parametrize(("plan", "expected"), [("s1 first", 2 + 0.25 * 7), ("s2 first", 7 + 0.5 * 2)])
+def test_static_orders_cost_what_they_must(plan: str, expected: float) -> None:
     """A selection's cost for each tuple, and the other's for what it keeps: nothing is charged twice."""
-    pair = Pair((2.0, 7.0), (0.25, 0.5))
-    for order, expected in zip((("s1", "s2"), ("s2", "s1")), pair.orders, strict=True):
-        done = run_pair(pair, "fixed", 1, 4_000, 200, Backpressure(400, 1200), order)
-        assert done.seconds / 4_000 == pytest.approx(expected, rel=0.05)
-        assert done.share("U", order[0]) == 1.0
+    done = pair((2.0, 7.0), (0.25, 0.5), plan, tuples=4_000, batch=200, queue=400)
+    assert done.seconds / 4_000 == pytest.approx(expected, rel=0.05)
+    assert done.share("U", plan[:2]) == 1.0
 
 
 def test_shares_count_first_modules() -> None:
     """Of one relation's tuples; none at all is no share."""
-    done = run_pair(Pair((1.0, 1.0), (0.0, 1.0)), "fixed", 0, 1_000, 100, Backpressure())
+    done = pair((1.0, 1.0), (0.0, 1.0), "s1 first", tuples=1_000, batch=100)
     assert (done.rows, done.share("U", "s1"), done.share("U", "s2")) == (0, 1.0, 0.0)
     assert share_of(done.figures, "V", "s1") == 0.0
+
+
+@pytest.mark.parametrize("policy", ["naive", "lottery"])
+def test_batches_change_little(policy: str) -> None:
+    """Tuple by tuple, as in the paper, or ten at a time: the same share goes to s1 first."""
+    shares = [
+        pair((3.0, 5.0), (0.3, 0.5), policy, tuples=2_000, batch=batch, queue=40, buffer=90).share("U", "s1")
+        for batch in (1, 10)
+    ]
+    assert shares[0] == pytest.approx(shares[1], abs=0.05)
+
+
+def test_one_engine_has_equal_turns_and_another_has_not() -> None:
+    """A lottery whose draws decide about tuples alone is another one than a lottery of turns as well."""
+    places = [pair((5.0, 5.0), (0.9, 0.5), plan, tuples=2_000).seconds for plan in (LOTTERY, DRAWN)]
+    assert places[0] < 0.99 * places[1]
 
 
 def test_keys_are_plain() -> None:

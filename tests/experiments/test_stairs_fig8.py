@@ -11,26 +11,6 @@ from millrace.experiments.stairs.setups import setup
 from millrace.options import Options
 from tests.eddy.oracle import Case
 
-SMALL = {"setups": 24, "scale": 0.02, "batch": 3000, "policies": 0}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_the_claim_holds(seed: int) -> None:
-    """The distribution over random set-ups is the paper's, but for the worst loss, which is smaller."""
-    experiment = fig8.EXPERIMENT
-    outcome = experiment.run(experiment.settings(seed, SMALL))
-    assert outcome.holds, [(check.claim, check.measured) for check in outcome.checks if not check.holds]
-
-
-@pytest.mark.slow
-def test_without_migration_it_does_not() -> None:
-    """STAIRs that never move are EddyJoins to the last operation, and ahead of them nowhere."""
-    experiment = fig8.EXPERIMENT
-    outcome = experiment.run(experiment.settings(0, SMALL, ablated=True))
-    assert not outcome.holds
-    assert outcome.figures["worst_vs_eddyjoins"] == outcome.figures["best_vs_eddyjoins"] == 1
-
 
 @pytest.mark.parametrize("seed", range(3))
 def test_set_ups_are_drawn_as_they_say(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The experiments on SteMs: their checks hold for every seed, and fail without the mechanism."""
+"""What the experiments on SteMs look at: when results come."""
 
 from __future__ import annotations
 
@@ -7,77 +7,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from millrace.clock import VirtualClock
-from millrace.experiments.experiment import Curve, Experiment
-from millrace.experiments.stems import EXPERIMENTS
-from millrace.experiments.stems.watched import WatchedIndex, block_of, scan, table_r, table_t, until, watch
+from millrace.experiments.experiment import Curve
+from millrace.experiments.lab.block import block
+from millrace.experiments.stems.watched import WatchedIndex, scan, table_r, table_t, until, watch
 from millrace.options import Options
-
-SMALL: dict[str, dict[str, float]] = {
-    "stems-fig7": {"tuples": 80, "values": 20},
-    "stems-fig8": {"tuples": 120},
-    "stems-competition": {"tuples": 40},
-    "stems-spanning-tree": {"tuples": 120, "values": 40, "before": 38, "stall": 8},
-    "stems-interactive": {"tuples": 120},
-    "stems-join-algorithms": {"tuples": 1500, "values": 1500, "budget": 50},
-}
-"""Sizes at which the shapes are the same and a run takes little."""
-
-FAILING = {
-    "stems-fig7": ["half of the results by 60 %", "near-linear"],
-    "stems-fig8": ["never behind the better", "as many results as the index join", "at most 10 %"],
-    "stems-competition": ["ends with the slow one", "after the stall", "at most 10 %"],
-    "stems-spanning-tree": ["has been given out", "changes to R - T"],
-    "stems-interactive": ["60 % of the time", "the last of them"],
-    "stems-join-algorithms": ["first results", "10 % of the results", "writes less", "reads more", "by key"],
-}
-"""Parts of the claims that do not hold without the mechanism."""
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.id)
-def test_the_claim_holds_for_every_seed(experiment: Experiment, seed: int) -> None:
-    """On smaller tables than the paper's, with the same shapes."""
-    outcome = experiment.run(experiment.settings(seed, SMALL[experiment.id]))
-    assert outcome.holds, [(check.claim, check.measured) for check in outcome.checks if not check.holds]
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.id)
-def test_the_claim_fails_without_the_mechanism(experiment: Experiment) -> None:
-    """Exactly the checks that look at it fail; answers stay right."""
-    outcome = experiment.run(experiment.settings(0, SMALL[experiment.id], ablated=True))
-    failed = [check.claim for check in outcome.checks if not check.holds]
-    assert len(failed) == len(FAILING[experiment.id]), failed
-    for part in FAILING[experiment.id]:
-        assert any(part in claim for claim in failed), (part, failed)
-    assert not any("same answer" in claim for claim in failed)
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.id)
-def test_progress_never_goes_beyond_the_whole(experiment: Experiment) -> None:
-    """What is told lies between nothing and all."""
-    told: list[float] = []
-    experiment.run(experiment.settings(0, SMALL[experiment.id], progress=told.append))
-    assert told
-    assert 0 <= min(told) <= max(told) <= 1 + 1e-9
-
-
-@pytest.mark.parametrize("id_", ["stems-fig7"])
-def test_a_run_is_the_same_every_time(id_: str) -> None:
-    """The same seed gives the same figure to the last digit, another seed other data."""
-    (experiment,) = (each for each in EXPERIMENTS if each.id == id_)
-    first, again, other = (experiment.run(experiment.settings(seed, SMALL[id_])).panels for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
 
 
 def test_results_are_timed_as_they_come() -> None:
     """A result's time is that of the later of its two tuples, or of the lookup that brought it."""
     draw = np.random.default_rng(0)
     tables = {"R": table_r(draw, 8, 4), "T": table_t(draw, 8)}
-    spec = block_of(tables, "R.key = T.key")
+    spec = block(tables, "R.key = T.key", all_columns=True)
     came = {key: 0.5 * (place + 1) for place, key in enumerate(tables["T"]["key"].to_pylist())}
     r_came = {key: 0.1 * (place + 1) for place, key in enumerate(tables["R"]["key"].to_pylist())}
 
@@ -109,7 +51,7 @@ def test_a_run_without_results_has_a_table() -> None:
     """No column is gathered then, and the curve stays at nothing."""
     tables = {"R": pa.table({"key": [1, 2]}), "T": pa.table({"key": [3]})}
     found = watch(
-        block_of(tables, "R.key = T.key"),
+        block(tables, "R.key = T.key", all_columns=True),
         lambda clock: {alias: [scan(alias, table, clock, 1.0)] for alias, table in tables.items()},
         Options(batch_size=1),
     )

@@ -1,22 +1,24 @@
-"""What an experiment is: its claim, its parameters, and what a run of it gives back.
+"""What an experiment is: its claims, its parameters, and what a run of it gives back.
 
-An experiment reproduces one figure of a paper. Its run returns the figure as curves, and checks that tell
-whether the claim's shape is there; it never prints, draws or writes. *Ablated*, the same experiment runs with
-the mechanism that it is about replaced by its absence, and a check of it must fail: that shows that the check
-looks at the mechanism.
+An experiment reproduces one figure of a paper. What it claims is stated before any run, as inequalities over
+numbers that the run will return, each with its margin and where that comes from; ``docs/experiments.md`` has
+them all. The run returns curves and numbers; it never judges, prints, draws or writes. Each claim names a
+broken engine, the same run without some mechanism, that fails it: so it is known to look at the mechanism.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from millrace.errors import OptionError, near
 
 Kind = Literal["line", "steps", "bars", "points"]
 KINDS: tuple[Kind, ...] = ("line", "steps", "bars", "points")
+DIFFERS: Literal["differs"] = "differs"
+Verdict = bool | Literal["differs"]
 MAX_SEED = 2**32 - 1
 
 
@@ -74,13 +76,13 @@ class Settings:
     Attributes:
         seed: Of all random numbers of the run.
         values: By parameter name.
-        ablated: Run without the mechanism that the experiment is about.
+        ablated: Name of the broken engine to run; empty for the whole one.
         progress: Takes the share that is done, 0 to 1; may be called as often as wanted.
     """
 
     seed: int
     values: Mapping[str, float]
-    ablated: bool = False
+    ablated: str = ""
     progress: Callable[[float], None] = _no_progress
 
     def __getitem__(self, name: str) -> float:
@@ -148,20 +150,68 @@ class Panel:
 
 @dataclass(frozen=True)
 class Check:
-    """One statement about a run.
+    """One statement about a run, judged.
 
     Attributes:
         claim: What ought to be, in words.
-        holds: Whether it is.
+        holds: Whether it is; ``"differs"`` if it is not, for a reason that the run bears out.
         measured: What was found, in words with numbers.
+        fails: The broken engine that fails it.
     """
 
     claim: str
-    holds: bool
+    holds: Verdict
     measured: str
+    fails: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "holds", bool(self.holds))
+        if self.holds != DIFFERS:
+            object.__setattr__(self, "holds", bool(self.holds))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An inequality that a figure of a paper comes down to, stated before the run.
+
+    Attributes:
+        says: The claim, in the paper's sense.
+        figure: Name of the number that the run returns for it.
+        low: The least that it may be,
+        high: and the most.
+        margin: Where the bounds come from.
+        fails: The broken engine that fails it, a key of :attr:`Experiment.broken`.
+        cause: Where the paper's number is known not to come out, why; empty where it is expected to.
+        found: The least and the most that the number is if that is the cause.
+    """
+
+    says: str
+    figure: str
+    low: float = -math.inf
+    high: float = math.inf
+    margin: str = ""
+    fails: str = ""
+    cause: str = ""
+    found: tuple[float, float] = (math.inf, -math.inf)
+
+    @property
+    def inequality(self) -> str:
+        """The bounds as a formula."""
+        low, high = (f"{bound:.4g}" for bound in (self.low, self.high))
+        if self.low == self.high:
+            return f"{self.figure} = {low}"
+        left = f"{low} ≤ " if self.low > -math.inf else ""
+        return f"{left}{self.figure}{f' ≤ {high}' if self.high < math.inf else ''}"
+
+    def judge(self, figures: Mapping[str, float]) -> Check:
+        """Return the verdict on a run's numbers."""
+        value = figures[self.figure]
+        holds: Verdict = self.low <= value <= self.high
+        if not holds and self.cause and self.found[0] <= value <= self.found[1]:
+            holds = DIFFERS
+        because = f"; {self.cause}" if holds == DIFFERS else ""
+        return Check(
+            self.says, holds, f"{self.figure} is {value:.4g}, stated: {self.inequality}{because}", self.fails
+        )
 
 
 @dataclass(frozen=True)
@@ -171,24 +221,25 @@ class Outcome:
     Attributes:
         panels: The figure.
         figures: Named numbers, for ``--json``.
-        checks: Of the claim's shape.
+        checks: The claims, judged; a run itself returns none.
     """
 
     panels: Sequence[Panel]
     figures: Mapping[str, float]
-    checks: Sequence[Check]
+    checks: Sequence[Check] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "panels", tuple(self.panels))
         object.__setattr__(self, "checks", tuple(self.checks))
         object.__setattr__(self, "figures", {name: float(value) for name, value in self.figures.items()})
-        if not self.checks:
-            raise ValueError("a run that checks nothing shows nothing")
 
     @property
-    def holds(self) -> bool:
-        """Whether every check holds."""
-        return all(check.holds for check in self.checks)
+    def holds(self) -> Verdict:
+        """Whether every claim holds; ``"differs"`` if some do not, all of them for known causes."""
+        verdicts = [check.holds for check in self.checks]
+        if not all(verdicts):
+            return False
+        return DIFFERS if DIFFERS in verdicts else True
 
 
 @dataclass(frozen=True)
@@ -200,9 +251,10 @@ class Experiment:
         title: A few words.
         source: The paper, its section and figure.
         claim: What the figure shows, one or two sentences; the caption.
-        mechanism: What is switched off when the run is ablated, and what stands in its place.
+        claims: The same as inequalities.
+        broken: Engines that lack something, by name: what stands in its place.
         parameters: Numbers that may be changed.
-        run: Does it; a function at the top of a module, so that other processes find it.
+        measure: Runs it; a function at the top of a module, so that other processes find it.
         wall: Measures real time, so its figures are the machine's.
     """
 
@@ -210,23 +262,51 @@ class Experiment:
     title: str
     source: str
     claim: str
-    mechanism: str
+    claims: tuple[Claim, ...]
+    broken: Mapping[str, str]
     parameters: tuple[Parameter, ...]
-    run: Callable[[Settings], Outcome]
+    measure: Callable[[Settings], Outcome] = field(repr=False)
     wall: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.claims:
+            raise ValueError(f"{self.id}: a run that claims nothing shows nothing")
+        for claim in self.claims:
+            if claim.fails not in self.broken:
+                raise ValueError(f"{self.id}: {claim.says}: {near(claim.fails, self.broken)}")
+
+    @property
+    def mechanism(self) -> str:
+        """What is broken in the first of the broken engines."""
+        return next(iter(self.broken.values()))
+
+    def run(self, settings: Settings) -> Outcome:
+        """Run it, and judge what was claimed."""
+        found = self.measure(settings)
+        return replace(found, checks=tuple(claim.judge(found.figures) for claim in self.claims))
 
     def settings(
         self,
         seed: int = 0,
         overrides: Mapping[str, float] | None = None,
-        ablated: bool = False,  # noqa: FBT001, FBT002
+        ablated: bool | str = False,  # noqa: FBT001, FBT002
         progress: Callable[[float], None] = _no_progress,
     ) -> Settings:
         """Return checked settings: the defaults but for ``overrides``.
 
+        Args:
+            seed: Of all random numbers.
+            overrides: Parameters by name.
+            ablated: The broken engine to run; True for the first one there is.
+            progress: Told of the share that is done.
+
         Raises:
-            OptionError: The seed is no whole number from 0 on, a parameter is unknown or out of its range.
+            OptionError: The seed is no whole number from 0 on, a parameter is unknown or out of its range, or
+                there is no broken engine of that name.
         """
+        broken = next(iter(self.broken)) if ablated is True else ablated or ""
+        if broken and broken not in self.broken:
+            raise OptionError(f"{self.id} has no broken engine {broken!r}: {near(broken, self.broken)}")
         if type(seed) is not int or not 0 <= seed <= MAX_SEED:
             raise OptionError(f"seed is {seed!r}: expected a whole number from 0 to {MAX_SEED:,}")
         values = {parameter.name: parameter.check(parameter.default) for parameter in self.parameters}
@@ -238,7 +318,7 @@ class Experiment:
                 values[name] = known[name].check(value)
             except OptionError as error:
                 raise OptionError(f"{self.id}: {error}") from None
-        return Settings(seed, values, ablated, progress)
+        return Settings(seed, values, broken, progress)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``list --json`` tells of it."""
@@ -247,6 +327,7 @@ class Experiment:
             "title": self.title,
             "source": self.source,
             "claim": self.claim,
-            "mechanism": self.mechanism,
+            "claims": [each.inequality for each in self.claims],
+            "broken": dict(self.broken),
             "wall": self.wall,
         }

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from millrace.benchmarks.harness import versions
 from millrace.benchmarks.show import number
-from millrace.experiments.experiment import Check, Panel
+from millrace.experiments.experiment import DIFFERS, Check, Panel, Verdict
 from millrace.experiments.result import Result
 from millrace.experiments.show import plain, rows_of
 from millrace.experiments.svg import inline
@@ -52,7 +52,7 @@ def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> bytes:
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    holding = sum(result.holds for result in results)
+    holding = sum(result.holds is True for result in results)
     yield '<nav aria-label="Experiments">\n'
     yield f"<p><strong>{holding} of {len(results)}</strong> hold.</p>\n"
     yield _header("experiment", "title", "source", "verdict")
@@ -73,7 +73,7 @@ def _experiment(result: Result, drawing: bytes | None) -> Iterator[str]:
     yield f'<p class="source">{escape(experiment.source)}</p>\n'
     yield f'<p class="claim">{escape(experiment.claim)}</p>\n'
     if result.task.settings.ablated:
-        yield f'<p class="ablated">Ablated: {escape(experiment.mechanism)}</p>\n'
+        yield f'<p class="ablated">Ablated: {escape(experiment.broken[result.task.settings.ablated])}</p>\n'
     if result.outcome is None:
         yield f'<p class="error">The run failed: {escape(result.error)}</p>\n'
     else:
@@ -103,7 +103,9 @@ def _header(*names: str, caption: str = "") -> str:
     return f"<table>{caption}<thead><tr>{cells}</tr></thead><tbody>\n"
 
 
-def _verdict(*, holds: bool) -> str:
+def _verdict(*, holds: Verdict) -> str:
+    if holds == DIFFERS:
+        return '<span class="differs">≠ differs, with the cause</span>'
     return '<span class="holds">✓ holds</span>' if holds else '<span class="fails">✗ does not hold</span>'
 
 

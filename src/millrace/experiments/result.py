@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.experiments.experiment import Experiment, Outcome, Settings
+from millrace.experiments.experiment import Experiment, Outcome, Settings, Verdict
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Result:
         return self.task.experiment.id
 
     @property
-    def holds(self) -> bool:
-        """Whether every check holds; a run that failed shows nothing."""
-        return self.outcome is not None and self.outcome.holds
+    def holds(self) -> Verdict:
+        """Whether every claim holds; a run that failed shows nothing."""
+        return False if self.outcome is None else self.outcome.holds
 
     def misses(self) -> list[str]:
         """Return one sentence for each check that does not hold, or for the error."""
@@ -79,9 +79,9 @@ class Result:
             "holds": self.holds,
             "figures": {name: value if math.isfinite(value) else None for name, value in figures.items()},
             "seed": settings.seed,
-            "ablated": settings.ablated,
+            "ablated": settings.ablated or False,
             "parameters": dict(settings.values),
-            "checks": [{"claim": c.claim, "holds": c.holds, "measured": c.measured} for c in checks],
+            "checks": [vars(check) for check in checks],
         }
         if self.error:
             found["error"] = self.error

@@ -11,12 +11,18 @@ from rich.console import Console
 from rich.text import Text
 
 from millrace.benchmarks.show import number
-from millrace.experiments.experiment import Experiment, Panel
+from millrace.experiments.experiment import DIFFERS, Experiment, Panel, Verdict
 from millrace.experiments.result import Result
 from millrace.fitting import Column, Fitted
 
 _ROWS = 12
 """Rows of a table that stand for a curve of more points."""
+
+_VERDICTS: dict[Verdict, tuple[str, str]] = {
+    True: ("holds: ", "green"),
+    DIFFERS: ("DIFFERS: ", "yellow"),
+    False: ("DOES NOT HOLD: ", "bold red"),
+}
 
 
 def show(result: Result, console: Console) -> None:
@@ -25,12 +31,13 @@ def show(result: Result, console: Console) -> None:
     console.print(Text(f"{experiment.id}: {experiment.title}", style="bold"))
     console.print(Text(f"{experiment.source}. {experiment.claim}", style="dim"))
     if result.task.settings.ablated:
-        console.print(Text(f"ablated: {experiment.mechanism}", style="yellow"))
+        broken = experiment.broken[result.task.settings.ablated]
+        console.print(Text(f"ablated: {broken}", style="yellow"))
     if result.outcome is not None:
         for panel in result.outcome.panels:
             console.print(_table(panel))
         for check in result.outcome.checks:
-            verdict = ("holds: ", "green") if check.holds else ("DOES NOT HOLD: ", "bold red")
+            verdict = _VERDICTS[check.holds]
             console.print(Text.assemble(verdict, f"{check.claim} ({check.measured})"))
         figures = ", ".join(f"{name} {number(value)}" for name, value in result.outcome.figures.items())
         console.print(Text(figures, style="dim"))
@@ -57,7 +64,10 @@ def show_details(experiment: Experiment, console: Console) -> None:
     console.print(Text(f"{experiment.id}: {experiment.title}", style="bold"))
     console.print(Text(f"source: {experiment.source}"))
     console.print(Text(f"claim: {experiment.claim}"))
-    console.print(Text(f"--ablate: {experiment.mechanism}"))
+    for each in experiment.claims:
+        console.print(Text(f"stated: {each.says}: {each.inequality}"))
+    for name, words in experiment.broken.items():
+        console.print(Text(f"broken engine {name}: {words}"))
     if experiment.parameters:
         numbers = ("default", "from", "to")
         names = ("--set", *numbers, "unit", "meaning")

@@ -1,6 +1,6 @@
 """What the papers left open, in the form of their experiments."""
 
-from millrace.experiments.beyond import content, correlated, drift, initial_delay
+from millrace.experiments.beyond import content, convergence, correlated, drift, initial_delay, peers
 from millrace.experiments.experiment import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -8,4 +8,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     correlated.EXPERIMENT,
     drift.EXPERIMENT,
     content.EXPERIMENT,
+    convergence.EXPERIMENT,
+    peers.EXPERIMENT,
 )

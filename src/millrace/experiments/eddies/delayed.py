@@ -1,33 +1,36 @@
-"""The runs of figures 12 and 13: figure 8's query with a table that begins to arrive late.
+"""Figures 12 and 13: the query of figure 8 with a table that begins to arrive late (section 4.4).
 
-Avnur & Hellerstein 2000, section 4.4: R ⋈ S keeps 100 % of S and S ⋈ T 20 %, so S ⋈ T should come first, and
-R is delayed by 10 seconds. (It is figure 8's 20 % version with the tables named the other way round.)
+R ⋈ S keeps 100 % of S and S ⋈ T 20 %, so S ⋈ T should come first, and R is delayed by 10 seconds. (It is
+figure 8's 20 % version with the tables named the other way round.) Where S is late instead, both joins are
+affected alike.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millrace.clock import VirtualClock
-from millrace.experiments.eddies.three_tables import ORDERS, PARAMETERS, Version, spec_of, tables
-from millrace.experiments.experiment import Parameter, Settings
-from millrace.experiments.lab.costs import Costs, join_of
-from millrace.experiments.lab.run import finish, share_of
-from millrace.experiments.lab.sources import Stream, batches, watched
-from millrace.options import Options
-from millrace.router.back_pressure import Backpressure
-from millrace.runs.eddy_run import EddyRun
+import numpy as np
 
-EDDY = "windowed_lottery"
+from millrace.arrivals.access_methods import Access
+from millrace.arrivals.schedule import Source
+from millrace.clock import VirtualClock
+from millrace.experiments.eddies.engine import SYSTEM, WINDOWED, eddy, finished, place
+from millrace.experiments.eddies.joins import ORDERS, SCALE, Version, results, spec_of, tables
+from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.lab.costs import Costs, join_of
+from millrace.experiments.lab.run import share_of
+from millrace.experiments.lab.sources import Stream, batches, watched
+from millrace.experiments.stated import stated
+
 VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
 SAMPLES = 60
-PARAMETERS_DELAYED = (
-    *PARAMETERS,
+PARAMETERS = (
+    SCALE,
+    *SYSTEM,
     Parameter("delay", 10.0, 0.0, 1000.0, "s", "before the first tuple of R"),
-    Parameter(
-        "unit", 0.22e-3, 1e-6, 1.0, "s", "of a delay unit; then 43 % of S come during the paper's delay"
-    ),
+    Parameter("unit", 0.22e-3, 1e-6, 1.0, "s", "of a delay unit; then 43 % of S come in the paper's delay"),
 )
+PUNCTUAL = "punctual"
 
 
 @dataclass(frozen=True)
@@ -36,62 +39,88 @@ class Moved:
 
     Attributes:
         seconds: To completion.
-        rows: Of the result.
         arrived: Tuples of S read when R began to arrive, as a share of S.
         read: Share of S read,
         r_first: and of the tuples so far the share that went to the join with R first.
     """
 
     seconds: float
-    rows: int
     arrived: float
     read: tuple[float, ...]
     r_first: tuple[float, ...]
 
-    def share_at(self, read: float) -> float:
-        """Return the share that had gone to R first when so much of S had been read."""
-        return self.r_first[min(range(len(self.read)), key=lambda i: abs(self.read[i] - read))]
-
     def share_between(self, low: float, high: float) -> float:
         """Return the share that went to R first of what was read between two shares of S."""
-        went = self.share_at(high) * high - self.share_at(low) * low
-        return min(1.0, max(0.0, went / (high - low)))
+        below, above = (float(np.interp(end, self.read, self.r_first)) for end in (low, high))
+        return min(1.0, max(0.0, (above * high - below * low) / (high - low)))
 
 
-def run_delayed(name: str, settings: Settings, *, delayed: bool) -> Moved:
-    """Run the query by a static order of ``ORDERS`` or a policy."""
+def run_delayed(plan: str, settings: Settings, late: str = "R") -> Moved:
+    """Run the query by a static order of ``ORDERS`` or a policy, with one table late."""
     batch, unit = settings.whole("batch"), settings["unit"]
     data = tables(VERSION, settings["scale"], settings.seed)
     tuples = data["S"].num_rows
     spec = spec_of(data)
     costs = Costs()
     clock = VirtualClock(costs=costs)
-    costs.declare(join_of(spec, "R", "S"), unit)
-    costs.declare(join_of(spec, "S", "T"), unit)
-    delay = settings["scale"] * settings["delay"] if delayed else 0.0
-    samples: list[tuple[float, float, float]] = []
+    for other in "RT":
+        costs.declare(join_of(spec, other, "S"), unit)
+    delay = 0.0 if settings.ablated == PUNCTUAL else settings["scale"] * settings["delay"]
+    samples = [(0.0, 0.0, 0.0)]
 
     def note(read: int) -> None:
-        samples.append((clock.now(), read / tuples, share_of(eddy.figures(), "S", "R")))
+        samples.append((clock.now(), read / tuples, share_of(run.figures(), "S", "R")))
 
-    scans = {"S": watched(data["S"], batch, note, max(1, tuples // SAMPLES)), "T": batches(data["T"], batch)}
-    options = Options(
-        architecture="joins",
-        policy="fixed" if name in ORDERS else name,
-        order=ORDERS.get(name, ()),
-        batch_size=batch,
-        online=True,
-    )
-    eddy = EddyRun(
-        spec,
-        scans,
-        options,
-        clock=clock,
-        access={"R": [Stream("R", data["R"], batch, clock, delay=delay)]},
-        backpressure=Backpressure(settings.whole("queue"), settings.whole("buffer")),
-    )
-    done = finish(eddy, clock)
+    scans: dict[str, Source] = {name: batches(table, batch) for name, table in data.items() if name != late}
+    if late != "S":
+        scans["S"] = watched(data["S"], batch, note, max(1, tuples // SAMPLES))
+    access: Access = {late: [Stream(late, data[late], batch, clock, delay=delay)]}
+    run = eddy(spec, scans, settings, clock, ORDERS.get(plan, plan), access)
+    done = finished(run, clock, results(data))
     samples.append((clock.now(), 1.0, done.share("S", "R")))
     times, read, shares = zip(*samples, strict=True)
     arrived = max((r for t, r in zip(times, read, strict=True) if t <= delay), default=0.0)
-    return Moved(done.seconds, done.rows, arrived, read, shares)
+    return Moved(done.seconds, arrived, read, shares)
+
+
+def fig12(settings: Settings) -> Outcome:
+    """Run both orders and the eddy with R late, and with S late."""
+    found = {}
+    for i, late in enumerate("RS"):
+        found[late] = {name: run_delayed(name, settings, late).seconds for name in (*ORDERS, WINDOWED)}
+        settings.progress((i + 1) / 2)
+    best, eddy_, worst = (found["R"][name] for name in ("S⋈T first", WINDOWED, "R⋈S first"))
+    late_s = found["S"]
+    panels = [Panel.bars(f"{late} is delayed", "time (s)", seconds) for late, seconds in found.items()]
+    figures = {
+        "eddy_over_best": eddy_ / best,
+        "eddy_place": place(eddy_, (best, worst)),
+        "late_s_over_best": late_s[WINDOWED] / min(late_s.values()),
+    }
+    return Outcome(panels, figures)
+
+
+def fig13(settings: Settings) -> Outcome:
+    """Follow the tuples of S."""
+    moved = run_delayed(WINDOWED, settings)
+    settings.progress(1.0)
+    # The moment of the delay's end; without a delay, where it would be.
+    until = moved.arrived or 0.4
+    panel = Panel(
+        "Tuples of S that meet R first",
+        "share of S read",
+        "share that went to R⋈S first, so far",
+        [Curve("eddy", moved.read, moved.r_first)],
+        marks=[(moved.arrived, "R begins")],
+    )
+    figures = {
+        "read_during_delay": moved.arrived,
+        "share_during_delay": moved.share_between(until / 2, until),
+        "share_behind": moved.share_between(until, 1.0),
+    }
+    return Outcome((panel,), figures)
+
+
+FIG12 = stated("eddies-fig12", PARAMETERS, fig12)
+FIG13 = stated("eddies-fig13", PARAMETERS, fig13)
+EXPERIMENTS = (FIG12, FIG13)

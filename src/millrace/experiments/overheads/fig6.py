@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from millrace.experiments.experiment import Experiment, Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Parameter, Settings
 from millrace.experiments.overheads.star import KEY, WAYS, aliases, star, steps
 from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
+from millrace.experiments.stated import stated
 
 
 def run(settings: Settings) -> Outcome:
@@ -18,22 +19,15 @@ def run(settings: Settings) -> Outcome:
     for number, (name, ways, count) in enumerate(kinds):
         tables = {alias: whole[alias].select([KEY]) if count else whole[alias] for alias in names[:ways]}
         swept[name] = sweep(Query(name, star(tables, count=count), tables, "joins"), settings, step(number))
-    return outcome(swept, "count 3", settings["most"])
+    return outcome(swept, "count 3")
 
 
-EXPERIMENT = Experiment(
-    id="overheads-fig6",
-    title="Overhead of an eddy with symmetric hash joins",
-    source="Deshpande 2004, section 3.3, figure 6",
-    claim="Star joins of three, four and five tables in which every plan costs the same. What an eddy takes "
-    "beyond a static plan of the same symmetric hash joins is small once decisions are amortized over "
-    "tuples. Batches have X tuples on both sides, and decisions are renewed every X.",
-    mechanism="amortizing decisions over X tuples: each tuple is routed alone, by a decision of its own",
-    parameters=(
+EXPERIMENT = stated(
+    "overheads-fig6",
+    (
         Parameter("tuples", 10_000, 1000, 100_000, "tuples", "in each of tenk1 to tenk5"),
         ROUNDS,
-        Parameter("most", 1.05, 1.0, 100.0, "times", "the most that an eddy may take"),
     ),
-    run=run,
+    run,
     wall=True,
 )

@@ -11,10 +11,11 @@ import pyarrow as pa
 from millrace.arrivals.access_methods import Access
 from millrace.arrivals.access_modules import Index
 from millrace.clock import WallClock
-from millrace.experiments.experiment import Experiment, Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Parameter, Settings
 from millrace.experiments.overheads.star import KEY, WAYS, aliases, star, steps
 from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
+from millrace.experiments.stated import stated
 
 MODULO = (10, 1000)
 """X of ``unique2 % X = 0``, the predicate on the first table."""
@@ -36,8 +37,7 @@ def run(settings: Settings) -> Outcome:
         asked = {alias: indexed[alias] for alias in names[1:ways]}
         query = Query(name, block, {names[0]: left}, "joins", access=partial(_indexes, asked))
         swept[name] = sweep(query, settings, step(number))
-    few = [f"{ways}-{MODULO[1]}" for ways in WAYS]
-    return outcome(swept, f"3-{MODULO[0]}", settings["most"], few)
+    return outcome(swept, f"3-{MODULO[0]}")
 
 
 def _indexes(tables: Mapping[str, pa.RecordBatch]) -> Access:
@@ -53,19 +53,12 @@ def _find(table: pa.RecordBatch, bindings: pa.RecordBatch) -> Any:
     return table.take(bindings.column(KEY))
 
 
-EXPERIMENT = Experiment(
-    id="overheads-fig7",
-    title="Overhead of an eddy with index joins",
-    source="Deshpande 2004, section 3.4, figure 7",
-    claim="Star joins by index joins, for the tenth or the thousandth part of the first table. The eddy's "
-    "overhead beyond a static plan of the same index joins is small, and amortized over very few tuples. "
-    "Batches have X tuples on both sides, and decisions are renewed every X.",
-    mechanism="amortizing decisions over X tuples: each tuple is routed alone, by a decision of its own",
-    parameters=(
+EXPERIMENT = stated(
+    "overheads-fig7",
+    (
         Parameter("tuples", 100_000, 10_000, 1_000_000, "tuples", "in each of hundredk1 to hundredk5"),
         ROUNDS,
-        Parameter("most", 1.05, 1.0, 100.0, "times", "the most that an eddy may take"),
     ),
-    run=run,
+    run,
     wall=True,
 )

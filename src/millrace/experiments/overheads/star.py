@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from millrace.expressions import ColumnRef
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.experiments.lab.block import block
+from millrace.spec import JoinSpec
 
 KEY = "unique2"
 WAYS = (3, 4, 5)
@@ -26,21 +26,7 @@ def star(tables: Mapping[str, pa.Table], *, count: bool) -> JoinSpec:
         count: Whether rows are only counted.
     """
     first, *others = tables
-    return JoinSpec(
-        tuple(RelationSpec(alias, table.schema, rows=len(table)) for alias, table in tables.items()),
-        tuple(
-            Equality(ColumnRef(first, KEY), ColumnRef(other, KEY), tables[first].schema.field(KEY).type)
-            for other in others
-        ),
-        output=()
-        if count
-        else tuple(
-            OutputColumn(f"{alias}_{column}", ColumnRef(alias, column))
-            for alias, table in tables.items()
-            for column in table.column_names
-        ),
-        count_only=count,
-    )
+    return block(tables, *(f"{first}.{KEY} = {other}.{KEY}" for other in others), all_columns=not count)
 
 
 def steps(progress: Callable[[float], None], total: int) -> Callable[[int], Callable[[float], None]]:

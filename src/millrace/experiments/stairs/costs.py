@@ -18,8 +18,13 @@ operations that the engine's own books count are given a price each:
   million tuples, a demotion and a promotion each, takes 0.8 of the time of routing them.
 * ``evict``: take out a tuple whose window has passed: half a probe, for nothing is looked up.
 
-Routing costs nothing: decisions are made for a thousand tuples at a time (section 4). A microsecond each
-makes the time scale that of a 2 GHz Pentium IV, and all ratios are those of counts.
+Adaptivity has a price of its own:
+
+* ``route``: to look up or make a decision for a batch and send it to a module: ten operations on a tuple.
+* ``sample``: to offer a base tuple's keys to the samples by which eddies estimate: a tenth of one.
+* ``appraise``: STAIRs alone, for each batch read: to weigh what moving state would cost and spare, ten more.
+
+A microsecond each makes the time scale that of a 2 GHz Pentium IV, and all ratios are those of counts.
 """
 
 from __future__ import annotations
@@ -43,6 +48,21 @@ class Costs:
     demote: float = 1e-6
     promote: float = 1e-6
     evict: float = 0.5e-6
+    route: float = 10e-6
+    sample: float = 0.1e-6
+    appraise: float = 10e-6
+
+    def adapting(self, figures: CellFigures, read: int, *, stairs: bool) -> float:
+        """Return what an eddy has spent so far on deciding, and not on tuples.
+
+        Args:
+            figures: Of the run.
+            read: Base tuples read.
+            stairs: Whether moves of state are weighed.
+        """
+        routed = sum(m.calls for m in figures.modules if m.action in ("join", "probe"))
+        batches = sum(m.calls for m in figures.modules if m.action == "scan")
+        return self.route * routed + self.sample * read + self.appraise * batches * stairs
 
     def seconds(self, figures: CellFigures, read: int, indexes: Mapping[str, int] | None = None) -> float:
         """Return what a run has worked so far.

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-
-import pyarrow as pa
 
 from millrace.errors import ExecutionError
 from millrace.experiments.stairs.arriving import Arriving, Stream
 from millrace.experiments.stairs.costs import Costs
 from millrace.experiments.stairs.plans import Plan, plans_of
 from millrace.experiments.stairs.side import Work, work_of
-from millrace.expressions import ColumnRef
 from millrace.graph import QueryGraph
 from millrace.options import Options, Order
-from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.spec import JoinSpec
 from millrace.trees import spanning_tree
 
-
-def block(tables: Mapping[str, tuple[pa.Schema, int | None]], joins: Sequence[str]) -> JoinSpec:
-    """Return a block that is counted.
-
-    Args:
-        tables: Schema and rows, where they are known, by alias.
-        joins: Each the text of an equality of whole numbers, such as ``r.a = s.a``.
-    """
-    relations = tuple(RelationSpec(alias, schema, rows=rows) for alias, (schema, rows) in tables.items())
-    equalities = []
-    for text in joins:
-        left, right = (ColumnRef(*side.split(".")) for side in text.split(" = "))
-        equalities.append(Equality(left, right, pa.int64()))
-    return JoinSpec(relations, tuple(equalities), count_only=True)
+STILL, HELD = "never-moves", "held"
+"""Broken engines: no state is migrated; eddies keep to the plan that they begin with."""
 
 
 def never(_: Arriving) -> bool:

@@ -23,11 +23,11 @@ from itertools import count
 import numpy as np
 import pyarrow as pa
 
+from millrace.experiments.lab.block import block
 from millrace.experiments.stairs.arriving import Array, Stream, keys
 from millrace.experiments.stairs.plans import Plan, drawn
-from millrace.expressions import ColumnRef
 from millrace.graph import QueryGraph
-from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.spec import JoinSpec
 from millrace.trees import spanning_tree
 
 SIZES = tuple(thousands * 1000 for thousands in (1, 10, 50, 100) for _ in range(5))
@@ -100,11 +100,11 @@ def _drawn(draw: np.random.Generator, scale: float) -> Setup:
         f"t{place}": Stream(pa.table(columns[place]), passing[place], rates[place], delays[place])
         for place in range(relations)
     }
-    specs = [RelationSpec(alias, stream.table.schema) for alias, stream in streams.items()]
-    equalities = [
-        Equality(ColumnRef(f"t{a}", f"k{b}"), ColumnRef(f"t{b}", f"k{b}"), pa.int64()) for a, b in pairs
-    ]
-    spec = JoinSpec(tuple(specs), tuple(equalities), count_only=True)
+    spec = block(
+        {alias: stream.table for alias, stream in streams.items()},
+        *(f"t{a}.k{b} = t{b}.k{b}" for a, b in pairs),
+        rows=dict.fromkeys(streams),
+    )
     tree = spanning_tree(QueryGraph.of(spec), [0] * relations)
     plan = drawn(tree, spec.aliases, draw)
     return Setup(f"{kind} of {relations}", spec, streams, plan, tuple(fans), _rows(columns, passing, pairs))

@@ -55,12 +55,14 @@ class Meter(Output):
         self._limit = limit
         self._run: Run | None = None
         self._indexes: dict[str, int] | None = None
+        self._architecture = ""
         self._rounds = 0
         self._unseen = 0
 
-    def attach(self, run: Run, indexes: dict[str, int] | None) -> None:
+    def attach(self, run: Run, architecture: str) -> None:
         """Take the run to look at."""
-        self._run, self._indexes = run, indexes
+        self._run, self._architecture = run, architecture
+        self._indexes = indexes_of(self._spec) if architecture == "stems" else None
 
     def look(self) -> CellFigures:
         """Advance the time to what has been worked.
@@ -70,7 +72,10 @@ class Meter(Output):
         """
         assert self._run is not None
         figures = self._run.figures()
-        self.seconds = self._costs.seconds(figures, sum(self._arriving.read.values()), self._indexes)
+        read = sum(self._arriving.read.values())
+        self.seconds = self._costs.seconds(figures, read, self._indexes)
+        if self._architecture != "static":
+            self.seconds += self._costs.adapting(figures, read, stairs=self._architecture == "stairs")
         self.curve.append((self.seconds, self.counted))
         self._unseen = 0
         if self.seconds > self._limit:
@@ -142,7 +147,7 @@ def work_of(
         policy = POLICIES[policy_of(spec, options)](options)
         opening = Opening(plan, policy, lambda: not held(arriving))
         run = EddyRun(spec, sources, options, policy=opening, schedule=schedule, clock=clock, output=meter)
-    meter.attach(run, indexes_of(spec) if options.architecture == "stems" else None)
+    meter.attach(run, options.architecture)
     try:
         (counted,) = run.run()
         rows: int | None = counted.column(0)[0].as_py()

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.experiments.experiment import Parameter
+from millrace.experiments.lab.block import block
 from millrace.experiments.stairs.arriving import Arriving, Stream
-from millrace.experiments.stairs.query import Query, block
+from millrace.experiments.stairs.query import Query
 from millrace.options import Order
 
 CUSTOMERS = 150_000
@@ -60,12 +61,9 @@ def query(seed: int, scale: float, batch: int) -> Query:
     streams = {alias: Stream(table, passing[alias], table.num_rows) for alias, table in tables.items()}
     # What an optimizer expects from the catalogue: bounds, distinct values, and no correlation.
     expected = {"customer": 1000 / 11_000 / 25, "lineitem": 1 - _SHIPPED_AFTER / (_ORDER_DAYS + _SHIP_DAYS)}
+    rows = {alias: round(expected.get(alias, 1.0) * table.num_rows) for alias, table in tables.items()}
     spec = block(
-        {
-            alias: (table.schema, round(expected.get(alias, 1.0) * table.num_rows))
-            for alias, table in tables.items()
-        },
-        ("customer.c_custkey = orders.o_custkey", "orders.o_orderkey = lineitem.l_orderkey"),
+        tables, "customer.c_custkey = orders.o_custkey", "orders.o_orderkey = lineitem.l_orderkey", rows=rows
     )
     return Query(spec, streams, batch, int(np.count_nonzero(chosen[placed_by[lines[by_date][late]]])))
 

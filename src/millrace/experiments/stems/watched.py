@@ -19,12 +19,11 @@ import pyarrow as pa
 from millrace.arrivals.access_modules import Answer, Index, IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Curve
-from millrace.expressions import ColumnRef
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.runs.output import Output
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -167,20 +166,6 @@ def one_by_one(table: pa.Table) -> Iterator[pa.RecordBatch]:
 def scan(alias: str, table: pa.Table, clock: VirtualClock, rate: float, **more: Any) -> Scan:
     """Return a scan of so many tuples a second."""
     return Scan(alias, one_by_one(table), clock, every=1 / rate, **more)
-
-
-def block_of(tables: Mapping[str, pa.Table], *equalities: str) -> JoinSpec:
-    """Return the block ``a.x = b.y AND …`` over tables of whole numbers, all columns of which it returns."""
-    pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
-    return JoinSpec(
-        tuple(RelationSpec(alias, table.schema, rows=table.num_rows) for alias, table in tables.items()),
-        tuple(Equality(left, right, INT) for left, right in pairs),
-        output=tuple(
-            OutputColumn(f"{alias}_{name}", ColumnRef(alias, name))
-            for alias, table in tables.items()
-            for name in table.column_names
-        ),
-    )
 
 
 def table_r(draw: np.random.Generator, tuples: int, values: int) -> pa.Table:

@@ -1,0 +1,122 @@
+"""Head to head with POLAR's routing of chunks and SkinnerDB's UCT, on one engine and the same data.
+
+The joins are those of ``millrace bench robust`` at a small size. What is compared are intermediate tuples,
+which no machine changes; all sides stream the largest relation over the SteMs of the others, and no filters
+travel, so that the order alone decides. Peers know all orders without cross products, up to 24 of them,
+drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from millrace.benchmarks.harness import geomean
+from millrace.benchmarks.robust_cases import CASES, Case, cases
+from millrace.clock import VirtualClock
+from millrace.errors import ExecutionError
+from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.lab.names import key
+from millrace.experiments.lab.run import finish
+from millrace.experiments.lab.sources import batches
+from millrace.experiments.stated import stated
+from millrace.options import Options
+from millrace.policies import Policy
+from millrace.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence
+from millrace.policies.chance import Random as RandomPolicy
+from millrace.router.back_pressure import Backpressure
+from millrace.runs.eddy_run import EddyRun
+
+PEERS: dict[str, Callable[[Sequence[Sequence[int]], Callable[[], int]], ByOrders]] = {
+    "POLAR, init once": InitOnce,
+    "POLAR, backoff": Backoff,
+    "POLAR, dynamic": Dynamic,
+    "SkinnerDB, UCT": UpperConfidence,
+}
+DEFAULT, BLIND = "default", "random"
+_ORDERS = 24
+_WAITING = 1 << 62
+
+
+def orders_of(case: Case, stream: int) -> list[tuple[int, ...]]:
+    """Return different join orders without cross products that begin with the streamed relation."""
+    place = {alias: number for number, alias in enumerate(case.tables)}
+    near: dict[int, set[int]] = {number: set() for number in place.values()}
+    for text in case.joins:
+        left, right = (place[side.split(".")[0]] for side in text.split(" = "))
+        near[left].add(right)
+        near[right].add(left)
+    draw = Random(case.name)
+    found: dict[tuple[int, ...], None] = {}
+    for _ in range(50 * _ORDERS):
+        order = [stream]
+        while len(order) < len(place):
+            order.append(draw.choice(sorted(set().union(*(near[n] for n in order)) - set(order))))
+        found[tuple(order)] = None
+        if len(found) == _ORDERS:
+            break
+    return list(found)
+
+
+def made(case: Case, side: str, batch: int, seed: int, expected: int | None) -> tuple[int, int]:
+    """Return the intermediate tuples that a side makes, and the rows of the result.
+
+    Raises:
+        ExecutionError: The result has another number of rows than expected.
+    """
+    names = list(case.tables)
+    stream = max(names, key=lambda alias: case.tables[alias].num_rows)
+    policy: Policy | None = None
+    if side in PEERS:
+        orders = orders_of(case, names.index(stream))
+        policy = PEERS[side](orders, lambda: eddy.figures().intermediate_tuples)
+    elif side == BLIND:
+        policy = RandomPolicy(seed)
+    clock = VirtualClock()
+    # Peers decide for each chunk; queues of any length make the eddy ask for each batch.
+    limits = Backpressure(None, _WAITING) if side in PEERS else None
+    eddy = EddyRun(
+        case.spec,
+        {alias: batches(table, batch) for alias, table in case.tables.items()},
+        Options(architecture="stems", batch_size=batch, transfer=False, by_content=False, seed=seed),
+        policy=policy,
+        clock=clock,
+        backpressure=limits,
+        stream=stream,
+    )
+    done = finish(eddy, clock)
+    if expected is not None and done.rows != expected:
+        raise ExecutionError(f"{case.name} by {side}: {done.rows} rows, expected {expected}")
+    return done.figures.intermediate_tuples, done.rows
+
+
+def run(settings: Settings) -> Outcome:
+    """Run all sides on all joins; blind, the default policy routes at random."""
+    sides = (DEFAULT, *PEERS)
+    ratios: dict[str, list[float]] = {side: [] for side in PEERS}
+    for number, case in enumerate(cases(settings["size"], list(CASES)[: settings.whole("joins")])):
+        rows: int | None = None
+        tuples: dict[str, int] = {}
+        for side in sides:
+            played = BLIND if side == DEFAULT and settings.ablated else side
+            tuples[side], rows = made(case, played, settings.whole("batch"), settings.seed, rows)
+        for side, found in ratios.items():
+            found.append((1 + tuples[DEFAULT]) / (1 + tuples[side]))
+        settings.progress((number + 1) / settings.whole("joins"))
+    means = {side: geomean(found) for side, found in ratios.items()}
+    figures = {key(side, "mean"): mean for side, mean in means.items()}
+    figures |= {key(side, "worst"): max(found) for side, found in ratios.items()}
+    figures["worst_mean"] = max(means.values())
+    panel = Panel.bars("Intermediate tuples", "default over peer, geometric mean", means)
+    return Outcome((panel,), figures)
+
+
+EXPERIMENT = stated(
+    "beyond-peers",
+    (
+        Parameter("size", 0.02, 0.001, 1.0, "", "of the tables, 1 for a largest one of a million rows"),
+        Parameter("joins", 25, 1, 25, "", "of the benchmark, from the first on"),
+        Parameter("batch", 100, 10, 10_000, "tuples", "in a chunk"),
+    ),
+    run,
+)

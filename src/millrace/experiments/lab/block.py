@@ -1,0 +1,46 @@
+"""The one builder of blocks: tables by alias, and equalities as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from millrace.expressions import ColumnRef, Predicate
+from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+
+
+def block(
+    tables: Mapping[str, pa.Table],
+    *equalities: str,
+    predicates: Sequence[Predicate] = (),
+    all_columns: bool = False,
+    rows: Mapping[str, int | None] | None = None,
+) -> JoinSpec:
+    """Return the block over some tables that counts its rows.
+
+    Args:
+        tables: By alias; compared columns are all of one type.
+        equalities: Each such as ``r.a = s.a``.
+        predicates: Besides.
+        all_columns: Return all columns, named ``r_a`` and so on, instead of counting.
+        rows: What the engine is told of tables' sizes, None for nothing; the truth by default.
+    """
+    told = {alias: table.num_rows for alias, table in tables.items()} | dict(rows or {})
+    pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
+    return JoinSpec(
+        tuple(RelationSpec(alias, table.schema, rows=told[alias]) for alias, table in tables.items()),
+        tuple(
+            Equality(left, right, tables[left.relation].schema.field(left.column).type)
+            for left, right in pairs
+        ),
+        residuals=tuple(predicates),
+        output=tuple(
+            OutputColumn(f"{alias}_{name}", ColumnRef(alias, name))
+            for alias, table in tables.items()
+            for name in table.column_names
+        )
+        if all_columns
+        else (),
+        count_only=not all_columns,
+    )

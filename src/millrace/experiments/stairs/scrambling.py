@@ -1,0 +1,103 @@
+"""Query scrambling: while an input is silent, STAIRs join what waits for it with what is there.
+
+Deshpande & Hellerstein 2004, section 3.3. R stalls half-way; S, routed to R first, waits for it. Meanwhile
+the tuples of S are promoted by T, which keeps one in five, so that R finds what is as good as a result when
+it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from millrace.clock import VirtualClock
+from millrace.errors import ExecutionError
+from millrace.experiments.eddies.joins import SCALE, Version, results, spec_of, tables
+from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.lab.run import finish
+from millrace.experiments.lab.sources import Stream, batches
+from millrace.experiments.stated import stated
+from millrace.figures import CellFigures
+from millrace.options import Options
+from millrace.runs.eddy_run import EddyRun
+
+_VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
+_STALL = 100.0
+
+
+class Resuming(Stream):
+    """A stream that tells when it has gone on after its stall."""
+
+    def __init__(self, table: pa.Table, batch: int, clock: VirtualClock, told: Callable[[], None]) -> None:
+        super().__init__("R", table, batch, clock, rate=1e6, stall=(table.num_rows // 2, _STALL))
+        self._told = told
+        self._resumed = False
+
+    def poll(self) -> pa.RecordBatch | None:
+        """Return the next batch if it has arrived."""
+        batch = super().poll()
+        if batch is not None and not self._resumed and self._clock.now() >= _STALL:
+            self._resumed = True
+            self._told()
+        return batch
+
+
+def routed(figures: CellFigures) -> int:
+    """Return the tuples that joins were sent and made."""
+    return sum(m.tuples_in + m.tuples_out for m in figures.modules if m.action == "join")
+
+
+def work(settings: Settings, architecture: str) -> tuple[int, int]:
+    """Return what joins did before R went on, moves included, and what they did from then on.
+
+    Raises:
+        ExecutionError: The result is wrong.
+    """
+    data = tables(_VERSION, settings["scale"], settings.seed)
+    clock = VirtualClock()
+    batch = settings.whole("batch")
+    noted: list[CellFigures] = []
+    options = Options(
+        architecture=architecture,
+        policy="fixed",
+        order=("R", "T"),
+        intermediate=True,
+        batch_size=batch,
+        online=True,
+    )
+    eddy = EddyRun(
+        spec_of(data),
+        {name: batches(data[name], batch) for name in "ST"},
+        options,
+        clock=clock,
+        access={"R": [Resuming(data["R"], batch, clock, lambda: noted.append(eddy.figures()))]},
+    )
+    done = finish(eddy, clock)
+    if done.rows != results(data) or not noted:
+        raise ExecutionError(f"{done.rows} rows, expected {results(data)}")
+    before, after = noted[0], done.figures
+    return routed(before) + before.recomputed_tuples + before.migrated_tuples, routed(after) - routed(before)
+
+
+def run(settings: Settings) -> Outcome:
+    """Run the query with scrambling and without."""
+    waiting = {"waiting": work(settings, "joins")}
+    waiting["scrambling"] = work(settings, "joins" if settings.ablated else "stairs")
+    settings.progress(1.0)
+    panels = [
+        Panel.bars(title, "tuples through joins", {name: float(found[i]) for name, found in waiting.items()})
+        for i, title in enumerate(("Until R goes on", "From then on"))
+    ]
+    (idle, left), (busy, rest) = waiting.values()
+    return Outcome(
+        panels,
+        {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)},
+    )
+
+
+EXPERIMENT = stated(
+    "stairs-scrambling",
+    (SCALE, Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time")),
+    run,
+)
