@@ -20,7 +20,6 @@ EXTRAS = [
     ("tpchgen_cli", ["demo", "--data", "data"], "bench"),
     ("duckdb", ["bench", "kernel", "--quick", "--against", "duckdb"], "bench"),
     ("polars", ["bench", "kernel", "--quick", "--against", "polars"], "bench"),
-    ("duckdb", ["bench", "robust", "--quick"], "bench"),
     ("grpc", ["sql", "select 1", "--remote", "local[1]"], "connect"),
     ("httpx", ["sql", "select p.x from p where p.k = 1", "--lookup", "p=p.toml"], "lookups"),
 ]

@@ -102,10 +102,10 @@ def test_queries_leave_nothing_behind(spark, given):
     """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
     text = "select o.id from o join prices p on o.sku = p.sku"
     held = []
-    with mock.patch.object(coordinator, "_MOST_RELEASED", 8):
-        for number in range(81):
+    with mock.patch.object(coordinator, "_MOST_RELEASED", 4):
+        for number in range(61):
             assert query(f"{text} where o.id <> {number}", spark, given).blocks
-            if number % 20 == 0:
+            if number % 15 == 0:
                 gc.collect()
                 servers = [each for each in _shared.values() if isinstance(each, coordinator.Coordinator)]
                 registered = sum(s._within(lambda s=s: len(s._registrations)) for s in servers)
