@@ -198,6 +198,21 @@ def start_command(rounds: Rounds = 5, json: Json = None, check: Check = False, d
         frame.finish(total, lambda ticker: start.bench(rounds, ticker))
 
 
+@app.command("coordination")
+def coordination_command(
+    rounds: Rounds = 5, json: Json = None, check: Check = False, quick: Quick = False, debug: Debug = False
+) -> None:
+    """What tasks share: permits a second, their latency and memory, with 2,000 tasks on 500 connections."""
+    from millrace.benchmarks import coordination
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        tasks, connections, seconds = (
+            (40, 20, 0.4) if quick else (coordination.TASKS, coordination.CONNECTIONS, 5.0)
+        )
+        frame.finish(rounds, lambda ticker: coordination.bench(tasks, connections, seconds, rounds, ticker))
+
+
 @app.command("robust")
 def robust_command(
     cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
