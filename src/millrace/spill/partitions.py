@@ -285,6 +285,8 @@ class Partitions:
             else:
                 self._store(place, [chunk])
         memory.wait(-2 * copied)
+        # What was cut up leaves holes that Arrow's allocator would keep, beside the budget.
+        pa.default_memory_pool().release_unused()
         self._evict()
 
     def _evict(self) -> None:
