@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lookups",),
     ("block",),
     ("spark",),
+    ("streams",),
     ("front", "streaming"),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
@@ -45,7 +46,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-WITH_PYSPARK = {"accessor", "api", "front", "spark", "streaming", "cli", "experiments", "benchmarks", "demo"}
+WITH_PYSPARK = {
+    "accessor",
+    "api",
+    "front",
+    "spark",
+    "streaming",
+    "streams",
+    "cli",
+    "experiments",
+    "benchmarks",
+    "demo",
+}
 # Names of Spark's types in annotations, never loaded.
 ANNOTATIONS_ONLY = {"block", "__init__"}
 # Knows nothing of the rest, so that a kernel can be read and tested alone.

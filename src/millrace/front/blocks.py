@@ -13,6 +13,7 @@ from millrace.front.components import split
 from millrace.front.computed import Computed
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import Leave, in_recursion
+from millrace.front.event_times import check_streams, event_times, streams_of
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import Constants, bind, constants_of, is_asked, lookup_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
@@ -58,6 +59,7 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
     found.place_calls(groups)
     if not groups:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
+    check_streams(clause, groups)
     for group in groups:
         _check_complete(clause, group, found)
     why_not = [why for group in groups if (why := why_not_worth(clause, group)) is not None]
@@ -70,7 +72,8 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
     if not clause.source.whole and found.above:
         raise Leave("a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join")
     clause.check_certain()
-    rewriting = Rewriting(clause, found, [clause.members[alias] for alias in inside])
+    members = [clause.members[alias] for alias in inside]
+    rewriting = Rewriting(clause, found, members, streaming=bool(streams_of(clause)))
     for group in groups:
         _assemble(clause, group, found, rewriting)
     return rewriting
@@ -295,7 +298,9 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     plain = {ColumnRef(m.alias, f.name) for m in members for f in m.columns}
     piece = rewriting.piece(members, [ref for ref in ends if ref in plain])
     output = piece.output
-    read = {*ends, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
+    times = event_times(clause, group)
+    clocks = set() if times is None else {ColumnRef(*each) for each in times.columns.items()}
+    read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
     specs: list[RelationSpec] = []
     rows: dict[str, Rows] = {}
     for member in members:
@@ -323,4 +328,4 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     native = [c for c in found.above if planning.calls.of(c.node) is None]
     above = tuple(clause.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)
-    rewriting.plans.append(BlockPlan(piece.name, join, rows, result, above, piece.aggregate))
+    rewriting.plans.append(BlockPlan(piece.name, join, rows, result, above, piece.aggregate, times))

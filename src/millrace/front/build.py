@@ -16,6 +16,7 @@ from millrace.front.template import unescape
 from millrace.options import Options
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
+from millrace.streams.plan import continuous
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,7 +100,10 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
         filters.append(Filter(one.name, one.calls, functions.filter(one.function, one.slots, one.labels)))
     for each in plan.blocks:
         block = _block(each, frames)
-        run = execute(frames.spark, block, options)
+        if each.times is None:
+            run = execute(frames.spark, block, options)
+        else:
+            run = continuous(frames.spark, block, each.times, options)
         frames.put(each.name, run.frame)
         taken.append(Taken(each, block, run))
     return Prepared(

@@ -49,7 +49,7 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
 _NOT_STRICT = (*_ANY_OF, exp.Is, exp.NullSafeEQ, exp.NullSafeNEQ)
 """What makes something of a null, so that one in the place of an error would join after all."""
 
-_NUMBER, _TEXT, _DATE, _TRUTH, _OTHER = "number", "text", "date", "truth", "other"
+_NUMBER, _TEXT, _DATE, _TIME, _TRUTH, _OTHER = "number", "text", "date", "time", "truth", "other"
 
 
 class Computed:
@@ -81,7 +81,7 @@ class Computed:
         if edits is None:
             return None
         # Without ANSI arithmetic never raises: what overflows begins again at the other end.
-        tried = list(self._tried(node)) if self._planning.settings.ansi else []
+        tried = list(self._tried(node, member))
         # What a task computes cannot overflow.
         certain = not tried or all(_is_strict(part) for part in node.find_all(*_TRIED))
         text = self._planning.text.with_edits(statement.span(node), [*edits, *tried])
@@ -129,11 +129,16 @@ class Computed:
         found = field_of(schema.fields[0])
         return found if found.comparable else None
 
-    def _tried(self, node: exp.Expr) -> Iterable[Edit]:
+    def _tried(self, node: exp.Expr, member: Member) -> Iterable[Edit]:
         """Yield what makes the arithmetic in an expression give null instead of raising."""
         for part in node.walk():
             name = _TRIED.get(type(part))
-            if name is None or isinstance(unwrap(part.expression), exp.Interval):
+            if name is None:
+                continue
+            if isinstance(unwrap(part.expression), exp.Interval):
+                if self._kind(part.this, member) != _TIME:
+                    continue
+            elif not self._planning.settings.ansi:
                 continue
             whole, left, right = map(self._span, (part, part.this, part.expression))
             if whole is not None and left is not None and right is not None:
@@ -164,7 +169,8 @@ class Computed:
             case exp.Literal():
                 return _TEXT if node.is_string else _NUMBER
             case exp.Add() | exp.Sub() if isinstance(unwrap(node.expression), exp.Interval):
-                return _DATE if kinds([node.this]) == {_DATE} else None
+                kind = _one(kinds([node.this]))
+                return kind if kind in (_DATE, _TIME) else None
             case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.Mod():
                 spans = map(self._span, (node, node.this, node.expression))
                 return _NUMBER if all(spans) and kinds([node.this, node.expression]) == {_NUMBER} else None
@@ -217,6 +223,8 @@ class Computed:
             return _NUMBER
         if isinstance(kind, t.StringType):
             return _TEXT if kind == t.StringType() else None
+        if isinstance(kind, t.TimestampType | t.TimestampNTZType):
+            return _TIME
         return _DATE if isinstance(kind, t.DateType) else _OTHER
 
 

@@ -99,7 +99,7 @@ def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence
 
     Raises:
         Leave: It has a form that only Spark handles.
-        InputError: It is a stream.
+        InputError: It is the result of a join of streams.
     """
     node = relation.node
     shown = short(planning.shown(node))
@@ -112,11 +112,11 @@ def member_of(planning: Planning, relation: Relation, step: int, taken: Sequence
     if table is None and any(planning.volatility.volatile(part) for part in (node, *definitions(node))):
         raise Leave(f"{shown} may give other rows when it runs again")
     fields = planning.names.fields(relation)
-    if planning.is_streaming(node):
+    if planning.is_streaming(node) and planning.has_block(node):
         raise InputError(
-            f"{shown} in {planning.shown(node)!r} is a stream, and joins of streams are not "
-            "supported: join a table that does not grow, filter the stream with millrace.where, or let Spark "
-            "run the join (spark.sql)"
+            f"{shown} joins streams, and its rows are joined with others again, although they may be older "
+            "than the watermark by then: join all of the streams in one FROM clause, or write the result of "
+            "the inner join to a table and read that as a stream in another query"
         )
     # What files call their columns is what a block calls them, whatever the query does.
     own = table.fields if table is not None and table.parquet is not None else fields

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.errors import InputError, MillraceError, MillraceWarning
+from millrace.errors import InputError, MillraceError, MillraceWarning, SetupError
 from millrace.front.blocks import take_blocks
 from millrace.front.build import Filter, Prepared, build
 from millrace.front.ctes import Leave, base_tables
@@ -239,6 +239,8 @@ class Pipeline:
             seen = built.df.schema
         except PySparkException as error:
             raise Leave(f"the rewritten query does not fit ({first_line(error)})") from None
+        except SetupError:
+            raise  # Spark would keep the whole of a stream's state in its own way, unasked
         except MillraceError as error:
             raise Leave(str(error)) from None
         wanted = [(restored(f.name), f.dataType.simpleString()) for f in schema.fields]

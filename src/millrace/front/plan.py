@@ -19,6 +19,7 @@ from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.source import Source
 from millrace.spark.where import Slot
 from millrace.spec import JoinSpec
+from millrace.streams.retention import EventTimes
 
 _SCANNED = re.compile(r"__c(\d+)\b")
 
@@ -70,6 +71,7 @@ class BlockPlan:
             counts.
         above: Conditions of its FROM and WHERE that Spark evaluates above it, for explanations.
         aggregate: How its rows are aggregated before they are handed on, None where they are not.
+        times: The event times of its streams; None for a block that ends.
     """
 
     name: str
@@ -78,6 +80,7 @@ class BlockPlan:
     result: t.StructType | None
     above: tuple[str, ...] = ()
     aggregate: AggregateSpec | None = None
+    times: EventTimes | None = None
 
 
 @dataclass(frozen=True)

@@ -78,16 +78,20 @@ class Rewriting:
         clause: The SELECT's FROM clause.
         found: Its conditions.
         members: The relations that blocks take.
+        streaming: Whether some are streams: their results have no end at which they could be counted.
 
     Attributes:
         plans: The blocks.
     """
 
-    def __init__(self, clause: Clause, found: Sorted, members: list[Member]) -> None:
+    def __init__(
+        self, clause: Clause, found: Sorted, members: list[Member], *, streaming: bool = False
+    ) -> None:
         self.plans: list[BlockPlan] = []
         self._clause = clause
         self._found = found
         self._planning = clause.planning
+        self._streaming = streaming
         self._select = clause.scope.select
         self._above = Above(clause, found, members)
         self._members = {id(member.relation): member for member in members}
@@ -112,8 +116,9 @@ class Rewriting:
         names = {
             ref: f"{piece.alias}_{place}_{_ODD.sub('_', ref.column)}" for place, ref in enumerate(columns)
         }
-        piece.counting = not self._wanted(columns) and self._above.only_counts(members)
-        if not piece.counting:
+        if not self._streaming:
+            piece.counting = not self._wanted(columns) and self._above.only_counts(members)
+        if not piece.counting and not self._streaming:
             alone = len(members) == len(self._members)
             piece.aggregation = self._aggregation(columns, names, piece.alias, alone=alone)
         piece.names = {ref: names[ref] for ref in self._wanted(columns)}

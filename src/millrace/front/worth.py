@@ -35,6 +35,8 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
     members = [clause.members[alias] for alias in group]
     if planning.settings.options.take_all or planning.calls.found:
         return None
+    if any(planning.is_streaming(member.relation.node) for member in members):
+        return None
     if any(lookup_of(member) is not None for member in members):
         return None
     counts = [

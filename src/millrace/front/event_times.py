@@ -1,0 +1,148 @@
+"""What a query says about the event times of the streams that it joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.errors import InputError
+from millrace.front.clause import Clause
+from millrace.front.ctes import Leave
+from millrace.front.parse import conjuncts, unwrap
+from millrace.streams.retention import EventTimes, TimeBound, retention
+
+WATERMARK = "spark.watermarkDelayMs"
+"""Spark's note that a column has a watermark."""
+
+_AT_MOST = (exp.LT, exp.LTE)
+_AT_LEAST = (exp.GT, exp.GTE)
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """The event time of a stream, and what is added to it: at least, and at most, microseconds."""
+
+    alias: str
+    least: int = 0
+    most: int = 0
+
+
+def streams_of(clause: Clause) -> list[str]:
+    """Return the aliases of the members that are streams."""
+    return [alias for alias, m in clause.members.items() if clause.planning.is_streaming(m.relation.node)]
+
+
+def check_streams(clause: Clause, groups: list[list[str]]) -> None:
+    """Refuse a FROM clause with streams that is not one block.
+
+    Raises:
+        Leave: Spark would join something with the block's result, and keep all of that.
+    """
+    streams = streams_of(clause)
+    if not streams:
+        return
+    inside = {alias for group in groups for alias in group}
+    if len(groups) > 1 or len(inside) < len(clause.steps):
+        raise Leave("streams are joined by more than inner joins with equalities and ranges of time")
+    if len(streams) == 1:
+        raise Leave("one stream joined with tables keeps no state, so Spark joins them as they come")
+
+
+def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
+    """Return the event times of a block's streams and what conditions say of them; None without streams.
+
+    Raises:
+        InputError: A stream has no watermark, or nothing says how long its rows are of use.
+    """
+    streams = [alias for alias in streams_of(clause) if alias in group]
+    if not streams:
+        return None
+    columns = {alias: _time_of(clause, alias) for alias in streams}
+    bounds = tuple(_bounds(clause, columns))
+    retention(streams, bounds)
+    return EventTimes(columns, bounds)
+
+
+def _time_of(clause: Clause, alias: str) -> str:
+    fields = clause.members[alias].columns
+    times = [field for field in fields if WATERMARK in field.metadata]
+    if len(times) != 1 or not isinstance(times[0].type, t.TimestampType | t.TimestampNTZType):
+        found = [field.name for field in fields if isinstance(field.type, t.TimestampType)]
+        told = ", ".join(f"{field.name} ({field.type.simpleString()})" for field in times) or "none"
+        raise InputError(
+            f"stream {alias!r} needs one timestamp column with a watermark, so that its rows can be "
+            f"forgotten one day, and it has {told}: give it one before the join, such as "
+            f'df.withWatermark("{found[0] if found else "time"}", "10 minutes")'
+        )
+    return times[0].name
+
+
+def _bounds(clause: Clause, columns: dict[str, str]) -> Iterator[TimeBound]:
+    """Yield what the conditions of a FROM clause and its WHERE say of differences between event times."""
+    for term in clause.source.inner_terms:
+        for node in map(unwrap, conjuncts(term)):
+            match node:
+                case exp.Between():
+                    middle = _shifted(clause, columns, node.this)
+                    low, high = (_shifted(clause, columns, node.args[name]) for name in ("low", "high"))
+                    yield from _at_most(low, middle)
+                    yield from _at_most(middle, high)
+                case exp.EQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                    left, right = (_shifted(clause, columns, side) for side in (node.this, node.expression))
+                    if not isinstance(node, _AT_LEAST):
+                        yield from _at_most(left, right)
+                    if not isinstance(node, _AT_MOST):
+                        yield from _at_most(right, left)
+    for left_key, right_key in clause.merged():
+        sides = clause.member_column(left_key), clause.member_column(right_key)
+        a, b = (
+            _Shifted(side[0]) if side is not None and columns.get(side[0]) == side[1].name else None
+            for side in sides
+        )
+        yield from (*_at_most(a, b), *_at_most(b, a))
+
+
+def _at_most(left: _Shifted | None, right: _Shifted | None) -> Iterator[TimeBound]:
+    """Yield what ``left <= right`` says."""
+    if left is not None and right is not None and left.alias != right.alias:
+        yield TimeBound(right.alias, left.alias, right.most - left.least)
+
+
+def _shifted(clause: Clause, columns: dict[str, str], node: exp.Expr) -> _Shifted | None:
+    """Return an operand as a shifted event time; None if it is anything else."""
+    node = unwrap(node)
+    match node:
+        case exp.Column():
+            found = clause.lookup(node)
+            known = found is not None and columns.get(found[0]) == found[1].name
+            return _Shifted(found[0]) if found is not None and known else None
+        case exp.Add() | exp.Sub():
+            time, interval = unwrap(node.this), unwrap(node.expression)
+            if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
+                time, interval = interval, time
+            of = _shifted(clause, columns, time)
+            length = _length(clause, interval) if of is not None else None
+            if of is None or length is None:
+                return None
+            least, most = length if isinstance(node, exp.Add) else (-length[1], -length[0])
+            return _Shifted(of.alias, of.least + least, of.most + most)
+    return None
+
+
+def _length(clause: Clause, node: exp.Expr) -> tuple[int, int] | None:
+    """Return the shortest and the longest time that a constant interval can be, microseconds.
+
+    Days and months are of different lengths, by calendar and clock changes: Spark is asked for each day of
+    thirty years, in the session's time zone.
+    """
+    planning = clause.planning
+    if not isinstance(node, exp.Interval) or not planning.statement.has_span(node):
+        return None
+    text = planning.text.bound(planning.statement.span(node))
+    days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
+    lengths = f"transform({days}, d -> unix_micros(d + {text}) - unix_micros(d))"
+    row = planning.frames.sql(f"SELECT array_min({lengths}), array_max({lengths})").collect()[0]
+    return (int(row[0]), int(row[1]))

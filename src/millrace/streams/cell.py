@@ -1,0 +1,182 @@
+"""The state of a cell in memory: an eddy with everything that the cell's log says."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.streams.arrivals import Arrived
+from millrace.streams.log import Head, Log, Part, Stored, mergeable
+from millrace.streams.task import ContinuousJoin
+
+if TYPE_CHECKING:
+    from millrace.figures import CellFigures
+
+_MOST_ROWS = 1 << 30
+"""Rows have 32-bit numbers that count up for as long as an eddy lives."""
+
+
+class Cell:
+    """A cell's state after some micro-batch, and the eddy that makes results of the next one.
+
+    Args:
+        task: The join.
+        lessons: What earlier eddies of the cell have learned.
+
+    Attributes:
+        token: Names the attempt at a micro-batch that this is the state after.
+        batch: Number of that micro-batch.
+        restored: Tuples that were read from the log so far.
+    """
+
+    def __init__(self, task: ContinuousJoin, lessons: str | None = None) -> None:
+        self.token = ""
+        self.batch = -1
+        self.restored = 0
+        self._task = task
+        self._run = task.run(lessons)
+        self._blocks: dict[Part, Stored] = {}
+        self._parts: set[Part] = set()
+        # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
+        self._ends: dict[str, deque[tuple[int, int]]] = {stream.alias: deque() for stream in task.streams}
+        self._fresh: list[tuple[Part, pa.RecordBatch]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return self._run.nbytes
+
+    @property
+    def held(self) -> int:
+        """Tuples of streams that are kept."""
+        return sum(self._run.held(alias) for alias in self._ends)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether the eddy has seen so many tuples that it should be made anew."""
+        return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
+
+    @property
+    def learned(self) -> str:
+        """What the eddy has learned, as JSON."""
+        return self._run.learned()
+
+    def figures(self, cell: int) -> CellFigures:
+        """Return what the eddy has done so far."""
+        return self._run.figures(cell)
+
+    def follows(self, head: Head) -> bool:
+        """Whether this is the state after the micro-batch of a head, or after one that led to it."""
+        return self.token == head.token or head.chain.get(self.token) == self.batch
+
+    def catch_up(self, log: Log, head: Head) -> None:
+        """Take in what the log has and this does not."""
+        if self.token == head.token:
+            return
+        blocks: dict[Part, Stored] = {}
+        missed: list[tuple[Part, pa.RecordBatch]] = []
+        for key in log.list():
+            if key in self._blocks:
+                blocks[key] = self._blocks[key]
+                continue
+            stream = self._task.by_number[key.relation]
+            stored, rows = log.read(key, self._task.schema_of(stream))
+            blocks[key] = stored
+            start = 0
+            for part, count in stored.parts:
+                if part not in self._parts:
+                    missed.append((part, rows.slice(start, count)))
+                start += count
+        self._blocks = blocks
+        self._take_in(sorted(missed, key=lambda each: (each[0].batch, each[0].newest)))
+        self._forget(head.watermark)
+        self.token, self.batch = head.token, head.batch
+
+    def _take_in(self, missed: list[tuple[Part, pa.RecordBatch]]) -> None:
+        names = [self._task.by_number[part.relation].alias for part, _ in missed]
+        ends = self._run.restore(zip(names, (rows for _, rows in missed), strict=True))
+        for name, end, (part, rows) in zip(names, ends, missed, strict=True):
+            self._ends[name].append((end, part.newest))
+            self._parts.add(part)
+            self.restored += rows.num_rows
+
+    def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
+        """Yield the results of the next micro-batch.
+
+        Args:
+            arrived: Its tuples, by the stream's number.
+        """
+        self.batch += 1
+        self._fresh.clear()
+        cut = [
+            [(number, newest, rows) for newest, rows in each.blocks(self._task.by_number[number].keeps)]
+            for number, each in arrived.items()
+            if each.rows.num_rows
+        ]
+        for together in zip_longest(*cut):
+            blocks = [block for block in together if block is not None]
+            names = [self._task.by_number[number].alias for number, _, _ in blocks]
+            yield from self._run.extend(dict(zip(names, (rows for _, _, rows in blocks), strict=True)))
+            for name, (number, newest, rows) in zip(names, blocks, strict=True):
+                part = Part(number, newest, self.batch)
+                self._parts.add(part)
+                self._ends[name].append((self._run.rows(name), newest))
+                self._fresh.append((part, rows))
+
+    def commit(self, log: Log, watermark: int | None) -> int:
+        """Write the micro-batch to the log, without what has expired, and remove that.
+
+        Args:
+            log: The cell's.
+            watermark: Microseconds.
+
+        Returns:
+            How many tuples have expired.
+        """
+        before = self.held
+        for part, rows in self._fresh:
+            if not self._is_over(part, watermark):
+                stored = log.append([(part, rows.num_rows)], self.batch, rows)
+                self._blocks[stored.key] = stored
+        self._fresh.clear()
+        over = [key for key in self._blocks if self._is_over(key, watermark)]
+        log.remove(over)
+        for key in over:
+            del self._blocks[key]
+        self._forget(watermark)
+        keeps = {stream.number: stream.keeps for stream in self._task.streams}
+        for blocks in mergeable(self._blocks.values(), keeps):
+            stream = self._task.by_number[blocks[0].key.relation]
+            merged = log.merge(blocks, self.batch, self._task.schema_of(stream))
+            for block in blocks:
+                del self._blocks[block.key]
+            self._blocks[merged.key] = merged
+        return before - self.held
+
+    @property
+    def due(self) -> int | None:
+        """Watermark at which the next tuples expire, microseconds; None while nothing is kept."""
+        return min((self._expiry(key) for key in self._blocks), default=None)
+
+    def _expiry(self, part: Part) -> int:
+        return part.newest + max(0, self._task.by_number[part.relation].keeps) + 1
+
+    def _is_over(self, part: Part, watermark: int | None) -> bool:
+        return watermark is not None and self._expiry(part) <= watermark
+
+    def _forget(self, watermark: int | None) -> None:
+        """Evict from memory what has expired, as far as it was the first to arrive."""
+        below = {}
+        for stream in self._task.streams:
+            ends, first = self._ends[stream.alias], 0
+            while ends and self._is_over(Part(stream.number, ends[0][1], 0), watermark):
+                first = ends.popleft()[0]
+            if first:
+                below[stream.alias] = first
+        if below:
+            self._run.evict(below)
+        self._parts = {part for part in self._parts if not self._is_over(part, watermark)}

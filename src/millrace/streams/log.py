@@ -1,0 +1,205 @@
+"""The log of a cell: the base tuples of its streams, and nothing else, in Spark's checkpointed state.
+
+Indexes and intermediate tuples are made anew of it, which is what STAIRs call demotion to base tuples
+(Deshpande & Hellerstein 2004, section 3.1). A block is a few thousand tuples of about the same time, so that
+what has expired is removed block by block, without reading it.
+
+A call of Spark's state is a message that is waited for, 50 to 100 microseconds: the log is read whole when a
+cell begins, and never while it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from millrace.errors import StateError
+from millrace.streams.task import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+_MERGED = 16
+"""So many blocks of a stream that follow each other become one, until they are of this size:"""
+_LARGE = 1 << 22
+_SHARES = 8
+"""Merged are blocks of the same eighth of the time for which tuples are kept."""
+
+_CHAIN = 64
+"""So many micro-batches behind, state in memory can catch up."""
+
+
+class Part(NamedTuple):
+    """Tuples of one stream that came with one micro-batch, of about the same time.
+
+    Attributes:
+        relation: The stream's number.
+        newest: Event time of the newest, microseconds.
+        batch: Number of the micro-batch, counted by the cell.
+    """
+
+    relation: int
+    newest: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a cell's log begins with.
+
+    Attributes:
+        fingerprint: Of the join.
+        batch: Number of the latest micro-batch, counted by the cell.
+        token: Names what came of that attempt at it.
+        watermark: That it ended with, microseconds; None while there is none.
+        timer: When the cell is to be woken to evict, milliseconds; None for never.
+        chain: The tokens of micro-batches before it: who has the state after one of these has only to catch
+            up.
+        format: Version of what is stored.
+    """
+
+    fingerprint: str
+    batch: int = -1
+    token: str = ""
+    watermark: int | None = None
+    timer: int | None = None
+    chain: dict[str, int] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def followed(self, token: str) -> dict[str, int]:
+        """Return the chain of the next head."""
+        chain = {**self.chain, token: self.batch + 1}
+        return dict(list(chain.items())[-_CHAIN:])
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A block of the log.
+
+    Attributes:
+        key: By which it is stored: the stream, its newest tuple, and the micro-batch that stored it.
+        parts: What it is made of, in order, each with its number of tuples.
+        size: Of the block, bytes.
+    """
+
+    key: Part
+    parts: tuple[tuple[Part, int], ...]
+    size: int
+
+
+class Log:
+    """The log of the cell that Spark works on.
+
+    Args:
+        handle: Of Spark's state.
+    """
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._head = handle.getValueState("head", "head string")
+        self._lessons = handle.getValueState("lessons", "lessons string")
+        self._blocks = handle.getMapState(
+            "log", "relation int, newest bigint, batch bigint", "parts string, block binary"
+        )
+
+    def head(self) -> Head | None:
+        """Return the head; None for a cell that is new.
+
+        Raises:
+            StateError: It is of a version that this one does not read.
+        """
+        found = self._head.get() if self._head.exists() else None
+        if found is None:
+            return None
+        fields = json.loads(found[0])
+        if fields.get("format") != FORMAT:
+            raise StateError(
+                f"the checkpoint has format {fields.get('format')} of a continuous join, and this version of "
+                f"Millrace reads format {FORMAT}: go on with the version that wrote it, or begin with an "
+                "empty checkpoint folder"
+            )
+        return Head(**fields)
+
+    def put_head(self, head: Head) -> None:
+        """Replace the head."""
+        self._head.update((json.dumps(asdict(head), separators=(",", ":")),))
+
+    def lessons(self) -> str | None:
+        """Return what eddies of the cell have learned; None while it is nothing."""
+        found = self._lessons.get() if self._lessons.exists() else None
+        return None if found is None else str(found[0])
+
+    def put_lessons(self, text: str) -> None:
+        """Replace what eddies of the cell have learned."""
+        self._lessons.update((text,))
+
+    def list(self) -> Sequence[Part]:
+        """Return the keys of all blocks, those stored first in front."""
+        return sorted((Part(*key) for key in self._blocks.keys()), key=lambda key: (key.batch, key))  # noqa: SIM118
+
+    def read(self, key: Part, schema: pa.Schema) -> tuple[Stored, pa.RecordBatch]:
+        """Return a block and its tuples.
+
+        Raises:
+            StateError: There is none of that key.
+        """
+        found = self._blocks.getValue(key)
+        if found is None:
+            raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
+        text, data = found
+        parts = tuple((Part(*part), rows) for part, rows in json.loads(text))
+        return Stored(key, parts, len(data)), pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+
+    def append(self, parts: Sequence[tuple[Part, int]], batch: int, rows: pa.RecordBatch) -> Stored:
+        """Store tuples as a block.
+
+        Args:
+            parts: What they are made of, in order, each with its number of tuples.
+            batch: Number of the micro-batch that stores them.
+            rows: The tuples.
+        """
+        relation, newest = parts[0][0].relation, max(part.newest for part, _ in parts)
+        stored = Stored(Part(relation, newest, batch), tuple(parts), 0)
+        data = rows.serialize().to_pybytes()
+        text = json.dumps([[tuple(part), rows] for part, rows in parts], separators=(",", ":"))
+        self._blocks.updateValue(stored.key, (text, data))
+        return replace(stored, size=len(data))
+
+    def remove(self, keys: Iterable[Part]) -> None:
+        """Remove blocks."""
+        for key in keys:
+            self._blocks.removeKey(key)
+
+    def merge(self, blocks: Sequence[Stored], batch: int, schema: pa.Schema) -> Stored:
+        """Make one block of several of a stream."""
+        tuples = [self.read(block.key, schema)[1] for block in blocks]
+        self.remove(block.key for block in blocks)
+        return self.append(
+            [part for block in blocks for part in block.parts], batch, pa.concat_batches(tuples)
+        )
+
+
+def mergeable(blocks: Iterable[Stored], keeps: Mapping[int, int]) -> Iterator[list[Stored]]:
+    """Yield small blocks that are worth merging: of one stream, and of about the same time.
+
+    A micro-batch a second leaves thousands of blocks an hour, and each is a message when a cell begins.
+    Sixteen of like size become one, so a tuple is written again at most a few times, and never where it would
+    keep tuples that are far older than itself.
+
+    Args:
+        blocks: All blocks of a cell.
+        keeps: Microseconds for which tuples are kept, by stream.
+    """
+    groups: dict[tuple[int, int, int], list[Stored]] = {}
+    for block in blocks:
+        if block.size < _LARGE:
+            relation, newest, _ = block.key
+            level = int(math.log(max(1, len(block.parts)), _MERGED))
+            groups.setdefault((relation, newest // max(1, keeps[relation] // _SHARES), level), []).append(
+                block
+            )
+    yield from (group for group in groups.values() if len(group) >= _MERGED)

@@ -1,0 +1,203 @@
+"""A continuous join as a streaming DataFrame.
+
+Each stream is cut into blocks for cells, which are one key each of one stateful operator, however many
+streams there are; what it gives out are blocks of results. The only state is that operator's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import uuid
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, functions as sf
+from pyspark.sql.types import StructField, StructType
+
+from millrace.block import Block, FrameInput, ParquetInput
+from millrace.errors import InputError, MillraceWarning, SetupError
+from millrace.options import Options
+from millrace.sources.parquet import splits
+from millrace.spark.dealt_scan import Scan
+from millrace.spark.exchange import BLOCK_SCHEMA, Cut
+from millrace.spark.execute import BlockRun
+from millrace.spark.hypercube import Cube, choose
+from millrace.spark.parallelism import default_parallelism
+from millrace.spark.placement import dealing, with_nulls
+from millrace.spark.types import spark_schema
+from millrace.streams.exchange import Pack, Unpack
+from millrace.streams.processor import OUTPUT, CellProcessor
+from millrace.streams.retention import EventTimes, retention
+from millrace.streams.task import ContinuousJoin, Stream
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_MOST_CELLS = 4
+"""More cells than so many times the cores take more time for their own sake than for tuples."""
+
+
+def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> BlockRun:
+    """Return a block over streams as a streaming DataFrame; nothing runs yet.
+
+    Args:
+        spark: The session.
+        block: The block; the streams among its inputs are DataFrames.
+        times: The event times.
+        options: The run's settings.
+
+    Raises:
+        InputError: State would grow without end, or an input is of a kind that does not go with streams.
+        SetupError: The session does not keep state in RocksDB.
+    """
+    _check_provider(spark)
+    keeps = retention(list(times.columns), times.bounds)
+    aliases = block.join.aliases
+    cells = _cells(spark, options)
+    graph, staying = dealing(block.join)
+    weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
+    cube = with_nulls(choose(graph, weights, cells, [w == 0 for w in weights]), staying)
+    keys = _keys(spark, cells)[: cube.cells]
+    streams = tuple(
+        Stream(alias, number, times.columns[alias], keeps[alias], _counted(cube, number))
+        for number, alias in enumerate(aliases)
+        if alias in times.columns
+    )
+    join = block.join
+    if options.architecture == "auto":
+        options = replace(options, architecture="stems")
+    task = ContinuousJoin(
+        f"continuous_{uuid.uuid4().hex}",
+        join,
+        streams,
+        {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
+        options,
+        cells,
+        cube.show(aliases),
+    )
+    rows = spark_schema(BLOCK_SCHEMA)
+    sides = []
+    for stream in streams:
+        given = block.inputs[stream.alias]
+        assert isinstance(given, FrameInput)
+        pack = Pack(task.schema_of(stream), Cut(stream.number, cube, options.block_bytes), keys)
+        sides.append(given.frame.mapInArrow(pack, rows))
+    worked = (
+        reduce(DataFrame.union, sides)
+        .groupBy("cell")
+        .transformWithStateInPandas(CellProcessor(task, keys), OUTPUT, "Append", "EventTime")
+    )
+    names = [field.split()[0] for field in OUTPUT.split(", ")][1:]
+    seen = worked.observe(task.name, *(sf.sum(name).alias(name) for name in names))
+    result = seen.mapInArrow(
+        Unpack(join.output_schema), _without_watermark(block.result or spark_schema(block.schema))
+    )
+    return BlockRun(task.name, result, _show(block, task, cube), lambda *_: [], _endless)
+
+
+def _endless() -> Iterator[pa.RecordBatch]:
+    """Refuse to hand out a result that never ends.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        "a join of streams has no end to wait for: start it with df.writeStream, and read what it writes"
+    )
+
+
+def _check_provider(spark: SparkSession) -> None:
+    """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
+    if importlib.util.find_spec("google.protobuf") is None:
+        raise SetupError(
+            "a join of streams needs the package protobuf, which Spark talks to Python's state with: "
+            "pip install 'millrace[streams]'"
+        )
+    provider = str(spark.conf.get(_PROVIDER, ""))
+    if provider != _ROCKSDB:
+        raise SetupError(
+            f"a continuous join keeps its state in RocksDB, and the session's state store is {provider!r}: "
+            f'run spark.conf.set("{_PROVIDER}", "{_ROCKSDB}") before, and, to write less, '
+            'spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")'
+        )
+
+
+def _cells(spark: SparkSession, options: Options) -> int:
+    """Return the number of cells: one for each partition of Spark's state."""
+    partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    cores = default_parallelism(spark)
+    if partitions > _MOST_CELLS * cores:
+        warnings.warn(
+            f"Spark will keep the state of this join in {partitions} partitions, and each takes time in "
+            f'every micro-batch: run spark.conf.set("spark.sql.shuffle.partitions", "{cores}") before the '
+            "first start (a checkpoint keeps the number that it was begun with)",
+            MillraceWarning,
+            stacklevel=2,
+        )
+    return min(partitions, options.cells or partitions)
+
+
+def _keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
+    """Return for each cell the least number that Spark's hash sends to the partition of that number."""
+    wanted = max(64, math.ceil(cells * (math.log(cells) + 10)))
+    place = sf.expr(f"pmod(hash(CAST(id AS INT)), {cells})").alias("place")
+    found = spark.range(wanted).select("id", place).groupBy("place").agg(sf.min("id").alias("key"))
+    by_place = {int(row["place"]): int(row["key"]) for row in found.collect()}
+    return tuple(by_place[cell] for cell in range(cells))
+
+
+def _counted(cube: Cube, number: int) -> frozenset[int]:
+    """Return the cells with coordinate 0 wherever a relation has none: one of those each tuple goes to."""
+    others = [
+        (stride, axis.share)
+        for axis, stride in zip(cube.axes, cube.strides(), strict=True)
+        if axis.column(number) is None
+    ]
+    return frozenset(c for c in range(cube.cells) if not any(c // stride % share for stride, share in others))
+
+
+def _table(block: Block, alias: str) -> Scan | pa.Table:
+    """Return how a table is read, which every cell does when it begins."""
+    given = block.inputs[alias]
+    schema = block.join.relation(alias).schema
+    match given:
+        case ParquetInput(table, columns, filters):
+            parts = (splits(table, filters, columns),)
+            return Scan.of(schema, filters, parts, table.computed)
+        case FrameInput(frame):
+            return frame.toArrow().rename_columns(schema.names).cast(schema)
+    raise InputError(
+        f"{alias!r} is a lookup table, and lookups in joins of streams are not supported: ask for it in a "
+        "query over the result, in foreachBatch, or give it as a table"
+    )
+
+
+def _without_watermark(schema: StructType) -> StructType:
+    """Return columns without watermarks: a result may be older than those of its streams."""
+    fields = []
+    for field in schema.fields:
+        notes = {
+            name: note for name, note in (field.metadata or {}).items() if name != "spark.watermarkDelayMs"
+        }
+        fields.append(StructField(field.name, field.dataType, field.nullable, notes))
+    return StructType(fields)
+
+
+def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
+    lines = [f"block {block.name}: continuous, {task.dealt}"]
+    for number, relation in enumerate(task.join.relations):
+        stream = task.by_number.get(number)
+        copies = cube.copies(number)
+        if stream is None:
+            lines.append(f"  {relation.alias}: a table, read whole by every cell when it begins")
+        else:
+            kept = f"kept for {stream.keeps / 1e6:,.6g} s" if stream.keeps >= 0 else "not kept"
+            more = f", {copies} copies" if copies > 1 else ""
+            lines.append(f"  {relation.alias}: a stream by {stream.time}, {kept} behind the watermark{more}")
+    lines.append(f"  join state: {task.options.architecture}, made anew from the log of base tuples")
+    lines += [f"  on {equality}" for equality in task.join.equalities]
+    lines += [f"  where {predicate}" for predicate in task.join.residuals]
+    return "\n".join(lines)

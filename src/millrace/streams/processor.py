@@ -1,0 +1,167 @@
+"""What Spark calls for a cell in each micro-batch: read the head, run the eddy, write the log."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from millrace.errors import StateError
+from millrace.streams import warm
+from millrace.streams.arrivals import Arrived, arrived
+from millrace.streams.cell import Cell
+from millrace.streams.log import Head, Log
+from millrace.streams.task import ContinuousJoin
+
+CONTROL = -1
+"""The key that always gets a row, whatever the cells: it notices if the checkpoint is of another join."""
+
+OUTPUT = (
+    "block binary, rows bigint, late bigint, results bigint, expired bigint, held bigint, bytes bigint, "
+    "restored bigint, seconds double"
+)
+"""Blocks of results; and, at the end of a cell, its figures."""
+
+_MEMORY = 1 << 30
+"""Bytes of state that a worker process keeps warm."""
+
+_LEARNING = 16
+"""What was learned is stored after so many micro-batches."""
+
+
+class CellProcessor(StatefulProcessor):
+    """Runs the cells of a continuous join.
+
+    Args:
+        task: The join.
+        keys: Spark's key of each cell, by the cell's number.
+    """
+
+    def __init__(self, task: ContinuousJoin, keys: tuple[int, ...]) -> None:
+        self._task = task
+        self._cells = {key: cell for cell, key in enumerate(keys)}
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Begin with a partition."""
+        self._handle = handle
+        self._log = Log(handle)
+
+    def handleInputRows(  # noqa: N802  # Spark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803  # Spark's names
+    ) -> Iterator[pd.DataFrame]:
+        """Yield the results of a micro-batch in a cell."""
+        blocks = [(int(n), bytes(b)) for df in rows for n, b in zip(df["relation"], df["block"], strict=True)]
+        if key[0] == CONTROL:
+            self._check()
+            return
+        yield from self._work(self._cells[key[0]], blocks, timerValues.getCurrentWatermarkInMs())
+
+    def handleExpiredTimer(  # noqa: N802  # Spark's name
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803  # Spark's names
+        expiredTimerInfo: Any,  # noqa: N803  # Spark's names
+    ) -> Iterator[pd.DataFrame]:
+        """Evict from a cell that gets no tuples."""
+        yield from self._work(self._cells[key[0]], [], timerValues.getCurrentWatermarkInMs())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _check(self) -> None:
+        """Refuse a checkpoint of another join.
+
+        Raises:
+            StateError: It is one.
+        """
+        head = self._log.head()
+        if head is None:
+            self._log.put_head(Head(self._task.fingerprint))
+        elif head.fingerprint != self._task.fingerprint:
+            raise StateError(
+                "the checkpoint is of another join: tables, columns, conditions of equality, event times, or "
+                f"the number of cells ({self._task.cells} now, by spark.sql.shuffle.partitions or option "
+                "cells) are not those that it was begun with; go on with these, or begin with an empty "
+                "checkpoint folder. Policy, architecture, memory and the number of cores may change"
+            )
+
+    def _work(
+        self, number: int, blocks: list[tuple[int, bytes]], milliseconds: int
+    ) -> Iterator[pd.DataFrame]:
+        began = time.perf_counter()
+        task, log = self._task, self._log
+        watermark = milliseconds * 1000 if milliseconds > 0 else None
+        head = log.head() or Head(task.fingerprint)
+        cell, before = self._cell(number, head)
+        came = self._arrived(blocks, head.watermark)
+        results = 0
+        for batch in cell.extend(came):
+            results += batch.num_rows
+            yield _row(block=batch.serialize().to_pybytes())
+        # Nothing that is given out depends on what follows.
+        expired = cell.commit(log, watermark)
+        cell.token = uuid.uuid4().hex
+        if cell.batch % _LEARNING == 0:
+            log.put_lessons(cell.learned)
+        timer = self._wake(head.timer, cell.due)
+        chain = head.followed(cell.token)
+        log.put_head(
+            replace(head, batch=cell.batch, token=cell.token, watermark=watermark, timer=timer, chain=chain)
+        )
+        warm.put(task.name, number, cell, task.options.memory_budget or _MEMORY)
+        yield _row(
+            rows=sum(each.rows.num_rows for n, each in came.items() if number in task.by_number[n].counted),
+            late=sum(each.late for n, each in came.items() if number in task.by_number[n].counted),
+            results=results,
+            expired=expired,
+            held=cell.held,
+            bytes=cell.nbytes,
+            restored=cell.restored - before,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _cell(self, number: int, head: Head) -> tuple[Cell, int]:
+        """Return the cell's state after the latest micro-batch, and how much had been restored before."""
+        cell = warm.take(self._task.name, number)
+        if cell is None or cell.is_worn or not cell.follows(head):
+            cell = Cell(self._task, self._log.lessons())
+        before = cell.restored
+        cell.catch_up(self._log, head)
+        return cell, before
+
+    def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int | None) -> dict[int, Arrived]:
+        """Return what is in time, by the stream's number."""
+        batches: dict[int, list[pa.RecordBatch]] = {}
+        for number, block in blocks:
+            schema = self._task.schema_of(self._task.by_number[number])
+            batches.setdefault(number, []).append(pa.ipc.read_record_batch(pa.py_buffer(block), schema))
+        found = {
+            number: arrived(batches[number], self._task.by_number[number].time, watermark)
+            for number in sorted(batches)
+        }
+        return {number: each for number, each in found.items() if each is not None}
+
+    def _wake(self, old: int | None, due: int | None) -> int | None:
+        """Have the cell woken when the next tuples expire, in milliseconds of event time."""
+        new = None if due is None else -(-due // 1000)
+        if new != old:
+            if old is not None:
+                self._handle.deleteTimer(old)
+            if new is not None:
+                self._handle.registerTimer(new)
+        return new
+
+
+def _row(block: bytes | None = None, **figures: float) -> pd.DataFrame:
+    """Return a row of ``OUTPUT``."""
+    names = [field.split()[0] for field in OUTPUT.split(", ")]
+    return pd.DataFrame({name: [block if name == "block" else figures.get(name)] for name in names})

@@ -1,0 +1,75 @@
+"""How long a tuple of a stream is of use: what a join's conditions on event times say of it.
+
+A condition ``t_b <= t_a + c`` is a *difference bound*: ``t_b - t_a`` is at most ``c``. Bounds add up along
+paths, so their closure (shortest paths) says how much later than a tuple of one stream any tuple of another
+can be that meets it in a result. Once the watermark is further on than that, for every other stream, the
+tuple may go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.errors import InputError
+
+
+@dataclass(frozen=True)
+class TimeBound:
+    """The event time of ``later`` is at most ``most`` microseconds beyond the one of ``earlier``.
+
+    Attributes:
+        earlier: Alias of a stream.
+        later: Alias of another one.
+        most: Microseconds; below 0 where it has to be earlier by so much.
+    """
+
+    earlier: str
+    later: str
+    most: int
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """What a query says about the times of its streams.
+
+    Attributes:
+        columns: The column of each stream's event times, by alias.
+        bounds: What the conditions say of their differences.
+    """
+
+    columns: Mapping[str, str]
+    bounds: tuple[TimeBound, ...]
+
+
+def retention(streams: Sequence[str], bounds: Iterable[TimeBound]) -> Mapping[str, int]:
+    """Return for each stream how long its tuples can meet tuples to come: microseconds, by alias.
+
+    A tuple with event time ``t`` meets nothing any more when the watermark has passed ``t`` plus that. It is
+    below 0 where whatever it meets is earlier.
+
+    Args:
+        streams: Their aliases.
+        bounds: What the conditions say.
+
+    Raises:
+        InputError: For some pair of streams the conditions say nothing, so state would grow without end.
+    """
+    closure = {(a, b): 0 if a == b else math.inf for a in streams for b in streams}
+    for bound in bounds:
+        pair = (bound.earlier, bound.later)
+        closure[pair] = min(closure[pair], bound.most)
+    for via in streams:
+        for a in streams:
+            for b in streams:
+                closure[a, b] = min(closure[a, b], closure[a, via] + closure[via, b])
+    for a in streams:
+        for b in streams:
+            if closure[a, b] == math.inf:
+                raise InputError(
+                    f"nothing in the query says how much later than {a!r} a row of {b!r} may be, so every "
+                    f"row of {a!r} would be kept for good: add a condition on their event times, such as "
+                    f"{b}.time <= {a}.time + INTERVAL 1 HOUR"
+                )
+    return {a: int(max((closure[a, b] for b in streams if b != a), default=0)) for a in streams}

@@ -1,0 +1,109 @@
+"""A continuous join as its tasks get it: frozen and picklable."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from millrace.options import Options
+from millrace.runs.continuous import ContinuousRun
+from millrace.spark.dealt_scan import Scan
+from millrace.spec import JoinSpec
+
+FORMAT = 1
+"""Version of what a checkpoint holds."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A relation that never ends.
+
+    Attributes:
+        alias: Its name in the block.
+        number: The relation's number.
+        time: The column of its event times, which its watermark is on.
+        keeps: Microseconds for which a tuple can meet tuples to come, beyond its event time.
+        counted: The cells where its tuples are counted, for a tuple may go to several.
+    """
+
+    alias: str
+    number: int
+    time: str
+    keeps: int
+    counted: frozenset[int] = frozenset((0,))
+
+
+@dataclass(frozen=True)
+class ContinuousJoin:
+    """A block over streams and tables.
+
+    Attributes:
+        name: Identifies this plan: what is in the memory of a process is of one plan.
+        join: The block.
+        streams: Its streams, by the relation's number.
+        tables: How its tables are read, by alias: every cell reads them whole, when it begins.
+        options: The run's settings.
+        cells: Number of cells that its tuples are dealt to, by the axes described in ``dealt``.
+        dealt: How they are, as text.
+    """
+
+    name: str
+    join: JoinSpec
+    streams: tuple[Stream, ...]
+    tables: Mapping[str, Scan | pa.Table]
+    options: Options
+    cells: int
+    dealt: str
+
+    @cached_property
+    def by_number(self) -> dict[int, Stream]:
+        """The streams by the relation's number."""
+        return {stream.number: stream for stream in self.streams}
+
+    @property
+    def fingerprint(self) -> str:
+        """What has to be the same for a checkpoint to be gone on with: all that state depends on.
+
+        Policies, architectures and the size of batches are free, and so is how long tuples are kept.
+        """
+        schemas = [(r.alias, r.schema.to_string(), r.distinct, r.same_as) for r in self.join.sources]
+        edges = sorted(map(str, self.join.equalities))
+        times = [(stream.alias, stream.time) for stream in self.streams]
+        text = repr((schemas, edges, times, self.cells, self.dealt))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def schema_of(self, stream: Stream) -> pa.Schema:
+        """Return a stream's columns."""
+        return self.join.relations[stream.number].schema
+
+    def run(self, lessons: str | None = None) -> ContinuousRun:
+        """Return an eddy for a cell that has read the tables, and nothing of the streams.
+
+        Args:
+            lessons: What earlier eddies of the cell have learned.
+        """
+        tables = {alias: self._read(table) for alias, table in self.tables.items()}
+        streams = [stream.alias for stream in self.streams]
+        return ContinuousRun(self.join, streams, tables, self.options, warm_start=_Lessons(lessons))
+
+    def _read(self, table: Scan | pa.Table) -> Iterator[pa.RecordBatch]:
+        if isinstance(table, Scan):
+            return table.read(0, self.options.batch_size)
+        return iter(table.to_batches(max_chunksize=self.options.batch_size))
+
+
+@dataclass(frozen=True)
+class _Lessons:
+    """What was learned, for one who begins (:class:`millrace.runs.warm_start.WarmStart`)."""
+
+    text: str | None
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        """An eddy that never ends has nothing to leave; see :meth:`ContinuousRun.learned`."""

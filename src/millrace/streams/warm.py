@@ -1,0 +1,35 @@
+"""The cells that a worker process keeps in memory between micro-batches.
+
+Spark gives a task to any process that is free, so this is a hope and no promise: a cell found here may be
+some micro-batches behind, and then catches up from the log; one that came of an attempt which failed is of no
+use.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from millrace.streams.cell import Cell
+
+_CELLS: OrderedDict[tuple[str, int], Cell] = OrderedDict()
+
+
+def take(plan: str, cell: int) -> Cell | None:
+    """Take a cell out; None if it is not here. Who fails with it does not put it back."""
+    return _CELLS.pop((plan, cell), None)
+
+
+def put(plan: str, cell: int, state: Cell, budget: int) -> None:
+    """Keep a cell, and let go of others that have not been used for long.
+
+    Args:
+        plan: The plan's name.
+        cell: The cell's number.
+        state: The cell.
+        budget: Bytes that cells kept here may take together.
+    """
+    _CELLS[plan, cell] = state
+    while len(_CELLS) > 1 and sum(each.nbytes for each in _CELLS.values()) > budget:
+        _CELLS.popitem(last=False)
+    if state.nbytes > budget:
+        _CELLS.clear()

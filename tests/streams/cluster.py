@@ -1,0 +1,190 @@
+"""A continuous join without Spark: micro-batches, watermarks, failures, restarts and two worker processes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from itertools import pairwise
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from millrace.expressions import Column, ColumnRef, Compare
+from millrace.options import Options
+from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.streams import processor as processing, warm
+from millrace.streams.processor import CONTROL, CellProcessor
+from millrace.streams.retention import TimeBound, retention
+from millrace.streams.task import ContinuousJoin, Stream
+from tests.streams.state import State, Times
+
+SCHEMA = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.int64()),
+        ("end", pa.timestamp("us", "UTC")),
+    ]
+)
+SECOND = 1_000_000
+
+
+LOST = 99
+"""Fails when all is done, and only the commit is missing."""
+
+
+class Failed(Exception):
+    """A worker process that ended."""
+
+
+def join_of(
+    names: str, window: int, *, cyclic: bool = False, tables: dict[str, pa.Table] | None = None
+) -> ContinuousJoin:
+    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it."""
+    pairs = list(pairwise(names))
+    ties = [*pairs, (names[-1], names[0])] if cyclic else pairs
+    streams = [name for name in names if name not in (tables or {})]
+    bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
+    keeps = retention(streams, [b for b in bounds if {b.earlier, b.later} <= set(streams)])
+    ref = ColumnRef
+    times = SCHEMA.field("t").type
+    ranges = [
+        Compare(op, Column(ref(y, "t")), Column(ref(x, column)), times)
+        for x, y in pairs
+        if {x, y} <= set(streams)
+        for op, column in ((">=", "t"), ("<=", "end"))
+    ]
+    join = JoinSpec(
+        tuple(RelationSpec(name, SCHEMA) for name in names),
+        tuple(Equality(ref(x, "k"), ref(y, "k"), pa.int64()) for x, y in ties),
+        tuple(ranges),
+        tuple(OutputColumn(name, ref(name, "n")) for name in names),
+    )
+    known = tuple(Stream(n, names.index(n), "t", keeps[n]) for n in streams)
+    return ContinuousJoin(
+        "test", join, known, tables or {}, Options(architecture="stems", batch_size=64), 1, "1 cell"
+    )
+
+
+def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:
+    """Rows of events: key, time in seconds and number."""
+    return pa.RecordBatch.from_pylist(
+        [{"k": k, "t": t * SECOND, "n": n, "end": (t + window) * SECOND} for k, t, n in events], schema=SCHEMA
+    )
+
+
+class Cluster:
+    """Runs micro-batches; ``processes`` are the memories of workers, one of which gets each task."""
+
+    def __init__(self, task: ContinuousJoin, window: int):
+        self.task, self.window = task, window
+        self.state, self.results, self.rows = State(), [], []
+        self.processes = [OrderedDict(), OrderedDict()]
+        self.watermark = 0
+
+    def restart(self, **options):
+        """A new plan in new processes, perhaps with other options."""
+        self.task = replace(
+            self.task, name=self.task.name + "'", options=replace(self.task.options, **options)
+        )
+        self.processes = [OrderedDict(), OrderedDict()]
+
+    def batch(self, arrived, process=0, watermark=None, fail=None):
+        """Run a micro-batch: tuples by alias; ``fail`` raises out of the so-manieth call of state."""
+        state = self.state.copy()
+        warm._CELLS = self.processes[process]
+        spark = CellProcessor(self.task, (0,))
+        counted = _Counting(state, fail)
+        found = []
+        spark.init(counted)
+        aliases = self.task.join.aliases
+        frames = pd.DataFrame(
+            [
+                (0, aliases.index(a), rows_of(e, self.window).serialize().to_pybytes())
+                for a, e in arrived.items()
+                if e
+            ],
+            columns=["cell", "relation", "block"],
+        )
+        calls = [(CONTROL, lambda times: spark.handleInputRows((CONTROL,), iter([frames[:0]]), times))]
+        if len(frames):
+            calls.append((0, lambda times: spark.handleInputRows((0,), iter([frames]), times)))
+        else:
+            calls.append((0, lambda times: spark.handleExpiredTimer((0,), times, None)))
+        for cell, call in calls:
+            state.cell = cell
+            for df in call(Times(self.watermark)):
+                found.append(df)
+        if fail is not None:  # it made fewer calls, and the commit is lost
+            raise Failed
+        self.state = state  # the commit
+        schema = self.task.join.output_schema
+        out = [row for df in found for row in df.to_dict("records")]
+        for row in out:
+            if row["block"] is not None:
+                self.results += pa.ipc.read_record_batch(pa.py_buffer(row["block"]), schema).to_pylist()
+        self.rows.append(out[-1])
+        if watermark is not None:
+            self.watermark = max(self.watermark, watermark * 1000)
+
+    def try_batch(self, arrived, process, fail):
+        """Run a micro-batch that fails; nothing of it stays."""
+        with pytest.raises(Failed):
+            self.batch(arrived, process, fail=fail)
+
+
+class _Counting:
+    """Passes calls of state on, and raises instead of the so-manieth."""
+
+    def __init__(self, state, fail):
+        self._state, self._left = state, fail
+
+    def _tick(self):
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise Failed
+
+    def __getattr__(self, name):
+        found = getattr(self._state, name)
+        if not callable(found):
+            return found
+
+        def call(*args):
+            self._tick()
+            made = found(*args)
+            return made if made is None else _Counted(made, self._tick)
+
+        return call
+
+
+class _Counted:
+    def __init__(self, inner, tick):
+        self._inner, self._tick = inner, tick
+
+    def __getattr__(self, name):
+        found = getattr(self._inner, name)
+
+        def call(*args):
+            self._tick()
+            return found(*args)
+
+        return call
+
+
+def answer(events: dict[str, list[tuple[int, int, int]]], names: str, window: int) -> list[tuple[int, ...]]:
+    """The batch answer: numbers of the rows of each result, in the order of names."""
+    found = [()]
+    for place, name in enumerate(names):
+        found = [
+            (*before, row)
+            for before in found
+            for row in events[name]
+            if not before or (before[-1][0] == row[0] and before[-1][1] <= row[1] <= before[-1][1] + window)
+        ]
+        assert place >= 0
+    return sorted(tuple(row[2] for row in each) for each in found)
+
+
+processing._LEARNING = 2

@@ -1,0 +1,77 @@
+"""Spark's keyed state in memory, with attempts that may fail: what a stateful processor is given."""
+
+from __future__ import annotations
+
+import copy
+
+
+class _Value:
+    def __init__(self, cells, cell):
+        self._cells, self._cell = cells, cell
+
+    def exists(self):
+        return self._cell() in self._cells
+
+    def get(self):
+        return self._cells.get(self._cell())
+
+    def update(self, value):
+        self._cells[self._cell()] = value
+
+
+class _Map:
+    def __init__(self, cells, cell):
+        self._cells, self._cell = cells, cell
+
+    @property
+    def _own(self):
+        return self._cells.setdefault(self._cell(), {})
+
+    def getValue(self, key):
+        return self._own.get(tuple(key))
+
+    def updateValue(self, key, value):
+        self._own[tuple(key)] = value
+
+    def keys(self):
+        return iter(list(self._own))
+
+    def removeKey(self, key):
+        del self._own[tuple(key)]
+
+
+class State:
+    """All keys' state and timers, as after the latest micro-batch that was committed."""
+
+    def __init__(self):
+        self.data = {}
+        self.timers = {}
+        self.cell = None
+
+    def getValueState(self, name, schema):
+        return _Value(self.data.setdefault(name, {}), lambda: self.cell)
+
+    def getMapState(self, name, key, value):
+        return _Map(self.data.setdefault(name, {}), lambda: self.cell)
+
+    def registerTimer(self, at):
+        self.timers.setdefault(self.cell, set()).add(at)
+
+    def deleteTimer(self, at):
+        self.timers[self.cell].remove(at)
+
+    def copy(self):
+        """The same state, for an attempt that may fail."""
+        made = State()
+        made.data, made.timers = copy.deepcopy(self.data), copy.deepcopy(self.timers)
+        return made
+
+
+class Times:
+    """What Spark says of a micro-batch's watermark."""
+
+    def __init__(self, watermark):
+        self._watermark = watermark
+
+    def getCurrentWatermarkInMs(self):
+        return self._watermark

@@ -1,0 +1,280 @@
+"""Joins of streams on Spark: over all micro-batches the rows are those of a batch join by DuckDB."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import millrace
+from millrace.errors import InputError, SetupError
+from millrace.streams import plan
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k bigint, t timestamp, v double, g string"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+THREE = """
+    SELECT o.k, o.t AS ordered, p.t AS paid, s.t AS sent, round(o.v + p.v + s.v, 6) AS total, p.g
+    FROM orders o JOIN payments p ON o.k = p.k JOIN shipments s ON s.k = p.k
+    WHERE p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS
+      AND s.t >= p.t - INTERVAL 5 SECONDS AND s.t <= p.t + INTERVAL '30' SECOND AND o.v + s.v > 0.2
+"""
+
+
+@pytest.fixture(scope="module")
+def streaming(spark):
+    """The session with its state in RocksDB, in two partitions."""
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+class Feed:
+    """Files of streams, one each and micro-batch, and the same rows for DuckDB."""
+
+    def __init__(self, spark, folder: Path, names: tuple[str, ...]):
+        self.spark, self.folder, self.names, self.files = spark, folder, names, 0
+        self._random = np.random.default_rng(7)
+        for name in names:
+            (folder / name).mkdir(parents=True)
+
+    def put(self, rows: int = 300, late: int = 0) -> None:
+        """One more file each; times advance by 10 s a file, and 4 s out of order at most."""
+        for name in self.names:
+            times = (
+                self._random.integers(0, 14_000_000, rows) + self.files * 10_000_000 + 1_600_000_000_000_000
+            )
+            if late and name == self.names[0]:
+                times[:late] -= 200_000_000
+            keys = self._random.integers(0, 60, rows)
+            table = pa.table(
+                {
+                    "k": pa.array(keys, mask=keys == 59),
+                    "t": pa.array(times, pa.timestamp("us", "UTC")),
+                    "v": self._random.random(rows),
+                    "g": np.where(keys % 2, "odd", None),
+                }
+            )
+            path = self.folder / name / f"{self.files:05}.parquet"
+            pq.write_table(table, path)
+            os.utime(path, (1e9 + self.files, 1e9 + self.files))
+        self.files += 1
+
+    def tables(self) -> dict:
+        """The streams."""
+        return {
+            name: self.spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.folder / name))
+            .withWatermark("t", "5 seconds")
+            for name in self.names
+        }
+
+    def run(self, df, output: str = "out") -> list:
+        """Run a query until nothing is left, and return the progress of its micro-batches."""
+        query = (
+            df.writeStream.format("parquet")
+            .option("path", str(self.folder / output))
+            .option("checkpointLocation", str(self.folder / f"{output}_checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query.recentProgress
+
+    def answer(self, text: str) -> list[tuple]:
+        """The rows of a batch join."""
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            for name in self.names:
+                connection.execute(f"CREATE VIEW {name} AS FROM '{self.folder / name}/*.parquet'")
+            return sorted(map(plain, connection.execute(text).fetchall()), key=repr)
+
+    def rows(self, output: str = "out") -> list[tuple]:
+        """The rows that were written."""
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return sorted(connection.execute(f"FROM '{self.folder / output}/*.parquet'").fetchall(), key=repr)
+
+
+def plain(row: tuple) -> tuple:
+    """A row without time zones: all times are UTC."""
+    return tuple(value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value for value in row)
+
+
+def figures(progress) -> list:
+    """The join's figures in each micro-batch."""
+    return [next(iter(each.observedMetrics.values())) for each in progress if each.observedMetrics]
+
+
+def test_three_streams_and_a_restart(streaming, tmp_path):
+    """Rows out of order, null keys, another architecture after the restart; state does not grow."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    for _ in range(3):
+        feed.put()
+    query = millrace.query(THREE, streaming, feed.tables())
+    assert "o: a stream by t, kept for 50 s behind the watermark" in query.explain()
+    first = feed.run(query.df)
+    for _ in range(7):
+        feed.put()
+    stairs = millrace.sql(THREE, streaming, feed.tables(), {"architecture": "stairs"})
+    found = [*figures(first), *figures(feed.run(stairs))]
+    want = feed.answer(THREE)
+    assert feed.rows() == want and len(want) > 2000
+    assert [each.late for each in found] == [0] * len(found)
+    assert max(each.held for each in found[6:]) < 1.2 * max(each.held for each in found[:7])
+    # After the restart everything is read from the log, once; memory may hold a little more.
+    assert 0.9 * found[2].held < found[3].restored <= found[2].held
+
+
+def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
+    """One stream in two roles, without an equality but with a table; late rows are counted."""
+    feed = Feed(streaming, tmp_path, ("clicks",))
+    text = """
+        SELECT a.k AS one, b.k AS other, names.name FROM clicks a, clicks b, names
+        WHERE a.t < b.t AND b.t <= a.t + INTERVAL 1 SECOND AND names.g = b.g AND a.k <> b.k
+    """
+    for late in (0, 0, 0, 9):
+        feed.put(60, late)
+    names = streaming.sql("SELECT 'odd' AS g, 'an odd one' AS name UNION ALL SELECT 'even', 'an even one'")
+    found = figures(feed.run(millrace.sql(text, streaming, {**feed.tables(), "names": names})))
+    assert sum(each.late for each in found) == 18  # in both roles
+    limit = "(SELECT * FROM clicks WHERE t >= to_timestamp(1600000000))"
+    with_names = f"WITH names AS (SELECT 'odd' AS g, 'an odd one' AS name) {text}".replace(
+        "clicks a, clicks b", f"{limit} a, {limit} b"
+    )
+    assert feed.rows() == feed.answer(with_names) != []
+
+
+CRASHES = ("init", "list", "read", "append", "remove", "put_head", "rows", "timer", "close")
+
+
+def test_a_worker_that_dies_loses_and_doubles_nothing(streaming, tmp_path, monkeypatch):
+    """Its process ends at each point of a micro-batch once; Spark stops, and the query is started again."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    died = []
+    for number, point in enumerate((None, *CRASHES, None)):
+        feed.put(60)
+        # A folder each: tasks that Spark has given up may run on for a while.
+        crashes = tmp_path / f"crashes_{number}"
+        crashes.mkdir()
+        if point is not None:
+            (crashes / point).touch()
+        monkeypatch.setattr(plan, "CellProcessor", crashing(str(crashes)))
+        try:
+            feed.run(millrace.sql(THREE, streaming, feed.tables()))
+        except StreamingQueryException:
+            died.append(point)
+        assert not any(crashes.iterdir()), "its process ended there"
+    assert feed.rows() == feed.answer(THREE) != []
+    assert died[:-1] == [*CRASHES[:-1]] or died == [*CRASHES[:-1]]  # at the end Spark may have all it needs
+
+
+def crashing(folder: str):
+    """A processor that ends its process at the points that files name, and removes the file before."""
+    from millrace.streams.processor import CellProcessor
+
+    def die_at(point):
+        path = os.path.join(folder, point)  # noqa: PTH118  # it runs in a worker, pickled by value
+        try:
+            os.remove(path)  # noqa: PTH107
+        except FileNotFoundError:
+            return
+        os._exit(1)
+
+    class Dying:
+        def __init__(self, inner):
+            self._inner = inner
+
+        def __getattr__(self, name):
+            die_at(name)
+            return getattr(self._inner, name)
+
+    class Crashing(CellProcessor):
+        def init(self, handle):
+            die_at("init")
+            super().init(handle)
+            self._log = Dying(self._log)
+
+        def _wake(self, old, due):
+            die_at("timer")
+            return super()._wake(old, due)
+
+        def _work(self, *given):
+            for row in super()._work(*given):
+                yield row
+                die_at("rows")
+
+        def close(self):
+            die_at("close")
+
+    return Crashing
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT * FROM a JOIN b ON a.k = b.k", r"how much later than 'a' a row of 'b' may be"),
+        ("SELECT * FROM a JOIN b ON a.k = b.k AND b.t >= a.t", r"how much later than 'a' a row of 'b'"),
+        (
+            "SELECT * FROM a JOIN n ON a.k = n.k AND a.t = n.t",
+            r"'n' needs one timestamp column with a watermark",
+        ),
+        (
+            "SELECT x.k FROM (SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t) x JOIN a ON x.k = a.k",
+            r"joins streams, and its rows are joined with others again",
+        ),
+    ],
+)
+def test_what_has_no_bound_is_refused(streaming, tmp_path, text, message):
+    """With the names of what lacks a range, and what would work."""
+    feed = Feed(streaming, tmp_path, ("a", "b", "n"))
+    tables = feed.tables()
+    tables["n"] = streaming.readStream.schema(SCHEMA).parquet(str(tmp_path / "n"))
+    with pytest.raises(InputError, match=message):
+        millrace.sql(text, streaming, tables)
+
+
+def test_another_state_store_is_refused(streaming, tmp_path):
+    """The message has the line to run."""
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    streaming.conf.unset("spark.sql.streaming.stateStore.providerClass")
+    try:
+        with pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"):
+            millrace.sql("SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, feed.tables())
+    finally:
+        streaming.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+
+
+def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
+    """One stream with tables keeps no state, and an outer join of streams is Spark's."""
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    tables = {**feed.tables(), "d": streaming.range(9).withColumnRenamed("id", "k")}
+    for text, why in (
+        ("SELECT a.k FROM a JOIN d ON a.k = d.k", "keeps no state"),
+        ("SELECT a.k FROM a LEFT JOIN b ON a.k = b.k AND a.t = b.t", "no two relations"),
+    ):
+        found = millrace.query(text, streaming, tables)
+        assert why in found.explain() and found.df.isStreaming and not found.taken
+    with pytest.raises(InputError, match=r"start it with df.writeStream"):
+        list(
+            millrace.query(
+                "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, tables
+            ).stream_results()
+        )
