@@ -213,6 +213,37 @@ def coordination_command(
         frame.finish(rounds, lambda ticker: coordination.bench(tasks, connections, seconds, rounds, ticker))
 
 
+@app.command("stream")
+def stream_command(
+    cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
+    size: Annotated[
+        float, typer.Option(min=0.0001, max=100, help="Of micro-batches: 1 for 100,000 rows in most cases.")
+    ] = 1.0,
+    rounds: Rounds = 12,
+    master: Master = "local[2]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """Joins of streams, micro-batch by micro-batch, against Spark's chained joins."""
+    from millrace.benchmarks import stream
+    from millrace.benchmarks.harness import parse_names
+    from millrace.benchmarks.stream_cases import CASES
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors():
+        names = tuple(CASES) if cases is None else parse_names("--cases", cases, tuple(CASES))
+        names = names[:1] if quick and cases is None else names
+        size = min(size, _QUICK_SCALE) if quick else size
+        conf = {**stream.SETTINGS, "spark.sql.shuffle.partitions": "2"}
+        with session("millrace bench stream", master, conf=conf, debug=debug) as spark:
+            frame.finish(
+                stream.runs(names, rounds), lambda ticker: stream.bench(spark, names, size, rounds, ticker)
+            )
+
+
 @app.command("robust")
 def robust_command(
     cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,

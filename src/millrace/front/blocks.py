@@ -13,7 +13,7 @@ from millrace.front.components import split
 from millrace.front.computed import Computed
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import Leave, in_recursion
-from millrace.front.event_times import check_streams, event_times, streams_of
+from millrace.front.event_times import check_streams, event_times, streams_of, together
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import Constants, bind, constants_of, is_asked, lookup_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
@@ -317,10 +317,11 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     # A user's function need not be hashable, so calls are not compared.
     others = dict.fromkeys(p for p in residuals if not isinstance(p, Call))
     calls = [p for p in residuals if isinstance(p, Call)]
+    joint = tuple(others) if times is None else tuple(together(others))
     join = JoinSpec(
         tuple(specs),
         tuple(dict.fromkeys(equalities)),
-        (*others, *calls),
+        (*joint, *calls),
         output,
         piece.counting,
         tuple(each.spec for each in matched),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import InputError
+from millrace.expressions import And, Predicate, relations_of
 from millrace.front.clause import Clause
 from millrace.front.ctes import Leave
 from millrace.front.parse import conjuncts, unwrap
@@ -64,6 +65,18 @@ def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
     bounds = tuple(_bounds(clause, columns))
     retention(streams, bounds)
     return EventTimes(columns, bounds)
+
+
+def together(predicates: Iterable[Predicate]) -> list[Predicate]:
+    """Return predicates with those over the same relations as one.
+
+    Ranges of event times have two ends, which are one question: a micro-batch has too few tuples for asking
+    each by itself to pay.
+    """
+    groups: dict[frozenset[str], list[Predicate]] = {}
+    for predicate in predicates:
+        groups.setdefault(frozenset(relations_of(predicate)), []).append(predicate)
+    return [group[0] if len(group) == 1 else And(tuple(group)) for group in groups.values()]
 
 
 def _time_of(clause: Clause, alias: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_SLICES = 8
+_SLICES = 4
 """A micro-batch that spans the time for which tuples are kept is cut in so many blocks, and never in more."""
 
 

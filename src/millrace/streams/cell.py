@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -112,20 +111,21 @@ class Cell:
         """
         self.batch += 1
         self._fresh.clear()
-        cut = [
-            [(number, newest, rows) for newest, rows in each.blocks(self._task.by_number[number].keeps)]
-            for number, each in arrived.items()
-            if each.rows.num_rows
-        ]
-        for together in zip_longest(*cut):
-            blocks = [block for block in together if block is not None]
-            names = [self._task.by_number[number].alias for number, _, _ in blocks]
-            yield from self._run.extend(dict(zip(names, (rows for _, _, rows in blocks), strict=True)))
-            for name, (number, newest, rows) in zip(names, blocks, strict=True):
-                part = Part(number, newest, self.batch)
+        came = {self._task.by_number[number]: each for number, each in arrived.items() if each.rows.num_rows}
+        before = {stream.alias: self._run.rows(stream.alias) for stream in came}
+        yield from self._run.extend({stream.alias: each.rows for stream, each in came.items()})
+        for stream, each in came.items():
+            blocks = [
+                (Part(stream.number, newest, self.batch), rows) for newest, rows in each.blocks(stream.keeps)
+            ]
+            self._fresh += blocks
+            end, last = before[stream.alias], self._run.rows(stream.alias)
+            whole = last - end == each.rows.num_rows  # no tuple was left out for a null key
+            for part, rows in blocks:
                 self._parts.add(part)
-                self._ends[name].append((self._run.rows(name), newest))
-                self._fresh.append((part, rows))
+                end += rows.num_rows
+                if whole or part is blocks[-1][0]:
+                    self._ends[stream.alias].append((min(end, last), part.newest))
 
     def commit(self, log: Log, watermark: int | None) -> int:
         """Write the micro-batch to the log, without what has expired, and remove that.
