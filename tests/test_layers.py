@@ -17,7 +17,7 @@ MAX_LINES = 400
 
 # From the bottom up. Modules on one line may import each other and everything further up this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "figures", "clock", "applied", "peak"),
+    ("errors", "budget", "figures", "clock", "applied", "peak"),
     ("coordination", "results"),
     ("predicates",),
     ("expressions", "options", "planned", "explanation"),

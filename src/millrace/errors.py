@@ -46,6 +46,10 @@ class ExecutionError(MillraceError, RuntimeError):
     """A run failed inside a task for a reason that the message explains."""
 
 
+class BudgetError(ExecutionError):
+    """A budget of requests or of cost is spent, and the query needs more."""
+
+
 class SetupError(MillraceError, RuntimeError):
     """The machine lacks something that Millrace needs, such as Java."""
 

@@ -78,6 +78,9 @@ def predicate(
     max_in_flight: int | None = None,
     per_second: float | None = None,
     dedupe: bool = False,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    cost: float | Callable[[Any, Any], float] | None = None,
 ) -> Any:
     """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
 
@@ -99,6 +102,12 @@ def predicate(
         max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
         per_second: Calls a second in the whole job; ``async`` only.
         dedupe: Ask once per job for equal arguments; ``async`` only.
+        max_requests: Calls that a query may make in all, repeated ones included; ``async`` only. At the limit
+            it stops with :class:`millrace.errors.BudgetError`.
+        max_cost: What all calls of a query may cost, in the unit of ``cost``; ``async`` only.
+        cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
+            them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
+            the calls under way turn out dearer than any before.
 
     Raises:
         MillraceError: A setting is out of range or does not go with the kind or the function.
@@ -115,6 +124,9 @@ def predicate(
         max_in_flight=max_in_flight,
         per_second=per_second,
         dedupe=dedupe,
+        max_requests=max_requests,
+        max_cost=max_cost,
+        cost=cost,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -15,11 +16,29 @@ from millrace.coordination.connection import Connection, LocalConnection, Remote
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.registration import Address, Settings
 from millrace.coordination.session import LONGEST_PAUSE
-from millrace.errors import ExecutionError
+from millrace.errors import BudgetError, ExecutionError
 
 KEYS_A_MESSAGE = 4096
 _FAILURES_A_MESSAGE = 256
 _LONGEST_TEXT = 4_000
+
+
+_SPENT = (
+    "the budget is spent: {}. Nothing was given out as complete; answers are kept where there is a cache. "
+    "Raise the budget, filter more rows before, or give a cache, so that the next run asks only for what is "
+    "missing"
+)
+
+
+@dataclass
+class Permit:
+    """Leave to make one call.
+
+    Attributes:
+        cost: What the call has cost, to be set before the permit is given back; None if that is not known.
+    """
+
+    cost: float | None = None
 
 
 class Client:
@@ -70,13 +89,12 @@ class Client:
         Raises:
             ExecutionError: The coordinator cannot be reached or does not accept this client.
         """
-        limits = [settings.max_in_flight, settings.per_second]
-        return await cls._joined(address, {"session": namespace, "limits": limits})
+        return await cls._joined(address, {"session": namespace, "limits": settings.numbers})
 
     @classmethod
     async def _joined(cls, address: Address, hello: Message) -> Client:
         link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
-        return cls(link, Settings(welcome["max_in_flight"], welcome["per_second"]))
+        return cls(link, Settings.of(welcome["limits"]))
 
     @classmethod
     def local(cls, session: LookupSession) -> Client:
@@ -84,14 +102,16 @@ class Client:
         return cls(LocalConnection(session), session.settings)
 
     @asynccontextmanager
-    async def permit(self) -> AsyncIterator[None]:
-        """Wait until one more call may start; leaving the block says that it is over.
+    async def permit(self) -> AsyncIterator[Permit]:
+        """Wait until one more call may start; leaving the block says that it is over, and what it has cost.
 
         Raises:
             ExecutionError: The coordinator is gone.
+            BudgetError: The budget has nothing left for the call.
         """
+        permit = Permit()
         if not self._settings.turns:
-            yield
+            yield permit
             return
         self._check()
         ticket = next(self._tickets)
@@ -101,10 +121,11 @@ class Client:
             wait = await granted
             if wait > 0:
                 await asyncio.sleep(wait)
-            yield
+            yield permit
         finally:
             self._permits.pop(ticket, None)
-            self._send({"release": ticket})
+            told = {"release": ticket}
+            self._send(told if permit.cost is None else {**told, "cost": permit.cost})
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
@@ -255,6 +276,10 @@ class Client:
             self._answer(message["noted"], message)
         elif "secrets" in message:
             self._answer("secrets", message)
+        elif "spent" in message:
+            refused = self._permits.get(message["spent"])
+            if refused is not None and not refused.done():
+                refused.set_exception(BudgetError(_SPENT.format(message["why"])))
         else:
             granted = self._permits.get(message["permit"])
             if granted is not None and not granted.done():

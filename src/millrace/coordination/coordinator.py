@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar, NamedTuple
 
+from millrace.budget import Budget, Spending
 from millrace.clock import Clock
 from millrace.coordination import codec
 from millrace.coordination.cache import check_cache
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.progress import FailedKey, LookupProgress, together
-from millrace.coordination.registration import Registration
+from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
 
 _MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
+_MOST_SPENT = 4096
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
 
@@ -62,6 +64,7 @@ class Coordinator(Server):
         self._released: OrderedDict[str, None] = OrderedDict()
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._spent: OrderedDict[tuple[str, str], Spending] = OrderedDict()
         self._calendar = calendar
         super().__init__(host, port, bind)
         atexit.register(_close, weakref.ref(self), os.getpid())
@@ -166,21 +169,33 @@ class Coordinator(Server):
 
     def _enter(self, hello: codec.Message) -> tuple[str, Session]:
         match hello:
-            case {
-                "session": str(namespace),
-                "limits": [int() | None as cap, float() | int() | None as rate],
-            } if (cap is None or cap > 0) and (rate is None or rate > 0):
-                registration = Registration(namespace, cap, rate)
+            case {"session": str(namespace), "limits": [*numbers]}:
+                limits = Settings.of(numbers)
+                registration = Registration(
+                    namespace, limits.max_in_flight, limits.per_second, budget=limits.budget
+                )
             case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
                 registration = self._registered(namespace)
             case _:
                 raise ValueError("it did not introduce itself")
         if namespace not in self._sessions:
-            self._sessions[namespace] = LookupSession(registration, self._calendar)
+            spending = self._spending(namespace, registration.budget)
+            self._sessions[namespace] = LookupSession(registration, self._calendar, spending=spending)
         session = self._sessions[namespace]
         if session.registration != registration:
             raise ValueError(f"{namespace} has {session.settings}, got {registration.settings}")
         return namespace, session
+
+    def _spending(self, namespace: str, budget: Budget) -> Spending:
+        """Return what has been spent of a budget, by all runs of the query together."""
+        if not budget:
+            return Spending(budget)
+        name = (_run_of(namespace), namespace.rpartition("/")[2])
+        spending = self._spent.setdefault(name, Spending(budget))
+        self._spent.move_to_end(name)
+        while len(self._spent) > _MOST_SPENT:
+            self._spent.popitem(last=False)
+        return spending
 
     def _registered(self, namespace: str) -> Registration:
         run, _, rest = namespace.partition("/")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from millrace.budget import Spending
 from millrace.clock import Clock
 
 _Key = tuple[int, int]
@@ -42,12 +43,19 @@ class Limiter:
         max_in_flight: Permits out at once; None sets no bound.
         per_second: Starts a second; None sets no bound.
         ahead: Seconds by which a start may be given out before its time.
+        spending: Counts permits against a budget; None without one.
     """
 
     def __init__(
-        self, clock: Clock, max_in_flight: int | None, per_second: float | None, ahead: float = 0.0
+        self,
+        clock: Clock,
+        max_in_flight: int | None,
+        per_second: float | None,
+        ahead: float = 0.0,
+        spending: Spending | None = None,
     ) -> None:
         self._clock = clock
+        self._spending = spending
         self._most = float("inf") if max_in_flight is None else max_in_flight
         self._spacing = 0.0 if per_second is None else 1.0 / per_second
         self._ahead = ahead
@@ -81,6 +89,10 @@ class Limiter:
         now = self._clock.now()
         given = []
         while self._waiting and len(self._out) < self._most and self._next_start <= now + self._ahead:
+            if self._spending is not None:
+                if not self._spending.may_begin:
+                    break
+                self._spending.begin()
             key, _ = self._waiting.popitem(last=False)
             self._out.add(key)
             start = max(now, self._next_start)
@@ -92,12 +104,25 @@ class Limiter:
         """Return when to ask for grants again if nothing else happens; None while nothing can be due."""
         if not self._waiting or len(self._out) >= self._most:
             return None
+        if self._spending is not None and not self._spending.may_begin:
+            return None
         return self._next_start - self._ahead
 
-    def release(self, owner: int, ticket: int) -> None:
+    def refused(self) -> list[_Key]:
+        """Take out and return the requests that the budget will never have a permit for."""
+        if self._spending is None or not self._spending.is_over:
+            return []
+        refused = list(self._waiting)
+        self._waiting.clear()
+        return refused
+
+    def release(self, owner: int, ticket: int, cost: float | None = None) -> None:
         """Take a permit back, or a request that waits still; none of both is no error."""
         self._waiting.pop((owner, ticket), None)
-        self._out.discard((owner, ticket))
+        if (owner, ticket) in self._out:
+            self._out.discard((owner, ticket))
+            if self._spending is not None:
+                self._spending.end(cost)
 
     def pause(self, seconds: float) -> None:
         """Let no call start for so long: the service has asked for that, or is overloaded."""
@@ -108,5 +133,6 @@ class Limiter:
         waiting = [key for key in self._waiting if key[0] == owner]
         for key in waiting:
             del self._waiting[key]
-        self._out = {key for key in self._out if key[0] != owner}
+        for key in [key for key in self._out if key[0] == owner]:
+            self.release(*key)
         return [ticket for _, ticket in waiting]

@@ -39,6 +39,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from millrace.budget import Spending
 from millrace.clock import Clock
 from millrace.coordination import codec
 from millrace.coordination.cache import Cache, problem_of, wall_time
@@ -65,15 +66,20 @@ class LookupSession(PermitSession):
         registration: The lookup.
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
         clock: Tells the seconds of limits and leases; the system's clock by default.
+        spending: Of the lookup's budget, where others have spent of it before.
 
     Raises:
         InputError: The cache cannot be used.
     """
 
     def __init__(
-        self, registration: Registration, calendar: Clock | None = None, clock: Clock | None = None
+        self,
+        registration: Registration,
+        calendar: Clock | None = None,
+        clock: Clock | None = None,
+        spending: Spending | None = None,
     ) -> None:
-        super().__init__(registration.settings, clock)
+        super().__init__(registration.settings, clock, spending)
         self.registration = registration
         self._time = wall_time if calendar is None else calendar.now
         self._claims = Claims()
@@ -107,7 +113,7 @@ class LookupSession(PermitSession):
 
     def welcome(self) -> Message:
         """Return what a client hears first: the limits."""
-        return {"max_in_flight": self.settings.max_in_flight, "per_second": self.settings.per_second}
+        return {"limits": self.settings.numbers}
 
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from millrace.budget import NO_BUDGET, Budget
 from millrace.errors import OptionError
 
 
@@ -33,15 +35,38 @@ class Settings:
     Attributes:
         max_in_flight: Calls under way at once; None sets no bound.
         per_second: Calls started a second; None sets no bound.
+        budget: What all calls of a query may cost.
     """
 
     max_in_flight: int | None = None
     per_second: float | None = None
+    budget: Budget = NO_BUDGET
 
     @property
     def turns(self) -> bool:
         """Whether a call has to wait for its turn at all."""
-        return self.max_in_flight is not None or self.per_second is not None
+        return self.max_in_flight is not None or self.per_second is not None or bool(self.budget)
+
+    @property
+    def numbers(self) -> list[int | float | None]:
+        """The limits as they travel."""
+        budget = self.budget
+        return [self.max_in_flight, self.per_second, budget.max_requests, budget.max_cost, budget.price]
+
+    @classmethod
+    def of(cls, numbers: Sequence[Any]) -> Settings:
+        """Return the limits that have travelled.
+
+        Raises:
+            ValueError: They are none.
+        """
+        fits = len(numbers) == 5 and all(
+            each is None or (type(each) in (int, float) and each > 0) for each in numbers
+        )
+        if not fits:
+            raise ValueError(f"no limits: {numbers!r}")
+        in_flight, per_second, *budget = numbers
+        return cls(in_flight, per_second, Budget(*budget))
 
 
 @dataclass(frozen=True)
@@ -58,6 +83,7 @@ class Registration:
         fingerprint: Names the definition (source, columns, schema): rows in a cache are read only by
             lookups with the same one.
         secrets: Values of ``${NAME}`` by name. Handed to tasks on request; stay out of ``repr``.
+        budget: What all requests of a query may cost.
 
     Raises:
         OptionError: A cache without a fingerprint, a time to live without a cache or not above zero.
@@ -70,6 +96,7 @@ class Registration:
     ttl: float | None = None
     fingerprint: str = ""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    budget: Budget = NO_BUDGET
 
     def __post_init__(self) -> None:
         if self.ttl is not None and not self.ttl > 0:
@@ -84,4 +111,4 @@ class Registration:
     @property
     def settings(self) -> Settings:
         """The limits of its requests."""
-        return Settings(self.max_in_flight, self.per_second)
+        return Settings(self.max_in_flight, self.per_second, self.budget)

@@ -7,10 +7,12 @@ A session lives in one event loop, and is the same whether its clients sit in ot
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 
+from millrace.budget import Spending
 from millrace.clock import Clock, WallClock
 from millrace.coordination.codec import Message
 from millrace.coordination.limiter import Limiter
@@ -76,7 +78,7 @@ class PermitSession(Session):
     client                                   session
     =======================================  ==========================================================
     ``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
-    ``release``, ``id``
+    ``release``, ``id``, perhaps ``cost``    ``spent`` = id, ``why``: the budget has no permit for it
     ``pause`` = seconds                      no permit starts before they are over
     ``alive``                                every :data:`ALIVE_SECONDS`
     =======================================  ==========================================================
@@ -87,15 +89,20 @@ class PermitSession(Session):
     Args:
         settings: The limits.
         clock: Tells seconds; the system's clock by default.
+        spending: Of the settings' budget, where others have spent of it before.
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, spending: Spending | None = None
+    ) -> None:
         super().__init__()
         self.settings = settings
         self._clock = clock or WallClock()
         self._heard: dict[int, float] = {}
         self._lapsed: dict[int, list[int]] = {}
-        self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD)
+        self.spending = spending or Spending(settings.budget)
+        counted = self.spending if settings.budget else None
+        self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD, counted)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -151,7 +158,10 @@ class PermitSession(Session):
                 self._limiter.request(client, ticket)
                 self._grant()
             case {"release": int(ticket)}:
-                self._limiter.release(client, ticket)
+                cost = message.get("cost")
+                if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
+                    raise ValueError(f"a cost of {cost!r}")
+                self._limiter.release(client, ticket, cost)
                 self._grant()
             case _:
                 raise ValueError(f"no such message: {list(message)[:3]}")
@@ -163,6 +173,8 @@ class PermitSession(Session):
         for grant in self._limiter.grants():
             wait = max(0.0, grant.start - self._clock.now())
             self._clients[grant.owner]({"permit": grant.ticket, "wait": wait})
+        for owner, ticket in self._limiter.refused():
+            self._clients[owner]({"spent": ticket, "why": str(self.spending)})
         due = self._limiter.due()
         if due is not None:
             delay = max(0.0, due - self._clock.now())

@@ -25,6 +25,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from millrace.budget import cost_of
 from millrace.coordination import Chunk, Claimed, Client, Failure
 from millrace.coordination.client import KEYS_A_MESSAGE
 from millrace.errors import ExecutionError
@@ -221,18 +222,21 @@ class Asking:
         self, digests: list[bytes], client: Client, session: Session, secrets: Secrets
     ) -> None:
         """Ask for some keys at once, and settle them: with their rows, or as failed."""
-        keys = self._taken(digests)
+        keys, terms = self._taken(digests), self.spec.source.terms
         attempts = 0
 
         async def attempt() -> pa.RecordBatch:
             nonlocal attempts
-            async with client.permit():
+            async with client.permit() as permit:
                 attempts += 1
                 client.count(requests=1, retried=int(attempts > 1))
                 self.totals.requests += 1
                 began = time.perf_counter()
                 try:
-                    return await _in_time(session.fetch(keys), self.spec.source.terms.timeout)
+                    found = await _in_time(session.fetch(keys), terms.timeout)
+                    if terms.cost is not None:
+                        permit.cost = cost_of(terms.cost, keys.to_pylist(), found)
+                    return found
                 except Refused as refused:
                     if refused.kind in _OVERLOADED:  # for all tasks, not for this one alone
                         own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)

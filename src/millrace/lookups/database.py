@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.budget import Cost, budget_of
 from millrace.errors import InputError, SetupError, near
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
@@ -104,6 +105,9 @@ def database(
     retries: int = 3,
     timeout: float = 30.0,
     batch: int = 500,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    cost: float | Cost | None = None,
 ) -> DatabaseSource:
     """Return a source that reads a table or view of a database: one statement for each batch of keys.
 
@@ -124,15 +128,28 @@ def database(
         retries: How often a statement is repeated that failed in a way that may pass.
         timeout: Seconds for one; then it is abandoned with its connection.
         batch: Keys in one statement, at most.
+        max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
+            with :class:`millrace.errors.BudgetError`.
+        max_cost: What all requests of a query may cost, in the unit of ``cost``.
+        cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
+            (a PyArrow RecordBatch).
 
     Raises:
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
         OptionError: A setting is out of its range.
     """
+    budget = budget_of("a lookup by database", max_requests, max_cost, cost)
     return DatabaseSource(
         url,
         table,
-        Terms(max_in_flight, per_second, retries, timeout, batch),
+        Terms(
+            max_in_flight,
+            per_second,
+            retries,
+            timeout,
+            batch,
+            *budget,
+        ),
         schema,
         tuple((columns or {}).items()),
         tuple((connect_args or {}).items()),

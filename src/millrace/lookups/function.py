@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.budget import Cost, budget_of
 from millrace.errors import InputError, OptionError
 from millrace.lookups.identity import identity_of
 from millrace.lookups.json_rows import check_bound, check_types
@@ -70,6 +71,9 @@ def function(
     retries: int = 3,
     timeout: float = 30.0,
     batch: int = 1,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    cost: float | Cost | None = None,
 ) -> FunctionSource:
     """Return a source that calls a function for the rows of a key, or of several.
 
@@ -90,6 +94,11 @@ def function(
         retries: How often a call is repeated that raised.
         timeout: Seconds for one. A function that runs in a thread is not stopped, its result is dropped.
         batch: Keys in one call, at most.
+        max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
+            with :class:`millrace.errors.BudgetError`.
+        max_cost: What all requests of a query may cost, in the unit of ``cost``.
+        cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
+            (a PyArrow RecordBatch).
 
     Raises:
         InputError: It is no function.
@@ -100,5 +109,13 @@ def function(
     if type(scan) is not bool:
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
-    terms = Terms(max_in_flight, per_second, retries, timeout, batch)
+    budget = budget_of("a lookup by function", max_requests, max_cost, cost)
+    terms = Terms(
+        max_in_flight,
+        per_second,
+        retries,
+        timeout,
+        batch,
+        *budget,
+    )
     return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.budget import Cost, budget_of
 from millrace.errors import InputError, OptionError, SetupError, UnsupportedType, near
 from millrace.lookups import credentials, paths
 from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
@@ -194,6 +195,9 @@ def http(
     retries: int = 3,
     timeout: float = 30.0,
     batch: int = 1,
+    max_requests: int | None = None,
+    max_cost: float | None = None,
+    cost: float | Cost | None = None,
 ) -> HttpSource:
     """Return a source that asks a service over HTTP and takes rows out of its JSON answers.
 
@@ -223,6 +227,11 @@ def http(
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for a request, from its start to the last byte of its last page.
         batch: Keys in one request, at most.
+        max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
+            with :class:`millrace.errors.BudgetError`.
+        max_cost: What all requests of a query may cost, in the unit of ``cost``.
+        cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
+            (a PyArrow RecordBatch).
 
     Raises:
         InputError: The URL, a path, a header or the body cannot be used, or has credentials written out.
@@ -232,9 +241,17 @@ def http(
         text = None if body is None else json.dumps(body, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"the body of a lookup is no JSON value: {error}") from None
+    budget = budget_of("a lookup by http", max_requests, max_cost, cost)
     return HttpSource(
         url,
-        Terms(max_in_flight, per_second, retries, timeout, batch),
+        Terms(
+            max_in_flight,
+            per_second,
+            retries,
+            timeout,
+            batch,
+            *budget,
+        ),
         method,
         text,
         rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from millrace.budget import NO_BUDGET, Budget, Cost
 from millrace.errors import OptionError
 
 _MOST = 1_000_000
@@ -20,6 +21,9 @@ class Terms:
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for one request, from its start to the last byte of its answer.
         batch: Keys in one request, at most.
+        budget: What all requests of a query may cost.
+        cost: Tells what a request has cost, by its keys (a list of dictionaries) and its rows (a PyArrow
+            RecordBatch); None where each costs the budget's price.
 
     Raises:
         OptionError: A value is out of its range.
@@ -30,6 +34,8 @@ class Terms:
     retries: int = 3
     timeout: float = 30.0
     batch: int = 1
+    budget: Budget = NO_BUDGET
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         self._whole("max_in_flight", 1, _MOST)

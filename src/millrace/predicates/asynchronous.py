@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
+from millrace.budget import Spending, cost_of
 from millrace.coordination import (
     Address,
     Chunk,
@@ -60,10 +61,11 @@ class AsyncCaller:
         self._values = values
         self._address = limits if spec.limited else None
         self._namespace = namespace
-        self._settings = Settings(spec.max_in_flight, spec.per_second)
+        self._settings = Settings(spec.max_in_flight, spec.per_second, spec.budget[0])
         self._runner: asyncio.Runner | None = None
         self._limits: Client | None = None
         self._own: LookupSession | None = None
+        self._spending = Spending(self._settings.budget)
         self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_of_the_function))
 
     def call(self, columns: list[pa.Array]) -> Outcome:
@@ -102,7 +104,10 @@ class AsyncCaller:
         if self._address is None:
             settings = self._settings
             self._own = LookupSession(
-                Registration(self._spec.name, settings.max_in_flight, settings.per_second)
+                Registration(
+                    self._spec.name, settings.max_in_flight, settings.per_second, budget=settings.budget
+                ),
+                spending=self._spending,
             )
             return Client.local(self._own)
         return await Client.limited(self._address, self._namespace, self._settings)
@@ -135,6 +140,7 @@ class _Asking:
         self._answers: dict[bytes, _Answer] = {}
         self._truths: dict[bytes, int] = {}  # found, and not told to others yet
         self._width = asyncio.Semaphore(max(WIDTH, spec.max_in_flight or 0))
+        self._cost = spec.budget[1]
         self._calls = 0
 
     async def run(self) -> None:
@@ -216,7 +222,7 @@ class _Asking:
     async def _attempt(self, rows: list[_Row]) -> list[int]:
         """Call the function once, in its turn; return the truth of each row."""
         name = self._spec.name
-        async with self._limits.permit():
+        async with self._limits.permit() as permit:
             self._calls += len(rows)
             arguments = [list(column) for column in zip(*rows, strict=True)] if self._spec.batch else rows[0]
             awaitable = self._spec.function(*arguments)
@@ -226,6 +232,8 @@ class _Asking:
                     "cannot be awaited: write it as 'async def'"
                 )
             result = await self._in_time(awaitable)
+            if self._cost is not None:
+                permit.cost = cost_of(self._cost, rows if self._spec.batch else rows[0], result)
         if not self._spec.batch:
             return [truth_of(result, name)]
         check_sized(result, len(rows), name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from millrace.budget import Budget, Cost, budget_of
 from millrace.errors import OptionError, PredicateError, near
 from millrace.predicates.cascade import Score
 from millrace.predicates.truth import Truths, strict
@@ -38,6 +39,9 @@ class PredicateSpec:
         max_in_flight: For ``async``: calls under way at once, over all tasks of the job.
         per_second: For ``async``: calls started per second, over all tasks of the job.
         dedupe: For ``async``: ask once per job for equal arguments.
+        max_requests: For ``async``: calls in all, repeated ones included.
+        max_cost: For ``async``: what all calls may cost.
+        cost: What a call costs: a number, or a function of its arguments and its answer.
         sure: A cheap score, and from which score on a row passes without a call (a cascade's second stage).
         truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
 
@@ -56,6 +60,9 @@ class PredicateSpec:
     max_in_flight: int | None = None
     per_second: float | None = None
     dedupe: bool = False
+    max_requests: int | None = None
+    max_cost: float | None = None
+    cost: float | Cost | None = None
     sure: tuple[Score, float] | None = None
     truths: Truths = strict
 
@@ -92,7 +99,8 @@ class PredicateSpec:
             raise OptionError(
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
             )
-        for setting in ("timeout", "max_in_flight", "per_second", "dedupe"):
+        budget_of(f"predicate {self.name!r}", self.max_requests, self.max_cost, self.cost)
+        for setting in ("timeout", "max_in_flight", "per_second", "dedupe", "max_requests", "max_cost"):
             if self.kind != "async" and getattr(self, setting):
                 raise OptionError(
                     f"predicate {self.name!r}: {setting} needs kind='async'; a call of kind {self.kind!r} "
@@ -120,7 +128,13 @@ class PredicateSpec:
     @property
     def limited(self) -> bool:
         """Whether its tasks have to agree with each other on when, or whether, to call it."""
-        return self.max_in_flight is not None or self.per_second is not None or self.dedupe
+        own = self.max_in_flight is not None or self.per_second is not None or self.dedupe
+        return own or bool(self.budget[0])
+
+    @property
+    def budget(self) -> tuple[Budget, Cost | None]:
+        """What its calls may cost, and the function that tells what one has."""
+        return budget_of(f"predicate {self.name!r}", self.max_requests, self.max_cost, self.cost)
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:

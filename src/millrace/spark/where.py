@@ -33,6 +33,12 @@ from millrace.spec import JoinSpec, RelationSpec
 _ROWS = "rows"
 
 
+_SHOWN = (
+    "batch", "retries", "timeout", "max_in_flight", "per_second", "dedupe", "max_requests", "max_cost",
+)  # fmt: skip
+"""Settings of a predicate that plans tell."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """One predicate of a filter.
@@ -160,7 +166,7 @@ class MaskTask:
             names = [self.labels[c] if c < len(self.labels) else f"argument {c + 1}" for c in slot.columns]
             text = f"  {number}. {spec.name}({', '.join(names) or '…'}), kind {spec.kind}"
             text += "" if spec.deterministic else ", not deterministic: keeps its place"
-            for setting in ("batch", "retries", "timeout", "max_in_flight", "per_second", "dedupe"):
+            for setting in _SHOWN:
                 if getattr(spec, setting):
                     text += f", {setting}={getattr(spec, setting)}"
             lines.append(text + (", on_error=null" if spec.on_error == "null" else ""))

@@ -1,0 +1,142 @@
+"""Hard budgets: how many requests may be made, and what they may cost, over all tasks of a query.
+
+A call is counted before it is made, and what it costs is reserved then: the fixed price, or the highest that
+a call has had so far, for what it will be is known afterwards only. So requests never exceed their budget;
+cost never does at a fixed price, and otherwise by no more than calls under way are dearer than any before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from millrace.errors import BudgetError, OptionError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent.
+
+    Attributes:
+        max_requests: Calls, repeated ones included; None sets no bound.
+        max_cost: In any unit, the one of the prices; None sets no bound.
+        price: Of each call; None where it is told when the call is over.
+    """
+
+    max_requests: int | None = None
+    max_cost: float | None = None
+    price: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.max_requests is not None or self.max_cost is not None
+
+
+class Spending:
+    """What has been spent of a budget.
+
+    Args:
+        budget: The budget.
+
+    Attributes:
+        requests: Calls that were begun.
+        cost: What those that are over have cost.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.requests = 0
+        self.cost = 0.0
+        self._under_way = 0
+        self._highest = budget.price or 0.0
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether one more call may be made now."""
+        most, requests = self.budget.max_cost, self.budget.max_requests
+        if requests is not None and self.requests >= requests:
+            return False
+        if most is None:
+            return True
+        return self.cost < most and self.cost + (self._under_way + 1) * self._highest <= most
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no call may be made any more: those under way will not change that."""
+        requests = self.budget.max_requests
+        spent = requests is not None and self.requests >= requests
+        return spent or (not self._under_way and not self.may_begin)
+
+    def begin(self) -> None:
+        """Count a call."""
+        self.requests += 1
+        self._under_way += 1
+
+    def end(self, cost: float | None) -> None:
+        """Count what a call has cost; one that nothing was told of has cost what was reserved."""
+        self._under_way -= 1
+        known = self.budget.price if cost is None or self.budget.price is not None else cost
+        self.cost += self._highest if known is None else known
+        self._highest = max(self._highest, known or 0.0)
+
+    def __str__(self) -> str:
+        budget, parts = self.budget, []
+        if budget.max_requests is not None:
+            parts.append(f"{self.requests:,} of {budget.max_requests:,} requests (max_requests)")
+        if budget.max_cost is not None:
+            cost = f"{self.cost:,.6g} of {budget.max_cost:,.6g} (max_cost)"
+            parts.append(f"{cost} in {self.requests:,} requests")
+        return ", ".join(parts)
+
+
+NO_BUDGET = Budget()
+
+Cost = Callable[[Any, Any], float]
+"""Returns what a call has cost, by its request and its answer."""
+
+
+def budget_of(what: str, max_requests: object, max_cost: object, cost: object) -> tuple[Budget, Cost | None]:
+    """Return a budget as a user gives it, and the function that tells costs, if there is one.
+
+    Args:
+        what: Whose it is, for errors.
+        max_requests: A whole number above 0, or None.
+        max_cost: A number above 0, or None.
+        cost: With ``max_cost``: a number above 0, or a function of request and answer.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if max_requests is not None and (type(max_requests) is not int or max_requests < 1):
+        raise OptionError(f"{what}: max_requests is {max_requests!r}, expected a whole number above 0")
+    if max_cost is not None and not _is_number(max_cost):
+        raise OptionError(f"{what}: max_cost is {max_cost!r}, expected a number above 0")
+    if cost is not None and not callable(cost) and not _is_number(cost):
+        raise OptionError(
+            f"{what}: cost is {cost!r}, expected a number above 0, or a function of request and answer"
+        )
+    if (cost is None) != (max_cost is None):
+        raise OptionError(f"{what}: max_cost and cost go together: what calls may cost, and what one costs")
+    price = None if cost is None or callable(cost) else float(cast(float, cost))
+    budget = Budget(max_requests, None if max_cost is None else float(cast(float, max_cost)), price)
+    return budget, cast(Cost, cost) if callable(cost) else None
+
+
+def cost_of(cost: Cost, request: object, answer: object) -> float:
+    """Return what a user's function says of a call's cost.
+
+    Raises:
+        BudgetError: It raised, or it is no number from 0 on.
+    """
+    try:
+        found = float(cost(request, answer))
+    except Exception as error:
+        raise BudgetError(f"the function for cost raised {type(error).__name__}: {error}") from error
+    if not 0 <= found < math.inf:
+        raise BudgetError(f"the function for cost returned {found!r}, expected a number from 0 on")
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and 0 < cast(float, value) < math.inf
