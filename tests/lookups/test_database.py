@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.errors import InputError, SetupError
 from millrace.lookups import Secrets, database
-from millrace.lookups.database_session import DatabaseSession
+from millrace.lookups.database_session import DatabaseSession, _Work
 from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run, scanned
 
 LAWS = settings(max_examples=15, deadline=None, derandomize=True)
@@ -186,8 +186,17 @@ def test_statements_at_once(pairs, secrets, dialect):
     assert run(work()) == [(1000, [10] * 8)] * 3
 
 
-def test_sqlite_is_interrupted(tmp_path):
-    """A statement that takes too long ends in its thread, too."""
+@pytest.mark.parametrize("late", [False, True])
+def test_sqlite_is_interrupted(tmp_path, monkeypatch, late):
+    """A statement that takes too long ends in its thread, too, also where it begins when its time is over."""
+    abandoned, abandon = threading.Event(), _Work.abandon
+    monkeypatch.setattr(_Work, "abandon", lambda *given: (abandon(*given), abandoned.set()))
+
+    def wait(*_):
+        abandoned.wait(20)
+
+    if late:
+        sa.event.listen(sa.Engine, "before_cursor_execute", wait)
     path = tmp_path / "x.db"
     connection = sqlite3.connect(path)
     with connection:
@@ -197,9 +206,12 @@ def test_sqlite_is_interrupted(tmp_path):
         )
     connection.close()
     schema = pa.schema([("x", pa.int64())])
-    error = run(
-        refusal(fetched(database(f"sqlite:///{path}", "slowly", timeout=0.2), schema, ("x",), [{"x": 1}]))
-    )
+    source = database(f"sqlite:///{path}", "slowly", timeout=0.2)
+    try:
+        error = run(refusal(fetched(source, schema, ("x",), [{"x": 1}])))
+    finally:
+        if late:
+            sa.event.remove(sa.Engine, "before_cursor_execute", wait)
     assert (error.kind, error.again) == ("timeout", True)
     for thread in threading.enumerate():
         if thread.name == "database slowly":

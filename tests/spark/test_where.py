@@ -12,8 +12,11 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
+from millrace.applied import watch
 from millrace.errors import ExecutionError, InputError, OptionError, PredicateError
 from millrace.options import POLICY_NAMES
+
+watch()  # for conditions that are made before `millrace.where` is first looked up
 
 # One of every type that Spark hands to Python, with nulls in each column.
 TYPED = """

@@ -31,6 +31,7 @@ SCAN_ROWS = 10_000
 
 _WITH_TUPLES = ("postgresql", "mysql", "mariadb", "sqlite", "oracle")
 """Dialects that compare several columns at once, ``(a, b) IN ((1, 2), …)``; others get AND and OR."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0  # seconds until a driver is told again to stop
 
 _T = TypeVar("_T")
 
@@ -116,18 +117,26 @@ class DatabaseSession:
         """Call a function in a thread; abandon what it does when time is over or nobody waits any more."""
         seconds = self._source.terms.timeout
         limit = asyncio.timeout(seconds)
+        returned = threading.Event()
+
+        def call() -> _T:
+            try:
+                return function()
+            finally:
+                returned.set()
+
         try:
             async with limit:
-                return await self._threads.run(function)
+                return await self._threads.run(call)
         except TimeoutError as error:
             if not limit.expired():
                 raise refused(error, self._source, self._secrets) from None
-            work.abandon()
+            work.abandon(returned)
             raise Refused(
                 "timeout", f"{self._source.describe()}: no answer within {seconds:g} s", again=True
             ) from None
         except asyncio.CancelledError:
-            work.abandon()
+            work.abandon(returned)
             raise
         except Refused:
             raise
@@ -178,8 +187,12 @@ class _Work:
             connection.invalidate()
         connection.close()
 
-    def abandon(self) -> None:
-        """Stop the statement, where the driver has a way; its connection is not used again."""
+    def abandon(self, returned: threading.Event) -> None:
+        """Stop the statement, where the driver has a way; its connection is not used again.
+
+        Args:
+            returned: Set when the call that runs the statement has returned.
+        """
         with self._lock:
             self._abandoned = True
             if self._connection is None:
@@ -188,7 +201,7 @@ class _Work:
         for name in ("interrupt", "cancel"):
             stop = getattr(raw, name, None)
             if stop is not None:  # it may ask the database, and wait for it
-                threading.Thread(target=_quietly, args=(stop,), daemon=True).start()
+                threading.Thread(target=_stop, args=(stop, returned), daemon=True).start()
                 return
 
     def _connected(self) -> sa.Connection:
@@ -200,9 +213,14 @@ class _Work:
         return connection
 
 
-def _quietly(stop: Callable[[], object]) -> None:
-    with suppress(Exception):  # the statement may be over by now
-        stop()
+def _stop(stop: Callable[[], object], returned: threading.Event) -> None:
+    # A driver forgets it where the statement has not begun yet, so it is told until the call has returned.
+    pause = _FIRST_PAUSE
+    while not returned.is_set():
+        with suppress(Exception):  # the statement may be over by now
+            stop()
+        returned.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _for_sqlite(value: Any) -> Any:
