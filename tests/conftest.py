@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from millrace.benchmarks import postgres as postgresql, tpch_data
 from tests.session import session
+
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

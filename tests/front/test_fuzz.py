@@ -1,4 +1,4 @@
-"""Five hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
+"""Four hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.front.fuzz.compare import Comparison
 from tests.front.fuzz.grammar import query
 
 CHUNK = 50
-QUERIES = 500
+QUERIES = 400
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def comparison(spark, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, QUERIES, CHUNK))
 def test_answers(comparison, first):
-    """What Spark accepts gives the same names, types and rows; what it refuses is refused alike."""
+    """Names and types are Spark's, as are rows where any of the query is joined; refusals are alike."""
     failures = []
     for seed in range(first, first + CHUNK):
         text, mode = query(random.Random(seed)), mode_of(seed)
