@@ -1,4 +1,4 @@
-"""The joins of streams that are measured: both texts ask for the same rows, and the feeds drift as they say."""
+"""The joins of streams that are measured: both texts ask for the same rows, and feeds drift as told."""
 
 from __future__ import annotations
 
