@@ -153,13 +153,17 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     for late in (0, 0, 0, 9):
         feed.put(60, late)
     names = streaming.sql("SELECT 'odd' AS g, 'an odd one' AS name UNION ALL SELECT 'even', 'an even one'")
-    found = figures(feed.run(millrace.sql(text, streaming, {**feed.tables(), "names": names})))
+    small = millrace.predicate(lambda k: k < 50, name="small")
+    tables = {**feed.tables(), "names": names}
+    query = millrace.query(f"{text} AND small(a.k)", streaming, tables, predicates=[small])
+    assert len(query.taken) == 1 and "small" in query.explain()
+    found = figures(feed.run(query.df))
     assert sum(each.late for each in found) == 18  # in both roles
     limit = "(SELECT * FROM clicks WHERE t >= to_timestamp(1600000000))"
     with_names = f"WITH names AS (SELECT 'odd' AS g, 'an odd one' AS name) {text}".replace(
         "clicks a, clicks b", f"{limit} a, {limit} b"
     )
-    assert feed.rows() == feed.answer(with_names) != []
+    assert feed.rows() == feed.answer(f"{with_names} AND a.k < 50") != []
 
 
 CRASHES = ("init", "list", "read", "append", "remove", "put_head", "rows", "timer", "close")

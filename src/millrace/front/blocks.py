@@ -56,7 +56,8 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
         return None
     found = _sorted(clause)
     groups = _groups(clause, found) or _lone(clause)
-    found.place_calls(groups)
+    # Above a join of streams an eddy calls predicates under the limits of the whole job, for new rows only.
+    found.place_calls([] if streams_of(clause) else groups)
     if not groups:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
     check_streams(clause, groups)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructField, StructType
 
 from millrace.block import Block, FrameInput, ParquetInput
-from millrace.errors import InputError, MillraceWarning, SetupError
+from millrace.errors import InputError, MillraceWarning, OptionError, SetupError
 from millrace.options import Options
 from millrace.sources.parquet import splits
 from millrace.spark.dealt_scan import Scan
@@ -52,6 +52,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
         SetupError: The session does not keep state in RocksDB.
+        OptionError: The architecture is a static plan.
     """
     _check_provider(spark)
     keeps = retention(list(times.columns), times.bounds)
@@ -67,6 +68,11 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
         if alias in times.columns
     )
     join = block.join
+    if options.architecture == "static":
+        raise OptionError(
+            "option architecture is 'static', and a plan that does not change begins anew with every run, "
+            "while a join of streams goes on: expected 'stems', 'joins', 'stairs' or 'auto'"
+        )
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
     task = ContinuousJoin(
