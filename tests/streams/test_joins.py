@@ -110,7 +110,8 @@ class Feed:
         """The rows that were written."""
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            return sorted(connection.execute(f"FROM '{self.folder / output}/*.parquet'").fetchall(), key=repr)
+            found = connection.execute(f"FROM '{self.folder / output}/*.parquet'").fetchall()
+            return sorted(map(plain, found), key=repr)
 
 
 def plain(row: tuple) -> tuple:

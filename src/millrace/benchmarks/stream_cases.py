@@ -41,7 +41,7 @@ class Case:
     @property
     def names(self) -> tuple[str, ...]:
         """The streams' names."""
-        return tuple("abcdefgh"[: self.streams])
+        return tuple(f"feed_{letter}" for letter in "abcdefgh"[: self.streams])
 
     @property
     def text(self) -> str:
