@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import millrace
 from millrace.api.progress import Watch
@@ -29,7 +30,8 @@ def test_a_line_tells_of_what_runs_now(spark, files):
 
 def test_it_is_shown_where_somebody_looks(spark, capsys):
     """In a terminal, or when asked for; never in a pipe, and not when it is off."""
-    even = millrace.predicate(lambda x: x % 2 == 0, name="even")
+    # Slow enough for tasks to be counted while they run.
+    even = millrace.predicate(lambda x: time.sleep(0.005) or x % 2 == 0, name="even")
     kept = millrace.where(spark.range(100), even("id"))
     for shown in (None, False):
         with millrace.progress(spark, shown=shown):
