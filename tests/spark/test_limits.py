@@ -79,3 +79,34 @@ def test_a_service_that_does_not_recover_fails_the_query(numbers):
         with pytest.raises(Exception, match=r"(?s)'ask'.*ClientResponseError.*500"):
             millrace.where(numbers, ask("x")).collect()
     assert service.most <= 8
+
+
+def test_a_failed_job_that_runs_again_asks_nothing_twice(spark, tmp_path):
+    """Only what was not answered is asked, by the same DataFrame and by others of the same function."""
+    broken = {7}
+    with Service(lambda x, _: "500" if x in broken else "yes" if x % 2 else "no") as service:
+        ask = asking(service.url, answers=tmp_path, max_in_flight=8)
+        rows = spark.range(0, 120, 1, 1).selectExpr("id", "cast(id as int) as x")
+        frame = millrace.where(rows, ask("x"))
+        assert "answers kept in" in str(millrace.explain(frame))
+        with pytest.raises(Exception, match=r"(?s)'ask'.*ClientResponseError.*500"):
+            frame.collect()
+        broken.clear()
+        assert kept(frame) == list(range(1, 120, 2))
+        assert service.asked == Counter({x: 2 if x == 7 else 1 for x in range(120)})
+        text = "SELECT a.id FROM rows a JOIN rows b ON a.id = b.id WHERE ask(a.x) AND a.id + b.id > 3"
+        joined = millrace.sql(text, tables={"rows": rows}, predicates={"ask": ask})
+        assert sorted(kept(joined)) == list(range(3, 120, 2))
+        assert len(kept(millrace.where(rows, asking(service.url, answers=tmp_path)("x")))) == 60
+        assert sum(service.asked.values()) == 121
+
+
+def test_the_sample_of_an_estimate_is_kept(spark, tmp_path):
+    """What was paid to know the price is not paid again."""
+    with Service(lambda x, _: "yes") as service:
+        ask = asking(service.url, answers=tmp_path / "answers.sqlite")
+        rows = spark.range(0, 120, 1, 4).selectExpr("id", "cast(id as int) as x")
+        millrace.estimate(rows, ask("x"), sample=40)
+        assert sum(service.asked.values()) == 40
+        assert len(kept(millrace.where(rows, ask("x")))) == 120
+    assert service.asked == Counter(dict.fromkeys(range(120), 1))

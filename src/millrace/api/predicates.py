@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.options import Options
@@ -75,6 +76,7 @@ def predicate(
     batch: int | None = None,
     retries: int = 0,
     timeout: float | None = None,
+    answers: str | Path | None = None,
     max_in_flight: int | None = None,
     per_second: float | None = None,
     dedupe: bool = False,
@@ -99,6 +101,10 @@ def predicate(
         batch: Rows per call, at most.
         retries: How often a call that raised is repeated, with growing random waits.
         timeout: Seconds for a call, ``async`` only.
+        answers: A folder, or a file that ends in ``.sqlite``, on this machine, where answers outlive the
+            job: the same job tomorrow, or once more after it failed, asks only for what is missing. They
+            count for equal arguments and the same function: its code, what it has captured, what it names.
+            Implies ``dedupe``; ``async`` only.
         max_in_flight: Calls at once in the whole job, over all tasks; ``async`` only.
         per_second: Calls a second in the whole job; ``async`` only.
         dedupe: Ask once per job for equal arguments; ``async`` only.
@@ -121,6 +127,7 @@ def predicate(
         batch=batch,
         retries=retries,
         timeout=timeout,
+        answers=answers,
         max_in_flight=max_in_flight,
         per_second=per_second,
         dedupe=dedupe,

@@ -78,18 +78,22 @@ class Client:
         return await cls._joined(address, {"session": namespace})
 
     @classmethod
-    async def limited(cls, address: Address, namespace: str, settings: Settings) -> Client:
-        """Join what the tasks of a job share of one predicate, which needs no registration.
+    async def limited(
+        cls, address: Address, namespace: str, settings: Settings, *, kept: bool = False
+    ) -> Client:
+        """Join what the tasks of a job share of one predicate, which needs no registration unless it is kept.
 
         Args:
             address: The coordinator.
             namespace: Names the run and the predicate; whoever gives the same one shares its limits.
             settings: The limits; the same for all of a namespace.
+            kept: Whether answers outlive the job, where the predicate's registration says.
 
         Raises:
             ExecutionError: The coordinator cannot be reached or does not accept this client.
         """
-        return await cls._joined(address, {"session": namespace, "limits": settings.numbers})
+        hello = {"session": namespace, "limits": settings.numbers}
+        return await cls._joined(address, {**hello, "kept": True} if kept else hello)
 
     @classmethod
     async def _joined(cls, address: Address, hello: Message) -> Client:

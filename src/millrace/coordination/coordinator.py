@@ -8,6 +8,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from millrace.budget import Budget, Spending
@@ -178,6 +179,8 @@ class Coordinator(Server):
                 registration = self._registered(namespace)
             case _:
                 raise ValueError("it did not introduce itself")
+        if hello.get("kept") is True:
+            registration = self._kept(namespace, registration)
         if namespace not in self._sessions:
             spending = self._spending(namespace, registration.budget)
             self._sessions[namespace] = LookupSession(registration, self._calendar, spending=spending)
@@ -209,6 +212,16 @@ class Coordinator(Server):
         if not number.isascii() or not number.isdigit() or int(number) >= len(registrations):
             raise ValueError(f"run {run!r} has {len(registrations)} lookups, got {namespace!r}")
         return registrations[int(number)]
+
+    def _kept(self, namespace: str, limits: Registration) -> Registration:
+        """Return the limits that a task names, with the cache that only the planning process may name."""
+        kept = self._registered(namespace)
+        if namespace not in self._sessions:
+            # A job that follows at once on one that failed is to find all that was answered there.
+            for session in self._sessions.values():
+                if session.registration.fingerprint == kept.fingerprint:
+                    session.flush()
+        return replace(limits, name=kept.name, cache=kept.cache, ttl=kept.ttl, fingerprint=kept.fingerprint)
 
     def _known(self, run: str, number: int) -> list[_Ended]:
         """Return what there is to tell of a lookup, by execution, with those that have ended first."""

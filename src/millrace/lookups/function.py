@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from millrace.budget import Cost, budget_of
 from millrace.errors import InputError, OptionError
-from millrace.lookups.identity import identity_of
 from millrace.lookups.json_rows import check_bound, check_types
 from millrace.lookups.secrets import Secrets
 from millrace.lookups.terms import Terms
+from millrace.predicates.identity import identity_of
 
 if TYPE_CHECKING:
     from millrace.lookups.function_session import FunctionSession

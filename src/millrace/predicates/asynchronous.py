@@ -29,6 +29,7 @@ from millrace.coordination import (
     digest,
 )
 from millrace.errors import ExecutionError, PredicateError
+from millrace.predicates.keeping import keeping
 from millrace.predicates.outcome import RAISED, Failure, Outcome
 from millrace.predicates.retries import schedule
 from millrace.predicates.spec import PredicateSpec
@@ -103,14 +104,13 @@ class AsyncCaller:
     async def _join(self) -> Client:
         if self._address is None:
             settings = self._settings
-            self._own = LookupSession(
-                Registration(
-                    self._spec.name, settings.max_in_flight, settings.per_second, budget=settings.budget
-                ),
-                spending=self._spending,
+            registration = Registration(
+                self._spec.name, settings.max_in_flight, settings.per_second, budget=settings.budget
             )
+            self._own = LookupSession(keeping(registration, self._spec), spending=self._spending)
             return Client.local(self._own)
-        return await Client.limited(self._address, self._namespace, self._settings)
+        kept = self._spec.answers is not None
+        return await Client.limited(self._address, self._namespace, self._settings, kept=kept)
 
     async def _leave(self) -> None:
         limits, self._limits = self._limits, None

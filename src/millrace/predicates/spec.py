@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal
 
 from millrace.budget import Budget, Cost, budget_of
 from millrace.errors import OptionError, PredicateError, near
 from millrace.predicates.cascade import Score
+from millrace.predicates.identity import identity_of
 from millrace.predicates.truth import Truths, strict
 
 Kind = Literal["row", "pandas", "arrow", "pandas_iter", "arrow_iter", "async"]
@@ -44,6 +48,10 @@ class PredicateSpec:
         cost: What a call costs: a number, or a function of its arguments and its answer.
         sure: A cheap score, and from which score on a row passes without a call (a cascade's second stage).
         truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
+        answers: For ``async``: a folder, or a ``.sqlite`` file, where answers outlive the job; equal
+            arguments are then asked once, as with ``dedupe``. None keeps them for the job at most.
+        origin: The user's function, where ``function`` only passes arguments on to it.
+        changed: What such functions change about arguments or answers, one text each.
 
     Raises:
         OptionError: A setting is unknown, out of range or of no use for the kind.
@@ -65,6 +73,9 @@ class PredicateSpec:
     cost: float | Cost | None = None
     sure: tuple[Score, float] | None = None
     truths: Truths = strict
+    answers: Path | None = None
+    origin: Callable[..., Any] | None = None
+    changed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -95,6 +106,7 @@ class PredicateSpec:
             )
         self._positive("timeout")
         self._positive("per_second")
+        self._answers()
         if self.batch is not None and self.kind == "row":
             raise OptionError(
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
@@ -106,6 +118,23 @@ class PredicateSpec:
                     f"predicate {self.name!r}: {setting} needs kind='async'; a call of kind {self.kind!r} "
                     "cannot be interrupted or made to wait"
                 )
+
+    def _answers(self) -> None:
+        if self.answers is None:
+            return
+        path: object = self.answers
+        if not isinstance(path, str | Path) or not str(path):
+            raise OptionError(
+                f"predicate {self.name!r}: answers is {path!r}, expected the path of a folder, or of a file "
+                "that ends in .sqlite"
+            )
+        if self.kind != "async" or not self.deterministic:
+            raise OptionError(
+                f"predicate {self.name!r}: answers are kept of predicates with kind='async' that are "
+                "deterministic: of others the next run might get what they would not say again"
+            )
+        object.__setattr__(self, "answers", Path(path))
+        object.__setattr__(self, "dedupe", True)  # what is kept is known by its arguments
 
     def _whole(self, setting: str, low: int) -> None:
         value = getattr(self, setting)
@@ -124,6 +153,24 @@ class PredicateSpec:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < value < float("inf"):
             raise OptionError(f"predicate {self.name!r}: {setting} is {value!r}, expected a number above 0")
+
+    def through(self, function: Callable[..., Any], change: str) -> PredicateSpec:
+        """Return the predicate with a function that calls the one it has.
+
+        Args:
+            function: The new one; its answers are known by the user's own, and by the change.
+            change: What it changes, as text that differs for different changes.
+        """
+        origin = self.function if self.origin is None else self.origin
+        return replace(self, function=function, origin=origin, changed=(*self.changed, change))
+
+    def fingerprint(self) -> str:
+        """Return what its kept answers are known by; to be called where the query is planned.
+
+        In a task the function has been unpickled, and may have lost what it names.
+        """
+        parts = [identity_of(self.function if self.origin is None else self.origin, self.name), *self.changed]
+        return blake2b(json.dumps(["predicate", *parts]).encode(), digest_size=16).hexdigest()
 
     @property
     def limited(self) -> bool:

@@ -18,6 +18,7 @@ from millrace.errors import InputError, OptionError
 from millrace.expressions import Call, show
 from millrace.figures import CellFigures
 from millrace.options import Options
+from millrace.predicates import PredicateSpec
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
 from millrace.spark.dealt_scan import LEAST_ROWS, Scan
@@ -143,7 +144,6 @@ class _Assembly:
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        called = [p for p in self._join.residuals if isinstance(p, Call)]
         task = EddyTask(
             join=self._join,
             options=self._options,
@@ -155,8 +155,8 @@ class _Assembly:
             },
             frame=stream if Mode.FRAME in placement.modes else None,
             exchanged=bool(exchanged),
-            limits=Limits.of(self._spark, sink.run, [p.spec for p in called], self._options),
-            warm_start=FileWarmStart(sink.run) if called else None,
+            limits=self._limits,
+            warm_start=FileWarmStart(sink.run) if self._called else None,
             last=last,
             sink=sink,
             lookups=self._lookups,
@@ -176,6 +176,15 @@ class _Assembly:
         else:
             source = _numbers(self._spark, placement.cells or 1)
         return self._reports.attach(source.mapInArrow(task, sink.schema(self._result())))
+
+    @cached_property
+    def _called(self) -> dict[int, PredicateSpec]:
+        """The users' predicates, by their numbers among the conditions."""
+        return {n: each.spec for n, each in enumerate(self._join.residuals) if isinstance(each, Call)}
+
+    @cached_property
+    def _limits(self) -> Limits:
+        return Limits.of(self._spark, self._reports.sink.run, self._called, self._options)
 
     def _result(self) -> StructType:
         """Return the block's columns as Spark is told them."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address
+    from millrace.coordination import Address, Registration
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,30 @@ class Limits:
     address: Address | None = None
 
     @classmethod
-    def of(cls, spark: SparkSession, run: str, specs: Sequence[PredicateSpec], options: Options) -> Limits:
-        """Start the coordinator in this process if some predicate's limits hold for the whole job."""
-        if not any(spec.limited for spec in specs):
+    def of(
+        cls, spark: SparkSession, run: str, specs: Mapping[int, PredicateSpec], options: Options
+    ) -> Limits:
+        """Start the coordinator in this process if some predicate's limits hold for the whole job.
+
+        Args:
+            spark: The session.
+            run: Identifies the run.
+            specs: The predicates, by their numbers in the tasks.
+            options: Settings of the run.
+
+        Raises:
+            InputError: The answers of a predicate cannot be kept where it says; says what to do.
+        """
+        if not any(spec.limited for spec in specs.values()):
             return cls(run)
         from millrace.coordination import Coordinator  # loads asyncio, which tasks without limits do not need
 
         coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
-        return cls(run, coordinator.address_of(predicates_of(run)))
+        found = cls(run, coordinator.address_of(predicates_of(run)))
+        if any(spec.answers is not None for spec in specs.values()):
+            coordinator.register(predicates_of(run), _registrations(specs))
+            weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
+        return found
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
@@ -49,6 +66,17 @@ class Limits:
         stage = 0 if context is None else context.stageId()
         address = self.address if call.spec.limited else None
         return caller_of(call.spec, call.values, address, f"{predicates_of(self.run)}/{stage}/{number}")
+
+
+def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
+    """Return what the coordinator has to know of predicates; only those that are kept mean anything to it."""
+    from millrace.coordination import Registration
+    from millrace.predicates.keeping import keeping
+
+    found = [Registration("") for _ in range(max(specs) + 1)]
+    for number, spec in specs.items():
+        found[number] = keeping(Registration(spec.name), spec)
+    return found
 
 
 def predicates_of(run: str) -> str:

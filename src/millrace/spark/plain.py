@@ -65,7 +65,7 @@ def certain(spec: PredicateSpec) -> PredicateSpec:
             )
         return result
 
-    return replace(spec, function=known, on_error="fail")
+    return replace(spec.through(known, "null is an error"), on_error="fail")
 
 
 def _rows(spec: PredicateSpec) -> Function:

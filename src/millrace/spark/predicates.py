@@ -205,14 +205,15 @@ def _parameters(spec: PredicateSpec, count: int) -> list[str]:
 def _with_names(spec: PredicateSpec, positional: int, named: tuple[str, ...]) -> PredicateSpec:
     """Return the predicate with a function that takes the named arguments after the positional ones."""
     function = spec.function
+    change = f"arguments from {positional} on are {', '.join(named)}"
     if spec.kind == "async":
 
         async def awaited(*values: Any) -> Any:
             return await function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
 
-        return replace(spec, function=awaited)
+        return spec.through(awaited, change)
 
     def called(*values: Any) -> Any:
         return function(*values[:positional], **dict(zip(named, values[positional:], strict=True)))
 
-    return replace(spec, function=called)
+    return spec.through(called, change)

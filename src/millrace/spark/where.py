@@ -92,7 +92,7 @@ def mask(
         tuple(labels),
         options,
         spark_values(spark),
-        Limits.of(spark, reports.sink.run, [slot.spec for slot in slots], options),
+        Limits.of(spark, reports.sink.run, dict(enumerate(slot.spec for slot in slots)), options),
         FileWarmStart(reports.sink.run),
         reports.sink,
     )
@@ -169,6 +169,7 @@ class MaskTask:
             for setting in _SHOWN:
                 if getattr(spec, setting):
                     text += f", {setting}={getattr(spec, setting)}"
+            text += "" if spec.answers is None else f", answers kept in {str(spec.answers)!r}"
             lines.append(text + (", on_error=null" if spec.on_error == "null" else ""))
         return "\n".join(lines)
 

@@ -1,0 +1,155 @@
+"""Answers that outlive the job: nothing is asked twice, and no answer is taken for another function's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.coordination import Coordinator, Registration
+from millrace.errors import ExecutionError, OptionError
+from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
+from millrace.predicates.asynchronous import AsyncCaller
+from millrace.predicates.keeping import keeping
+from millrace.spark.plain import certain
+from millrace.spark.predicates import Applied
+
+LAWS = settings(max_examples=25, deadline=None, derandomize=True)
+
+
+@pytest.fixture(scope="module")
+def coordinator():
+    served = Coordinator()
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module", params=["alone", "shared"])
+def job(request, coordinator):
+    """Run a job that calls a predicate, within its caller or through the coordinator; returns its outcome."""
+
+    def run(spec: PredicateSpec, values: list[int]):
+        address, name = None, uuid4().hex
+        if request.param == "shared":
+            address = coordinator.address
+            coordinator.register(name, [keeping(Registration(spec.name), spec)])
+        caller = AsyncCaller(spec, PlainValues(), address, f"{name}/0/0")
+        try:
+            return caller.call([pa.array(values, pa.int64())])
+        finally:
+            caller.close()
+
+    return run
+
+
+JOBS = st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4)
+
+
+@LAWS
+@given(JOBS, st.sets(st.integers(0, 9)), st.none() | st.integers(1, 4))
+def test_jobs_ask_only_for_what_is_missing(job, tmp_path_factory, jobs, broken, batch):
+    """Over any jobs no argument is answered twice; what raised is asked again, for it may be well then.
+
+    A batch that raised says nothing of its rows: all of them are asked again.
+    """
+    folder, answered, raising = tmp_path_factory.mktemp("answers"), Counter[int](), set(broken)
+
+    async def rows(xs):
+        if not raising.isdisjoint(xs):
+            raise ValueError(f"no {raising.intersection(xs)}")
+        answered.update(xs)
+        return [x % 2 == 0 for x in xs]
+
+    async def row(x):
+        return (await rows([x]))[0]
+
+    # The counts change with every call, and with them what the function is known by.
+    spec = PredicateSpec("p", rows if batch else row, "async", batch=batch, answers=folder, origin=one_of_all)
+    right = {x: KEPT if x % 2 == 0 else REJECTED for x in range(10)}
+    for values in jobs:
+        for x, truth in zip(values, job(spec, values).truth.tolist(), strict=True):
+            assert truth == (right[x] if x in answered else RAISED)
+    missing = set(right) - set(answered)
+    raising.clear()
+    assert job(spec, list(right)).truth.tolist() == list(right.values())
+    assert answered == Counter(list(right))
+    assert len(missing) >= len(broken)
+    assert job(spec, list(right)).calls == 0
+
+
+async def one_of_all(x):
+    return x
+
+
+def truthful(x):
+    return x > 3
+
+
+async def with_helper(x):
+    return truthful(x)
+
+
+def capturing(limit):
+    async def above(x):
+        return x > limit
+
+    return above
+
+
+def test_another_function_has_answers_of_its_own(monkeypatch):
+    """Code, captured values, helpers, names of arguments, and what is made of null tell functions apart."""
+
+    def spec(function):
+        return PredicateSpec("p", function, "async", answers="somewhere")
+
+    first = spec(with_helper).fingerprint()
+    assert first == spec(with_helper).fingerprint()
+    assert spec(capturing(1)).fingerprint() == spec(capturing(1)).fingerprint()
+    assert spec(capturing(1)).fingerprint() != spec(capturing(2)).fingerprint()
+    by_name = {Applied.of(spec(two), ("a",), {name: "b"}).spec.fingerprint() for name in ("y", "z")}
+    assert len(by_name | {spec(two).fingerprint(), certain(spec(two)).fingerprint()}) == 4
+    named = Applied.of(spec(with_helper), (), {"x": "a"}).spec
+    before = named.fingerprint()
+    monkeypatch.setitem(with_helper.__globals__, "truthful", lambda x: x > 4)
+    assert spec(with_helper).fingerprint() != first
+    assert named.fingerprint() != before  # the helper is found through the function that passes arguments on
+
+
+async def two(x, y=0, z=0):
+    return x > y + z
+
+
+def test_only_the_planning_process_says_where_answers_are(coordinator, tmp_path):
+    """A task of a run that is not known there fails, rather than asking what nobody keeps."""
+    spec = PredicateSpec("p", one_of_all, "async", answers=tmp_path)
+    caller = AsyncCaller(spec, PlainValues(), coordinator.address, "gone/0/0")
+    with pytest.raises(ExecutionError, match="'gone' is not known"):
+        caller.call([pa.array([1])])
+    caller.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "row", "function": truthful}, "kind='async'"),
+        ({"deterministic": False}, "deterministic"),
+        ({"answers": 3}, "answers is 3"),
+        ({"answers": ""}, "answers is ''"),
+    ],
+)
+def test_settings_that_cannot_be(options, message):
+    """They are told where the predicate is made."""
+    given = {"function": with_helper, "kind": "async", "answers": "somewhere", **options}
+    with pytest.raises(OptionError, match=message):
+        PredicateSpec("p", **given)
+
+
+def test_kept_answers_are_asked_once_in_a_job_too(tmp_path):
+    """Equal arguments are one question, whatever else is said."""
+    spec = PredicateSpec("p", with_helper, "async", answers=str(tmp_path))
+    assert spec.dedupe and spec.limited and spec.answers == tmp_path
+    assert replace(spec, name="q").answers == tmp_path
