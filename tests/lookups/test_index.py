@@ -395,7 +395,7 @@ def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch
     """The task hears that the coordinator is gone, rather than wait for its word for ever."""
     spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), "skip")
     coordinator = Coordinator()
-    monkeypatch.setattr(LookupSession, "_fail", lambda room, client, failures: room.close())
+    monkeypatch.setattr(LookupSession, "_fail", lambda room, client, failures: room._later(room.close))
     coordinator.register("run", [spec.registration(Secrets())])
     loop, woken = Loop(), threading.Event()
     index = _index_of(spec, coordinator, loop, woken)
