@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -20,6 +21,18 @@ from millrace.errors import ExecutionError
 KEYS_A_MESSAGE = 4096
 _FAILURES_A_MESSAGE = 256
 _LONGEST_TEXT = 4_000
+
+
+@dataclass
+class Permit:
+    """The leave to start one call.
+
+    Attributes:
+        outcome: To be set before it is given back: ``""`` if the source has answered, a few words if it
+            has not; None if neither can be said.
+    """
+
+    outcome: str | None = None
 
 
 class Client:
@@ -84,15 +97,16 @@ class Client:
         return cls(LocalConnection(session), session.settings)
 
     @asynccontextmanager
-    async def permit(self) -> AsyncIterator[None]:
-        """Wait until one more call may start; leaving the block says that it is over.
+    async def permit(self) -> AsyncIterator[Permit]:
+        """Wait until one more call may start; leaving the block says that it is over, and what came of it.
 
         Raises:
             ExecutionError: The coordinator is gone.
         """
         if not self._settings.turns:
-            yield
+            yield Permit()
             return
+        permit = Permit()
         self._check()
         ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
@@ -101,10 +115,11 @@ class Client:
             wait = await granted
             if wait > 0:
                 await asyncio.sleep(wait)
-            yield
+            yield permit
         finally:
             self._permits.pop(ticket, None)
-            self._send({"release": ticket})
+            told = {} if permit.outcome is None else {"outcome": permit.outcome}
+            self._send({"release": ticket, **told})
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""

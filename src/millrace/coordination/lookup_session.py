@@ -85,7 +85,7 @@ class LookupSession(OrderedSession):
         clock: Clock | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(registration.settings, clock, loop)
+        super().__init__(registration.settings, clock, loop, registration.circuit_breaker)
         self.registration = registration
         self._time = wall_time if calendar is None else calendar.now
         self._claims = Claims()
@@ -162,8 +162,10 @@ class LookupSession(OrderedSession):
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
+        breaker = self._breaker
+        problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
         return self._figures.progress(
-            self.registration.name, in_flight, running=not self.empty, problem=self._problem
+            self.registration.name, in_flight, running=not self.empty, problem=problem
         )
 
     def failed(self) -> list[FailedKey]:
@@ -177,15 +179,7 @@ class LookupSession(OrderedSession):
 
     async def failed_later(self) -> list[FailedKey]:
         """Return the same when the thread for the disk has come to it."""
-        found: asyncio.Future[list[FailedKey]] = asyncio.get_running_loop().create_future()
-        failed: list[FailedKey] = []
-
-        def tell() -> None:
-            if not found.done():
-                found.set_result(failed)
-
-        self._do(lambda: failed.extend(self.failed()), tell)
-        return await found
+        return await self._result(self.failed)
 
     def _kept(self, job: Job) -> None:
         """Do what needs the store; a full disk ends the session."""
@@ -379,6 +373,14 @@ class LookupSession(OrderedSession):
             keys = settled.get(client, [])
             news = {"told": len(keys), "attachment": b"".join([*keys, *handed.get(client, [])])}
             self._say(client, news)
+
+    def _give_up(self) -> None:
+        self._end(
+            f"the source of lookup {self.registration.name!r} does not answer: {self._breaker.told()}, "
+            "tries of one request at a time among them. Is it up, and can the executors reach it? What was "
+            "looked up is kept where the lookup has a cache: run the query again when the source is back, or "
+            "set circuit_breaker=None to go on asking"
+        )
 
     def _no_room(self, error: Exception) -> str:
         return (

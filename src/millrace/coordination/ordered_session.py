@@ -10,12 +10,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 from millrace.clock import Clock
 from millrace.coordination.codec import Message
 from millrace.coordination.disk_thread import DiskThread, Job
 from millrace.coordination.registration import Settings
 from millrace.coordination.session import PermitSession
+
+T = TypeVar("T")
 
 _UPKEEP_SECONDS = 0.2
 _MOST_QUEUED = 4
@@ -29,12 +32,17 @@ class OrderedSession(PermitSession):
         clock: Tells seconds; the system's clock by default.
         loop: The event loop that the session lives in, if jobs are to be done in a thread. Without one they
             are done where they come up, for clients that have nobody beside them.
+        circuit_breaker: Failures in a row after which calls pause; None for never.
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock | None = None, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        circuit_breaker: int | None = None,
     ) -> None:
-        super().__init__(settings, clock)
+        super().__init__(settings, clock, circuit_breaker)
         self._effects: list[Job] = []
         self._queued: Counter[int] = Counter()
         self._progressed = asyncio.Event()
@@ -77,11 +85,22 @@ class OrderedSession(PermitSession):
         for each in self._taken_effects():
             each()
 
+    async def _result(self, function: Callable[[], T]) -> T:
+        """Return what a function returns that is called when its turn comes, where jobs are done."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def tell(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self._do(lambda: self._later(tell, function()))
+        return await future
+
     def _taken_effects(self) -> list[Job]:
         taken, self._effects = self._effects, []
         return taken
 
-    def _later(self, effect: Callable[..., None], *values: object) -> None:
+    def _later(self, effect: Callable[..., None], *values: Any) -> None:
         """Have something done in the event loop."""
         self._effects.append(partial(effect, *values))
 

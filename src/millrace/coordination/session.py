@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import count
 
 from millrace.clock import Clock, WallClock
+from millrace.coordination.breaker import Breaker
 from millrace.coordination.codec import Message
 from millrace.coordination.limiter import Limiter
 from millrace.coordination.registration import Settings
@@ -25,8 +26,10 @@ LEASE_SECONDS = 30.0
 ALIVE_SECONDS = 10.0
 """A client says at least this often that it is there."""
 
-LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 86_400.0
 """Seconds for which one message can make all tasks wait before they ask a service again."""
+
+_LONGEST_OUTCOME = 100
 
 Deliver = Callable[[Message], None]
 
@@ -76,7 +79,7 @@ class PermitSession(Session):
     client                                   session
     =======================================  ==========================================================
     ``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
-    ``release``, ``id``
+    ``release``, ``id``, ``outcome``         ``""`` for an answer, or why there was none; may be missing
     ``pause`` = seconds                      no permit starts before they are over
     ``alive``                                every :data:`ALIVE_SECONDS`
     =======================================  ==========================================================
@@ -87,15 +90,19 @@ class PermitSession(Session):
     Args:
         settings: The limits.
         clock: Tells seconds; the system's clock by default.
+        circuit_breaker: Failures in a row after which calls pause; None for never.
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, circuit_breaker: int | None = None
+    ) -> None:
         super().__init__()
         self.settings = settings
         self._clock = clock or WallClock()
         self._heard: dict[int, float] = {}
         self._lapsed: dict[int, list[int]] = {}
         self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD)
+        self._breaker = Breaker(circuit_breaker)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -150,17 +157,34 @@ class PermitSession(Session):
             case {"request": int(ticket)}:
                 self._limiter.request(client, ticket)
                 self._grant()
-            case {"release": int(ticket)}:
-                self._limiter.release(client, ticket)
+            case {"release": int(ticket), **rest}:
+                if self._limiter.release(client, ticket):
+                    self._judge(client, ticket, rest.get("outcome"))
                 self._grant()
             case _:
                 raise ValueError(f"no such message: {list(message)[:3]}")
+
+    def _judge(self, client: int, ticket: int, outcome: object) -> None:
+        """Let the breaker know what came of a call."""
+        if outcome == "":
+            if self._breaker.answered():
+                self._limiter.resume()
+        elif isinstance(outcome, str):
+            pause = self._breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
+            if pause is not None:
+                self._limiter.hold(pause)
+            if self._breaker.given_up:
+                self._give_up()
+
+    def _give_up(self) -> None:  # sessions that tell outcomes know what to do
+        """Called when the source is taken to be down."""
 
     def _grant(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for grant in self._limiter.grants():
+            self._breaker.started((grant.owner, grant.ticket))
             wait = max(0.0, grant.start - self._clock.now())
             self._clients[grant.owner]({"permit": grant.ticket, "wait": wait})
         due = self._limiter.due()

@@ -104,6 +104,7 @@ def database(
     retries: int = 3,
     timeout: float = 30.0,
     batch: int = 500,
+    circuit_breaker: int | None = 50,
 ) -> DatabaseSource:
     """Return a source that reads a table or view of a database: one statement for each batch of keys.
 
@@ -124,6 +125,9 @@ def database(
         retries: How often a statement is repeated that failed in a way that may pass.
         timeout: Seconds for one; then it is abandoned with its connection.
         batch: Keys in one statement, at most.
+        circuit_breaker: After so many in a row, over all tasks, that failed in a way that may pass, one is
+            tried once in a while only. If the database has not come back after two minutes, the query fails,
+            whatever ``on_error`` is. None to go on asking.
 
     Raises:
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
@@ -132,7 +136,7 @@ def database(
     return DatabaseSource(
         url,
         table,
-        Terms(max_in_flight, per_second, retries, timeout, batch),
+        Terms(max_in_flight, per_second, retries, timeout, batch, circuit_breaker),
         schema,
         tuple((columns or {}).items()),
         tuple((connect_args or {}).items()),

@@ -70,6 +70,7 @@ def function(
     retries: int = 3,
     timeout: float = 30.0,
     batch: int = 1,
+    circuit_breaker: int | None = 50,
 ) -> FunctionSource:
     """Return a source that calls a function for the rows of a key, or of several.
 
@@ -90,6 +91,9 @@ def function(
         retries: How often a call is repeated that raised.
         timeout: Seconds for one. A function that runs in a thread is not stopped, its result is dropped.
         batch: Keys in one call, at most.
+        circuit_breaker: After so many calls in a row, over all tasks, that failed in a way that may pass,
+            the source is asked once in a while only. If it has not come back after two minutes, the query
+            fails, whatever ``on_error`` is. None to go on asking.
 
     Raises:
         InputError: It is no function.
@@ -100,5 +104,5 @@ def function(
     if type(scan) is not bool:
         raise OptionError(f"scan is {scan!r}, expected True or False")
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
-    terms = Terms(max_in_flight, per_second, retries, timeout, batch)
+    terms = Terms(max_in_flight, per_second, retries, timeout, batch, circuit_breaker)
     return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))

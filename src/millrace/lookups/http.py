@@ -194,6 +194,8 @@ def http(
     retries: int = 3,
     timeout: float = 30.0,
     batch: int = 1,
+    circuit_breaker: int | None = 50,
+    max_retry_after: float = 60.0,
 ) -> HttpSource:
     """Return a source that asks a service over HTTP and takes rows out of its JSON answers.
 
@@ -223,6 +225,10 @@ def http(
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for a request, from its start to the last byte of its last page.
         batch: Keys in one request, at most.
+        circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
+            the source is asked once in a while only. If it has not come back after two minutes, the query
+            fails, whatever ``on_error`` is. None to go on asking.
+        max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
 
     Raises:
         InputError: The URL, a path, a header or the body cannot be used, or has credentials written out.
@@ -234,7 +240,7 @@ def http(
         raise InputError(f"the body of a lookup is no JSON value: {error}") from None
     return HttpSource(
         url,
-        Terms(max_in_flight, per_second, retries, timeout, batch),
+        Terms(max_in_flight, per_second, retries, timeout, batch, circuit_breaker, max_retry_after),
         method,
         text,
         rows,

@@ -62,5 +62,12 @@ class IndexSpec:
         needed = {name: value for name, value in secrets.values().items() if name in self.source.secrets}
         fingerprint = self.fingerprint(secrets) if self.cache is not None else ""
         return Registration(
-            self.name, terms.max_in_flight, terms.per_second, self.cache, self.ttl, fingerprint, needed
+            self.name,
+            terms.max_in_flight,
+            terms.per_second,
+            self.cache,
+            self.ttl,
+            fingerprint,
+            needed,
+            terms.circuit_breaker,
         )

@@ -20,6 +20,9 @@ class Terms:
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for one request, from its start to the last byte of its answer.
         batch: Keys in one request, at most.
+        circuit_breaker: Requests in a row, over all tasks, after whose failure the source is left alone for a
+            while, and given up if it does not come back; None for never.
+        max_retry_after: Seconds that it can make all tasks wait by ``Retry-After``, at most.
 
     Raises:
         OptionError: A value is out of its range.
@@ -30,12 +33,17 @@ class Terms:
     retries: int = 3
     timeout: float = 30.0
     batch: int = 1
+    circuit_breaker: int | None = 50
+    max_retry_after: float = 60.0
 
     def __post_init__(self) -> None:
         self._whole("max_in_flight", 1, _MOST)
         self._whole("retries", 0, 1000)
         self._whole("batch", 1, _MOST)
         self._above_zero("timeout")
+        self._above_zero("max_retry_after")
+        if self.circuit_breaker is not None:
+            self._whole("circuit_breaker", 1, _MOST)
         if self.per_second is not None:
             self._above_zero("per_second")
 
