@@ -155,14 +155,20 @@ def test_turns_are_spaced_by_the_rate(pair):
     assert max(starts) - began >= 39 / 200 * 0.95
 
 
-def raw(address: Address, *pieces: bytes) -> bytes:
-    """Send bytes on a connection of one's own, and return what comes until the other side closes it."""
+def raw(address: Address, *pieces: bytes, before_last: bytes = b"") -> bytes:
+    """Send bytes on a connection of one's own, and return what comes until the other side closes it.
+
+    The last piece is sent when ``before_last`` has come.
+    """
     plain = socket.create_connection((address.host, address.port), PATIENCE)
     with context_of(address).wrap_socket(plain) as connection:
         try:
-            for piece in pieces:
+            for piece in pieces[:-1]:
                 connection.sendall(piece)
             answer = b""
+            while before_last not in answer:
+                answer += connection.recv(4096)
+            connection.sendall(pieces[-1])
             while received := connection.recv(4096):
                 answer += received
         except (ConnectionResetError, ssl.SSLError):

@@ -189,6 +189,48 @@ def test_a_key_that_fails_fails_the_query_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["skip", "null"])
+def test_a_source_that_is_down_fails_the_query_and_is_spared(monkeypatch, on_error: str) -> None:
+    """Rather than make a row of nulls of each key: of 25 keys with two attempts each, few are asked."""
+    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.coordination.breaker.MOST_PROBES", 2)
+    terms = Terms(retries=1, max_in_flight=1, circuit_breaker=5)
+    source = TableSource(S, terms, refuse=lambda *_: Refused("HTTP 502", "down", again=True, wait=0.0))
+    with lookups() as maker, pytest.raises(ExecutionError, match="'s' does not answer: 7 requests in a row"):
+        run(joined(), {"s": [maker.index("s", ("x",), source, on_error=on_error)]})
+    assert sum(source.asked.values()) == 7
+
+
+def test_a_source_that_comes_back_has_all_its_rows(monkeypatch) -> None:
+    """The keys that were under way are asked again, and no other is asked twice."""
+    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
+    asked = []
+
+    def refuse(key: tuple[int], before: int) -> Refused | None:
+        asked.append(key)
+        return Refused("timeout", "down", again=True, wait=0.0) if len(asked) <= 7 else None
+
+    source = TableSource(S, Terms(retries=9, max_in_flight=2, circuit_breaker=5), refuse=refuse)
+    with lookups() as maker:
+        found = run(joined(), {"s": [maker.index("s", ("x",), source)]})
+    assert multiset(found) == joined().expected()
+    assert len(asked) == 25 + 7
+
+
+def test_a_wait_that_a_source_asks_for_has_a_bound(monkeypatch) -> None:
+    """All tasks wait for ``max_retry_after`` at most; the failure names both."""
+    paused = []
+    monkeypatch.setattr(Client, "pause", lambda client, seconds: paused.append(seconds))
+    terms = Terms(retries=1, max_retry_after=0.02)
+    source = TableSource(S, terms, refuse=lambda *_: Refused("HTTP 429", "busy", again=True, wait=3600.0))
+    with (
+        lookups() as maker,
+        pytest.raises(ExecutionError, match=r"asks to wait 3600 s, max_retry_after is 0.02 s"),
+    ):
+        run(joined(), {"s": [maker.index("s", ("x",), source)]})
+    assert set(paused) == {0.02}
+
+
+@pytest.mark.parametrize("on_error", ["skip", "null"])
 def test_a_key_that_fails_is_skipped_or_null(on_error: str) -> None:
     """What cannot pass is asked once; skip gives its rows no match, null one of nulls; both list the key."""
     source = _refusing(again=False)
@@ -395,7 +437,7 @@ def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch
     """The task hears that the coordinator is gone, rather than wait for its word for ever."""
     spec = IndexSpec("s", ("x",), S.schema, _refusing(again=False), "skip")
     coordinator = Coordinator()
-    monkeypatch.setattr(LookupSession, "_fail", lambda room, client, failures: room.close())
+    monkeypatch.setattr(LookupSession, "_fail", lambda room, client, failures: room._later(room.close))
     coordinator.register("run", [spec.registration(Secrets())])
     loop, woken = Loop(), threading.Event()
     index = _index_of(spec, coordinator, loop, woken)

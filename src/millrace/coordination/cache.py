@@ -12,46 +12,44 @@ not fail it: rows are asked again, and the lookup's progress names the problem.
 
 from __future__ import annotations
 
+import hmac
 import os
 import shutil
 import sqlite3
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import accumulate, repeat
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
-
-from millrace.coordination.chunk import split_keys
 from millrace.coordination.registration import Registration
-from millrace.coordination.store import Kept, Place, connect, places
+from millrace.coordination.store import (
+    ENTRIES_BY_CHUNK,
+    TABLES,
+    Place,
+    Store,
+    connect,
+    insert,
+    places,
+    rows_of,
+)
 from millrace.errors import InputError
 
 SUFFIX = ".sqlite"
+KEY_FILE = ".millrace-key"
+"""In a folder of caches: what the names of its files are made with; nobody else may read it."""
 
 _APPLICATION = 0x4D524C31
-_VERSION = 1
+_VERSION = 2
 _PATIENCE = 30.0
 _LEAST_FREE = 1 << 24
 _BATCH = 1 << 22
+_PRUNED_AT_ONCE = 64
 _NAME_CHARACTERS = 40
+_KEY_BYTES = 32
 
-_TABLES = (
-    "CREATE TABLE definition (id INTEGER PRIMARY KEY, fingerprint TEXT UNIQUE, name TEXT)",
-    """CREATE TABLE chunk (
-        id INTEGER PRIMARY KEY, definition INTEGER, asked REAL, expires REAL, size INTEGER, rows BLOB
-    )""",
-    """CREATE TABLE entry (
-        definition INTEGER, key BLOB, chunk INTEGER, first INTEGER, size INTEGER,
-        PRIMARY KEY (definition, key)
-    ) WITHOUT ROWID""",
-    "CREATE INDEX entry_chunk ON entry (chunk)",
-    f"PRAGMA application_id = {_APPLICATION}",
-    f"PRAGMA user_version = {_VERSION}",
-)
+_whole: set[tuple[int, int]] = set()
+"""Files that this process has read from end to end and found undamaged: device and number of each."""
 
 
 def wall_time() -> float:
@@ -60,7 +58,7 @@ def wall_time() -> float:
 
 
 class Cache:
-    """One lookup's part of a cache file.
+    """One lookup's part of a cache file; for one thread at a time.
 
     Args:
         registration: The lookup; has a cache.
@@ -72,106 +70,138 @@ class Cache:
 
     def __init__(self, registration: Registration, now: float) -> None:
         assert registration.cache is not None
-        self.path = file_of(registration.cache, registration.name, registration.fingerprint)
+        self.path = registration.cache
+        self._definition_is = (registration.fingerprint, registration.name)
         self._ttl = registration.ttl
         self._now = now
         self._copied = 0
-        self._copying = threading.Lock()
+        self._pruned = False
+        with _explained(self.path):
+            self.path = file_of(registration.cache, registration.name, registration.fingerprint)
         with _explained(self.path):
             _make_folder(self.path.parent)
-            self._reader = self._writer = _opened(self.path)
-            self._writer.execute(
-                "INSERT OR IGNORE INTO definition (fingerprint, name) VALUES (?, ?)",
-                (registration.fingerprint, registration.name),
-            )
-            (self._definition,) = self._writer.execute(
-                "SELECT id FROM definition WHERE fingerprint = ?", (registration.fingerprint,)
-            ).fetchone()
-            self._prune()
-            self._reader = connect(str(self.path))
+            self._base = _opened(self.path)
+            self._definition = self._known_definition()
 
     def close(self) -> None:
         """Close the file."""
-        with self._copying:
-            self._reader.close()
-            self._writer.close()
+        self._base.close()
 
     def find(self, keys: Sequence[bytes]) -> list[Place]:
         """Return the places of those keys whose rows have not expired, sorted; may raise sqlite3.Error."""
+        if self._definition is None:
+            self._definition = self._known_definition()
+        if self._definition is None:
+            return []
         oldest = float("-inf") if self._ttl is None else self._now - self._ttl
         query = (
             "SELECT chunk, first, entry.size, key FROM entry JOIN chunk ON chunk.id = entry.chunk "
             "WHERE entry.definition = ? AND asked > ? AND (expires IS NULL OR expires > ?) AND key IN"
         )
-        return places(self._reader, query, keys, (self._definition, oldest, self._now))
+        return places(self._base, query, keys, (self._definition, oldest, self._now))
 
     def chunk(self, number: int) -> tuple[int, bytes] | None:
         """Return the number of a chunk's keys, and its rows; None if another process removed it."""
-        row = self._reader.execute("SELECT size, rows FROM chunk WHERE id = ?", (number,)).fetchone()
-        return None if row is None else (row[0], row[1])
+        return rows_of(self._base, number)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """See one state of the file in the block, whatever other processes do; may raise sqlite3.Error."""
-        self._reader.execute("BEGIN")
+        self._base.execute("BEGIN")
         try:
             yield
         finally:
-            self._reader.execute("COMMIT")
+            if self._base.in_transaction:  # an error may have ended it
+                self._base.execute("COMMIT")
 
-    def copy(self, batch: Sequence[Kept]) -> None:
-        """Add chunks, in any thread; passes over those added before. May raise sqlite3.Error."""
-        with self._copying:
-            batch = [kept for kept in batch if kept.number > self._copied]
-            if not batch:
-                return
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                for kept in batch:
-                    self._add(kept)
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
-            self._writer.execute("COMMIT")
-            self._copied = batch[-1].number
+    def upkeep(self, store: Store) -> bool:
+        """Copy some megabytes of what a store has more, or remove some of what has expired.
 
-    def next_batch(self, after: Callable[[int], Kept | None], copied: int) -> list[Kept]:
-        """Return the next chunks to copy, of some megabytes together.
+        Does nothing while another process writes. May raise sqlite3.Error.
 
-        Args:
-            after: Returns the chunk after a number.
-            copied: Number of the last one that was copied.
+        Returns:
+            Whether there may be more to do.
         """
-        batch: list[Kept] = []
-        size = 0
-        while size < _BATCH and (kept := after(copied)) is not None:
-            batch.append(kept)
-            copied = kept.number
-            size += len(kept.rows) + len(kept.keys)
-        return batch
+        try:
+            with self._unwaiting():
+                return self._copy(store) or self._prune()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            return True
 
-    def _add(self, kept: Kept) -> None:
-        expires = None if self._ttl is None else kept.asked + self._ttl
-        chunk = self._writer.execute(
-            "INSERT INTO chunk VALUES (NULL, ?, ?, ?, ?, ?)",
-            (self._definition, kept.asked, expires, kept.size, kept.rows),
-        ).lastrowid
-        counts = np.frombuffer(kept.counts, np.int64).tolist()
-        keys, firsts = split_keys(kept.keys), accumulate(counts, initial=0)
-        self._writer.executemany(
-            "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)",
-            zip(repeat(self._definition), keys, repeat(chunk), firsts, counts, strict=False),
-        )
+    def finish(self, store: Store) -> None:
+        """Copy all that the store has more, waiting for other processes; may raise sqlite3.Error."""
+        while self._copy(store):
+            pass
+        with self._unwaiting(), suppress(sqlite3.OperationalError):  # else another job removes it
+            while self._prune():
+                pass
 
-    def _prune(self) -> None:
-        """Remove what has expired, and chunks of which newer ones have all keys."""
-        self._writer.execute("BEGIN IMMEDIATE")
-        self._writer.execute(
-            "DELETE FROM entry WHERE chunk IN (SELECT id FROM chunk WHERE expires <= ?)", (self._now,)
-        )
-        self._writer.execute("DELETE FROM chunk WHERE id NOT IN (SELECT chunk FROM entry)")
-        self._writer.execute("COMMIT")
+    def _copy(self, store: Store) -> bool:
+        """Copy the next chunks, of some megabytes together; returns whether there were any."""
+        if store.after(self._copied) is None:
+            return False
+        copied, size = self._copied, 0
+        with self._writing():
+            definition = self._known_definition()
+            if definition is None:
+                self._base.execute(
+                    "INSERT INTO definition (fingerprint, name) VALUES (?, ?)", self._definition_is
+                )
+                definition = self._known_definition()
+            assert definition is not None
+            while size < _BATCH and (found := store.after(copied)) is not None:
+                copied, asked, count, rows, entries = found
+                expires = None if self._ttl is None else asked + self._ttl
+                insert(self._base, definition, asked, expires, count, rows, entries)
+                size += len(rows) + sum(len(key) for key, *_ in entries)
+        self._copied = copied
+        return True
+
+    def _known_definition(self) -> int | None:
+        """Return the number of the definition in this file, if a job has copied rows of it."""
+        found = self._base.execute(
+            "SELECT id FROM definition WHERE fingerprint = ?", self._definition_is[:1]
+        ).fetchone()
+        return None if found is None else int(found[0])
+
+    def _prune(self) -> bool:
+        """Remove some of what has expired, and of chunks of which newer ones have all keys."""
+        if self._pruned:
+            return False
+        found = self._base.execute(
+            "SELECT id FROM chunk WHERE expires <= ? OR NOT EXISTS "
+            "(SELECT 1 FROM entry WHERE entry.chunk = chunk.id) LIMIT ?",
+            (self._now, _PRUNED_AT_ONCE),
+        ).fetchall()
+        if found:
+            with self._writing():
+                self._base.executemany("DELETE FROM entry WHERE chunk = ?", found)
+                self._base.executemany("DELETE FROM chunk WHERE id = ?", found)
+        self._pruned = len(found) < _PRUNED_AT_ONCE
+        return not self._pruned
+
+    @contextmanager
+    def _unwaiting(self) -> Iterator[None]:
+        """Have what another process is in the way of fail at once."""
+        self._base.execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:
+            self._base.execute(f"PRAGMA busy_timeout = {int(1000 * _PATIENCE)}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Write all that the block does, or nothing."""
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._base.in_transaction:
+                self._base.execute("ROLLBACK")
+            raise
+        self._base.execute("COMMIT")
 
 
 def file_of(cache: Path, name: str, fingerprint: str) -> Path:
@@ -179,7 +209,25 @@ def file_of(cache: Path, name: str, fingerprint: str) -> Path:
     if cache.suffix == SUFFIX:
         return cache
     plain = "".join(each if each.isalnum() or each in "-_" else "_" for each in name)
-    return cache / f"{plain[:_NAME_CHARACTERS]}-{fingerprint[:32]}{SUFFIX}"
+    code = hmac.digest(_key_of(cache), fingerprint.encode(), "sha256").hex()
+    return cache / f"{plain[:_NAME_CHARACTERS]}-{code[:32]}{SUFFIX}"
+
+
+def _key_of(folder: Path) -> bytes:
+    """Return what the names of a folder's files are made with, so that they tell nothing of secrets.
+
+    Made once a folder; of several processes that make one at the same time, all get the same.
+    """
+    path = folder / KEY_FILE
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    _make_folder(folder)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=KEY_FILE) as file:  # 0600
+        file.write(os.urandom(_KEY_BYTES))
+        file.flush()
+        with suppress(FileExistsError):
+            path.hardlink_to(file.name)  # whole from the first moment on
+    return path.read_bytes()
 
 
 def check_cache(cache: Path, name: str = "", fingerprint: str = "") -> None:
@@ -209,18 +257,28 @@ def check_cache(cache: Path, name: str = "", fingerprint: str = "") -> None:
         if free < _LEAST_FREE:
             raise OSError(f"only {free} bytes are free on its disk")
     if cache.suffix == SUFFIX or fingerprint:
-        path = file_of(cache, name, fingerprint)
+        with _explained(folder):
+            path = file_of(cache, name, fingerprint)
         with _explained(path):
             base = _opened(path)
             try:
-                (first,) = base.execute("PRAGMA quick_check(1)").fetchone()
-                if first != "ok":
-                    raise sqlite3.DatabaseError(first)
+                _check_whole(base, path)
                 base.execute("BEGIN IMMEDIATE")
                 base.execute(f"PRAGMA user_version = {_VERSION}")
                 base.execute("COMMIT")
             finally:
                 base.close()
+
+
+def _check_whole(base: sqlite3.Connection, path: Path) -> None:
+    """Read a file from end to end, once a process: large ones take seconds."""
+    found = path.stat()
+    if (found.st_dev, found.st_ino) in _whole:
+        return
+    (first,) = base.execute("PRAGMA quick_check(1)").fetchone()
+    if first != "ok":
+        raise sqlite3.DatabaseError(first)
+    _whole.add((found.st_dev, found.st_ino))
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -229,13 +287,16 @@ def _opened(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     base = connect(str(path), _PATIENCE)
     try:
-        _check_own(base, path)
+        made = _check_own(base, path)
         _share(base)
-        base.execute("BEGIN IMMEDIATE")
-        if not _check_own(base, path):
-            for statement in _TABLES:
-                base.execute(statement)
-        base.execute("COMMIT")
+        if not made:
+            base.execute("BEGIN IMMEDIATE")
+            if not _check_own(base, path):  # another process may have made it meanwhile
+                for statement in (*TABLES, ENTRIES_BY_CHUNK):
+                    base.execute(statement)
+                base.execute(f"PRAGMA application_id = {_APPLICATION}")
+                base.execute(f"PRAGMA user_version = {_VERSION}")
+            base.execute("COMMIT")
     except BaseException:
         base.close()
         raise
@@ -283,9 +344,13 @@ def _patiently(action: Callable[[], str]) -> str:
         try:
             return action()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+            if not _is_busy(error) or time.monotonic() > end:
                 raise
             time.sleep(0.01)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 @contextmanager

@@ -32,13 +32,15 @@ _SPENT = (
 
 @dataclass
 class Permit:
-    """Leave to make one call.
+    """Leave to make one call; what came of it is to be set before the permit is given back.
 
     Attributes:
-        cost: What the call has cost, to be set before the permit is given back; None if that is not known.
+        cost: What the call has cost; None if that is not known.
+        outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
     """
 
     cost: float | None = None
+    outcome: str | None = None
 
 
 class Client:
@@ -107,7 +109,7 @@ class Client:
 
     @asynccontextmanager
     async def permit(self) -> AsyncIterator[Permit]:
-        """Wait until one more call may start; leaving the block says that it is over, and what it has cost.
+        """Wait until one more call may start; leaving the block says that it is over, and what came of it.
 
         Raises:
             ExecutionError: The coordinator is gone.
@@ -128,8 +130,8 @@ class Client:
             yield permit
         finally:
             self._permits.pop(ticket, None)
-            told = {"release": ticket}
-            self._send(told if permit.cost is None else {**told, "cost": permit.cost})
+            told = {"cost": permit.cost, "outcome": permit.outcome}
+            self._send({"release": ticket, **{name: each for name, each in told.items() if each is not None}})
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""

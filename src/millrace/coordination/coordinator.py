@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from millrace.budget import Budget, Spending
 from millrace.clock import Clock
@@ -66,6 +68,8 @@ class Coordinator(Server):
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._spent: OrderedDict[tuple[str, str], Spending] = OrderedDict()
+        self._retiring: set[str] = set()
+        self._closing: dict[asyncio.Task[None], LookupSession | None] = {}
         self._calendar = calendar
         super().__init__(host, port, bind)
         atexit.register(_close, weakref.ref(self), os.getpid())
@@ -107,10 +111,7 @@ class Coordinator(Server):
 
         def figures() -> list[LookupProgress]:
             return [
-                together(
-                    [known.progress for known in self._known(run, number)]
-                    or [LookupProgress(each.name, 0, 0, 0, 0, 0, 0, 0, 0.0)]
-                )
+                together(self._known(run, number) or [LookupProgress(each.name, 0, 0, 0, 0, 0, 0, 0, 0.0)])
                 for number, each in enumerate(self._registrations.get(run, ()))
             ]
 
@@ -122,18 +123,30 @@ class Coordinator(Server):
         The others are in :attr:`~millrace.coordination.progress.LookupProgress.failures`, by kind.
         """
 
-        def collect() -> list[FailedKey]:
-            known = (
-                each for n in range(len(self._registrations.get(run, ()))) for each in self._known(run, n)
-            )
-            return list(dict.fromkeys(failed for each in known for failed in each.failed))
+        async def collect() -> list[FailedKey]:
+            numbers = range(len(self._registrations.get(run, ())))
+            failed = [
+                key
+                for number in numbers
+                for name, each in self._ended.items()
+                if _is_of(name, run, number)
+                for key in each.failed
+            ]
+            for number in numbers:
+                for session in self._sessions_of(run, number):
+                    failed += await session.failed_later()
+            return list(dict.fromkeys(failed))
 
-        return self._within(collect)
+        return self._finished(collect())
 
     def forget(self, run: str) -> None:
         """Write what is missing to the caches, and remove a run's answers and secrets, if it is known."""
+
+        async def forget() -> None:
+            await asyncio.gather(*(session.wait_closed() for session in self._forget(run)))
+
         if self.running:
-            self._within(lambda: self._forget(run))
+            self._finished(forget())
 
     def release(self, run: str) -> None:
         """Take note that nothing refers to a run's query any more; does not wait, and may be called anywhere.
@@ -150,13 +163,26 @@ class Coordinator(Server):
             with suppress(RuntimeError):  # it has just been closed
                 self._loop.call_soon_threadsafe(released)
 
-    def _forget(self, run: str) -> None:
+    def _forget(self, run: str) -> list[LookupSession]:
+        """Let a run go; returns its sessions, which are being closed."""
         self._registrations.pop(run, None)
         self._released.pop(run, None)
-        for name in [name for name in self._sessions if _run_of(name) == run]:
-            self._sessions.pop(name).close()
+        closing = [self._sessions.pop(name) for name in list(self._sessions) if _run_of(name) == run]
+        for session in closing:
+            self._close(session)
         for name in [name for name in self._ended if _run_of(name) == run]:
             del self._ended[name]
+        return closing
+
+    def _close(self, session: LookupSession) -> None:
+        """Close a session, whose thread may still write to its cache for a while."""
+        session.close()
+        self._later(session.wait_closed(), session)
+
+    def _later(self, work: Coroutine[Any, Any, None], closing: LookupSession | None = None) -> None:
+        task = self._loop.create_task(work)
+        self._closing[task] = closing
+        task.add_done_callback(self._closing.pop)
 
     def _trim(self) -> None:
         """Forget the runs that were released first, beyond those that are kept."""
@@ -183,7 +209,13 @@ class Coordinator(Server):
             registration = self._kept(namespace, registration)
         if namespace not in self._sessions:
             spending = self._spending(namespace, registration.budget)
-            self._sessions[namespace] = LookupSession(registration, self._calendar, spending=spending)
+            self._sessions[namespace] = LookupSession(
+                registration,
+                self._calendar,
+                spending=spending,
+                after=self._flushed(registration),
+                loop=self._loop,
+            )
         session = self._sessions[namespace]
         if session.registration != registration:
             raise ValueError(f"{namespace} has {session.settings}, got {registration.settings}")
@@ -216,22 +248,22 @@ class Coordinator(Server):
     def _kept(self, namespace: str, limits: Registration) -> Registration:
         """Return the limits that a task names, with the cache that only the planning process may name."""
         kept = self._registered(namespace)
-        if namespace not in self._sessions:
-            # A job that follows at once on one that failed is to find all that was answered there.
-            for session in self._sessions.values():
-                if session.registration.fingerprint == kept.fingerprint:
-                    session.flush()
         return replace(limits, name=kept.name, cache=kept.cache, ttl=kept.ttl, fingerprint=kept.fingerprint)
 
-    def _known(self, run: str, number: int) -> list[_Ended]:
-        """Return what there is to tell of a lookup, by execution, with those that have ended first."""
+    def _flushed(self, registration: Registration) -> list[Future[None]]:
+        """Have others of the same cache write what they have: a job that failed may be run again at once."""
+        if registration.cache is None:
+            return []
+        others = [*self._sessions.values(), *(each for each in self._closing.values() if each is not None)]
+        return [each.flush() for each in others if each.registration.fingerprint == registration.fingerprint]
 
-        def mine(name: str) -> bool:
-            return _run_of(name) == run and name.rpartition("/")[2] == str(number)
+    def _known(self, run: str, number: int) -> list[LookupProgress]:
+        """Return the progress of a lookup, by execution, with those that have ended first."""
+        ended = [each.progress for name, each in self._ended.items() if _is_of(name, run, number)]
+        return ended + [session.progress() for session in self._sessions_of(run, number)]
 
-        ended = [each for name, each in self._ended.items() if mine(name)]
-        sessions = [session for name, session in self._sessions.items() if mine(name)]
-        return [*ended, *(_Ended(session.progress(), session.failed()) for session in sessions)]
+    def _sessions_of(self, run: str, number: int) -> list[LookupSession]:
+        return [session for name, session in self._sessions.items() if _is_of(name, run, number)]
 
     def _left(self, name: str) -> None:
         """Keep the sessions that were left last, for jobs with pauses between their tasks."""
@@ -240,10 +272,22 @@ class Coordinator(Server):
         self._sessions.move_to_end(name)
         empty = [each for each, session in self._sessions.items() if session.empty]
         for each in empty[:-_MOST_EMPTY_SESSIONS]:
-            session = self._sessions.pop(each)
-            if _run_of(each) in self._registrations:
-                self._ended[each] = _Ended(session.progress(), session.failed())
-            session.close()
+            if each not in self._retiring:
+                self._retiring.add(each)
+                self._later(self._retire(each))
+
+    async def _retire(self, name: str) -> None:
+        """Close a session and keep what is to be told of it, unless somebody joins it first."""
+        try:
+            session = self._sessions[name]
+            failed = await session.failed_later()
+            if self._sessions.get(name) is session and session.empty:
+                del self._sessions[name]
+                if _run_of(name) in self._registrations:
+                    self._ended[name] = _Ended(session.progress(), failed)
+                self._close(session)
+        finally:
+            self._retiring.discard(name)
         while len(self._ended) > _MOST_ENDED:
             self._ended.popitem(last=False)
 
@@ -252,13 +296,19 @@ class Coordinator(Server):
         for session in self._sessions.values():
             session.expire()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         for session in self._sessions.values():
-            session.close()
+            self._close(session)
+        while self._closing:
+            await asyncio.wait(set(self._closing))
 
 
 def _run_of(name: str) -> str:
     return name.partition("/")[0]
+
+
+def _is_of(name: str, run: str, number: int) -> bool:
+    return _run_of(name) == run and name.rpartition("/")[2] == str(number)
 
 
 def _close(coordinator: weakref.ref[Coordinator], process: int) -> None:

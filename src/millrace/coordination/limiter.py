@@ -57,11 +57,20 @@ class Limiter:
         self._clock = clock
         self._spending = spending
         self._most = float("inf") if max_in_flight is None else max_in_flight
+        self._held: float | None = None
         self._spacing = 0.0 if per_second is None else 1.0 / per_second
         self._ahead = ahead
         self._next_start = float("-inf")
         self._waiting: OrderedDict[_Key, None] = OrderedDict()
         self._out: set[_Key] = set()
+
+    @property
+    def _bound(self) -> float:
+        return self._most if self._held is None else 1
+
+    @property
+    def _next(self) -> float:
+        return self._next_start if self._held is None else max(self._next_start, self._held)
 
     @property
     def in_flight(self) -> int:
@@ -88,25 +97,25 @@ class Limiter:
         """Give out the permits that are due, in the order of the requests."""
         now = self._clock.now()
         given = []
-        while self._waiting and len(self._out) < self._most and self._next_start <= now + self._ahead:
+        while self._waiting and len(self._out) < self._bound and self._next <= now + self._ahead:
             if self._spending is not None:
                 if not self._spending.may_begin:
                     break
                 self._spending.begin()
             key, _ = self._waiting.popitem(last=False)
             self._out.add(key)
-            start = max(now, self._next_start)
+            start = max(now, self._next)
             self._next_start = start + self._spacing
             given.append(Grant(*key, start))
         return given
 
     def due(self) -> float | None:
         """Return when to ask for grants again if nothing else happens; None while nothing can be due."""
-        if not self._waiting or len(self._out) >= self._most:
+        if not self._waiting or len(self._out) >= self._bound:
             return None
         if self._spending is not None and not self._spending.may_begin:
             return None
-        return self._next_start - self._ahead
+        return self._next - self._ahead
 
     def refused(self) -> list[_Key]:
         """Take out and return the requests that the budget will never have a permit for."""
@@ -116,13 +125,27 @@ class Limiter:
         self._waiting.clear()
         return refused
 
-    def release(self, owner: int, ticket: int, cost: float | None = None) -> None:
-        """Take a permit back, or a request that waits still; none of both is no error."""
-        self._waiting.pop((owner, ticket), None)
-        if (owner, ticket) in self._out:
-            self._out.discard((owner, ticket))
-            if self._spending is not None:
-                self._spending.end(cost)
+    def release(self, owner: int, ticket: int, cost: float | None = None) -> bool:
+        """Take a permit back, or a request that waits still; none of both is no error.
+
+        Returns:
+            Whether it was a permit.
+        """
+        key = (owner, ticket)
+        self._waiting.pop(key, None)
+        was_out = key in self._out
+        self._out.discard(key)
+        if was_out and self._spending is not None:
+            self._spending.end(cost)
+        return was_out
+
+    def hold(self, seconds: float) -> None:
+        """Let no call start for so long, and after that one at a time, until :meth:`resume`."""
+        self._held = self._clock.now() + seconds
+
+    def resume(self) -> None:
+        """Let as many calls start as before."""
+        self._held = None
 
     def pause(self, seconds: float) -> None:
         """Let no call start for so long: the service has asked for that, or is overloaded."""

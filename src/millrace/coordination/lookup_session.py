@@ -23,8 +23,12 @@ that is slow.
 
 In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
 memory: answers and failures, which are in the store (:mod:`millrace.coordination.store`) and perhaps in
-the user's cache (:mod:`millrace.coordination.cache`). Rows are copied into
-that from the store, by another thread, so that waiting for another process holds up nobody's permit.
+the user's cache (:mod:`millrace.coordination.cache`).
+
+Permits are the event loop's business, and never wait for a disk. All that concerns keys happens in the
+session's own thread, in the order in which it was said: claims, store and cache belong to that
+thread; what clients hear of it, and the figures, to the event loop. Rows are copied into the cache
+there too, a little later and in steps, when no other process writes.
 """
 
 from __future__ import annotations
@@ -33,33 +37,30 @@ import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
+from concurrent.futures import Future, wait
+from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from millrace.budget import Spending
 from millrace.clock import Clock
 from millrace.coordination import codec
-from millrace.coordination.cache import Cache, problem_of, wall_time
+from millrace.coordination.answers import Answers
+from millrace.coordination.cache import wall_time
 from millrace.coordination.chunk import Chunk, Failure, split_keys
 from millrace.coordination.claims import Claims, Keys
-from millrace.coordination.codec import Message, Piece
-from millrace.coordination.progress import MOST_FAILED, FailedKey, Figures, LookupProgress
+from millrace.coordination.codec import Message
+from millrace.coordination.disk_thread import Job
+from millrace.coordination.ordered_session import OrderedSession
+from millrace.coordination.progress import FailedKey, Figures, LookupProgress
 from millrace.coordination.registration import Registration
-from millrace.coordination.session import PermitSession
-from millrace.coordination.store import FAILED, IN_CACHE, Place, Store
+from millrace.errors import InputError
 
-_FAILURES_A_REPLY = 256
-_COPY_SECONDS = 0.2
-
-
-class _Chunks(Protocol):
-    def chunk(self, number: int) -> tuple[int, bytes] | None: ...
+_LONGEST_WRITING = 30.0
+_OF_PERMITS = ("request", "release", "pause", "alive")
 
 
-class LookupSession(PermitSession):
+class LookupSession(OrderedSession):
     """Holds the limits, the claims and the answers of one lookup among its clients.
 
     Args:
@@ -67,9 +68,12 @@ class LookupSession(PermitSession):
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
         clock: Tells the seconds of limits and leases; the system's clock by default.
         spending: Of the lookup's budget, where others have spent of it before.
+        after: What other sessions still write to the cache, to be waited for (with a ``loop``).
+        loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
+            all is done at once where it is called, for clients that have nobody beside them.
 
     Raises:
-        InputError: The cache cannot be used.
+        InputError: The cache cannot be used (with a ``loop`` it goes without, and the progress says why).
     """
 
     def __init__(
@@ -78,23 +82,22 @@ class LookupSession(PermitSession):
         calendar: Clock | None = None,
         clock: Clock | None = None,
         spending: Spending | None = None,
+        after: Sequence[Future[None]] = (),
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(registration.settings, clock, spending)
+        super().__init__(registration.settings, clock, loop, registration.circuit_breaker, spending)
         self.registration = registration
-        self._time = wall_time if calendar is None else calendar.now
+        time = wall_time if calendar is None else calendar.now
+        self._answers = Answers(registration, time, self._name_later)
         self._claims = Claims()
         self._figures = Figures(self._clock)
         self._lost = ""
         self._problem = ""  # of the cache
-        self._readable = self._writable = registration.cache is not None
-        self._copied = 0
-        self._copying: asyncio.Task[None] | None = None
-        self._cache = None if registration.cache is None else Cache(registration, self._time())
-
-    @cached_property
-    def _store(self) -> Store:
-        """Made when it is first needed: many sessions share limits alone."""
-        return Store(MOST_FAILED)
+        self._written: Future[None] | None = None  # once it is closed
+        if after:
+            self._do(lambda: _wait(after))
+        if registration.cache is not None:
+            self._do(self._open_cache)
 
     def __enter__(self) -> Self:
         return self
@@ -118,100 +121,130 @@ class LookupSession(PermitSession):
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""
         super().leave(client)
-        before = len(self._claims)
-        self._tell({}, self._claims.drop(client))
-        self._figures.wanted(len(self._claims) - before)
+        self._do(partial(self._drop, client))
 
     def _reclaim(self, client: int) -> None:
         """Take back permits and keys; whoever waits gets the keys."""
         super()._reclaim(client)
-        before = len(self._claims)
-        self._tell({}, self._claims.give_up(client, self._claims.of(client)))
-        self._figures.wanted(len(self._claims) - before)
+        self._do(partial(self._hand_over, client, None))
 
     def close(self) -> None:
-        """Write what is missing to the cache, and remove the answers; clients hear that the run is over."""
-        self._end(f"the run of lookup {self.registration.name!r} is over")
-        if self._copying is not None:
-            self._copying.cancel()
-        self.flush()
-        if "_store" in self.__dict__:
-            self._store.close()
-        if self._cache is not None:
-            self._cache.close()
-            self._cache = None
+        """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
 
-    def flush(self) -> None:
-        """Write to the cache, now, what is not there yet."""
-        cache = self._cache
-        if cache is None or not self._writable:
-            return
-        try:
-            while batch := cache.next_batch(self._store.after, self._copied):
-                cache.copy(batch)
-                self._copied = batch[-1].number
-        except sqlite3.Error as error:
-            self._stop_writing(cache, error)
+        With a thread the rest is done there; ``wait_closed`` waits for it.
+        """
+        self._end(f"the run of lookup {self.registration.name!r} is over")
+        self._written = self.flush()
+        self._do(self._answers.close)
+        self._end_thread()
+
+    def flush(self) -> Future[None]:
+        """Write to the cache, now, what is not there yet; the result is there when that is done."""
+        if self._written is not None:
+            return self._written
+        written: Future[None] = Future()
+
+        def write() -> None:
+            try:
+                self._answers.flush()
+            finally:
+                written.set_result(None)
+
+        self._do(write)
+        return written
 
     def handle(self, client: int, message: Message) -> None:
-        """Do what a client's message says.
+        """Do what a client's message says, or have it done.
 
         Raises:
             ValueError: It says nothing that a client of ours would say.
         """
         if self._lost:
             return
+        if any(name in message for name in _OF_PERMITS):
+            super().handle(client, message)
+            return
         self._hear(client)
-        try:
-            self._handle(client, message)
-        except sqlite3.Error as error:
-            self._end(self._no_room(error))
+        job = self._job(client, message)
+        self._do_for(client, lambda: self._kept(job))
 
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
+        breaker = self._breaker
+        problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
         return self._figures.progress(
-            self.registration.name, in_flight, running=not self.empty, problem=self._problem
+            self.registration.name, in_flight, running=not self.empty, problem=problem
         )
 
     def failed(self) -> list[FailedKey]:
-        """Return the first ``MOST_FAILED`` keys that could not be looked up."""
+        """Return the first ``MOST_FAILED`` keys that could not be looked up; reads the disk."""
         return [
             FailedKey(
                 self.registration.name, failure.binding, failure.kind, failure.message, failure.attempts
             )
-            for failure in (self._store.failures() if self._figures.failed else ())
+            for failure in (self._answers.failures() if self._figures.failed else ())
         ]
 
-    def _handle(self, client: int, message: Message) -> None:
+    async def failed_later(self) -> list[FailedKey]:
+        """Return the same when the thread for the disk has come to it."""
+        return await self._result(self.failed)
+
+    def _kept(self, job: Job) -> None:
+        """Do what needs the store; a full disk ends the session."""
+        try:
+            job()
+        except sqlite3.Error as error:
+            self._later(self._end, self._no_room(error))
+
+    def _job(self, client: int, message: Message) -> Job:
+        """Return what a message about keys wants done."""
         attachment = message.get("attachment", b"")
         match message:
             case {"claim": int(number)}:
-                self._clients[client](
-                    self._claim(client, number, _distinct(split_keys(attachment)), message.get("most"))
-                )
+                keys, most = _distinct(split_keys(attachment)), message.get("most")
+                return partial(self._claim, client, number, keys, most)
             case {"settle": {} as header}:
-                self._settle(client, codec.chunk_of(header, attachment))
+                return partial(self._settle, client, codec.chunk_of(header, attachment))
             case {"fail": list(failures), "number": int(number)}:
                 keys = _distinct(split_keys(attachment))
                 if len(keys) != len(failures):
                     raise ValueError(f"{len(failures)} failures of {len(keys)} keys")
-                self._fail(client, dict(zip(keys, map(codec.failure_of, failures), strict=True)))
-                self._clients[client]({"noted": number})
+                found = dict(zip(keys, map(codec.failure_of, failures), strict=True))
+                return partial(self._note_failures, client, number, found)
             case {"give_up": True}:
-                before = len(self._claims)
-                self._tell({}, self._claims.give_up(client, _distinct(split_keys(attachment))))
-                self._figures.wanted(len(self._claims) - before)
+                return partial(self._hand_over, client, _distinct(split_keys(attachment)))
             case {"count": [int(requests), int(retried)]} if (
                 0 <= requests <= codec.MOST and 0 <= retried <= codec.MOST
             ):
-                self._figures.asked(requests, retried)
+                return partial(self._later, self._figures.asked, requests, retried)
             case {"secrets": True}:
-                self._clients[client]({"secrets": dict(self.registration.secrets)})
-            case _:
-                super().handle(client, message)
+                return partial(self._say, client, {"secrets": dict(self.registration.secrets)})
+        raise ValueError(f"no such message: {list(message)[:3]}")
 
-    def _claim(self, client: int, number: int, keys: list[bytes], most: object) -> Message:
+    def _open_cache(self) -> None:
+        try:
+            self._answers.open_cache()
+        except InputError as error:
+            if self._disk is None:
+                raise
+            self._name_later(str(error))
+
+    def _upkeep(self) -> bool:
+        return self._answers.upkeep()
+
+    def _hand_over(self, client: int, keys: list[bytes] | None) -> None:
+        """Give keys that a client is asking (all of them, for None) to those who wait for them."""
+        before = len(self._claims)
+        self._tell({}, self._claims.give_up(client, self._claims.of(client) if keys is None else keys))
+        self._later(self._figures.wanted, len(self._claims) - before)
+
+    def _drop(self, client: int) -> None:
+        before = len(self._claims)
+        self._tell({}, self._claims.drop(client))
+        self._later(self._figures.wanted, len(self._claims) - before)
+
+    def _claim(self, client: int, number: int, keys: list[bytes], most: object) -> None:
         asked, waiting, rest = [], [], []
         for key in keys:
             owner = self._claims.owner(key)
@@ -223,71 +256,17 @@ class LookupSession(PermitSession):
                 waiting.append(key)
                 self._claims.wait(client, key)
         reply = codec.Reply(number, asked, waiting)
-        places = self._store.find(rest)
-        if self._cache is not None:
-            places = self._with_cache(self._cache, rest, places, reply)
-        known = {key for *_, key in places}
-        failed = [(number, key) for chunk, number, _, key in places if chunk == FAILED]
-        reply.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
-        reply.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
-        self._add_rows([place for place in places if place[0] > 0], self._store, reply)
+        known, cached, lost = self._answers.find(rest, reply)
+        self._later(self._figures.lose_cached, lost)  # these are asked after all
+        self._later(self._figures.wanted, cached)
+        self._later(self._figures.found, cached)
         free = [key for key in rest if key not in known]
         asked += self._take(client, free[: max(0, most)] if isinstance(most, int) else free)
-        return reply.message()
-
-    def _with_cache(
-        self, cache: Cache, keys: list[bytes], places: list[Place], reply: codec.Reply
-    ) -> list[Place]:
-        """Add rows from the cache to a reply.
-
-        Args:
-            cache: The cache.
-            keys: Keys that are wanted.
-            places: Those of them that the store knows.
-            reply: Gets the rows.
-
-        Returns:
-            The places of all keys that are known.
-        """
-        ours = {key for *_, key in places}
-        before = {key for chunk, *_, key in places if chunk == IN_CACHE}
-        found: set[bytes] = set()
-        if self._readable:
-            try:
-                with cache.reading():
-                    in_cache = cache.find([key for key in keys if key in before or key not in ours])
-                    found = {key for *_, key in in_cache} - self._add_rows(in_cache, cache, reply)
-            except sqlite3.Error as error:
-                self._readable, self._problem = False, problem_of(cache.path, error)
-                reply.clear_rows()
-                found = set()
-        self._figures.lose_cached(len(before - found))  # these are asked after all
-        first = found - before
-        self._store.mark_cached(first)
-        self._figures.wanted(len(first))
-        self._figures.found(len(first))
-        kept = [place for place in places if place[0] != IN_CACHE]
-        return kept + [(IN_CACHE, 0, 0, key) for key in found]
-
-    def _add_rows(self, places: list[Place], chunks: _Chunks, reply: codec.Reply) -> set[bytes]:
-        """Add rows to a reply until it is large enough; returns the keys whose chunk is not there."""
-        missing: set[bytes] = set()
-        for number, group in groupby(places, key=itemgetter(0)):
-            _, firsts, counts, keys = map(list, zip(*group, strict=True))
-            if reply.size >= codec.USUAL_ATTACHMENT:
-                reply.later += keys
-                continue
-            kept = chunks.chunk(number)
-            if kept is None:
-                missing.update(keys)
-                continue
-            size, rows = kept
-            reply.add(Piece(keys, firsts, counts, rows, size))
-        return missing
+        self._say(client, reply.message())
 
     def _take(self, client: int, keys: list[bytes]) -> list[bytes]:
         self._claims.ask(client, keys)
-        self._figures.wanted(len(keys))
+        self._later(self._figures.wanted, len(keys))
         return keys
 
     def _settle(self, client: int, chunk: Chunk) -> None:
@@ -296,42 +275,40 @@ class LookupSession(PermitSession):
             return
         if len(own) < len(chunk.keys):
             chunk = chunk.only(set(own))
-        packed = (b"", b"") if self._cache is None else (b"".join(chunk.keys), codec.integers(chunk.counts))
-        self._store.put(chunk, self._time(), packed)
-        self._figures.answered(len(own))
+        self._answers.put(chunk)
+        self._later(self._figures.answered, len(own))
         self._tell(self._claims.settle(own), {})
-        if self._cache is not None and self._copying is None and self._writable:
-            self._copying = asyncio.get_running_loop().create_task(self._copy(self._cache))
+
+    def _note_failures(self, client: int, number: int, failures: dict[bytes, Failure]) -> None:
+        self._fail(client, failures)
+        self._say(client, {"noted": number})
 
     def _fail(self, client: int, failures: dict[bytes, Failure]) -> None:
         own = self._claims.own(client, failures)
-        self._store.fail((key, failures[key]) for key in own)
+        self._answers.fail((key, failures[key]) for key in own)
         for key in own:
-            self._figures.fail(failures[key].kind)
+            self._later(self._figures.fail, failures[key].kind)
         self._tell(self._claims.settle(own), {})
 
-    async def _copy(self, cache: Cache) -> None:
-        """Copy what the store has into the cache, a little later and in another thread."""
-        try:
-            await asyncio.sleep(_COPY_SECONDS)  # for more to come together
-            while batch := cache.next_batch(self._store.after, self._copied):
-                await asyncio.to_thread(cache.copy, batch)
-                self._copied = batch[-1].number
-        except sqlite3.Error as error:
-            self._stop_writing(cache, error)
-        except RuntimeError:
-            return  # this process ends, and starts no threads any more: closing the session writes the rest
-        finally:
-            self._copying = None
+    def _name_later(self, problem: str) -> None:
+        self._later(self._name_problem, problem)
 
-    def _stop_writing(self, cache: Cache, error: sqlite3.Error) -> None:
-        self._writable, self._problem = False, problem_of(cache.path, error)
+    def _name_problem(self, problem: str) -> None:
+        self._problem = problem
 
     def _tell(self, settled: Keys, handed: Keys) -> None:
         for client in settled.keys() | handed.keys():
             keys = settled.get(client, [])
             news = {"told": len(keys), "attachment": b"".join([*keys, *handed.get(client, [])])}
-            self._clients[client](news)
+            self._say(client, news)
+
+    def _give_up(self) -> None:
+        self._end(
+            f"the source of lookup {self.registration.name!r} does not answer: {self._breaker.told()}, "
+            "tries of one request at a time among them. Is it up, and can the executors reach it? What was "
+            "looked up is kept where the lookup has a cache: run the query again when the source is back, or "
+            "set circuit_breaker=None to go on asking"
+        )
 
     def _no_room(self, error: Exception) -> str:
         return (
@@ -344,6 +321,10 @@ class LookupSession(PermitSession):
             self._lost = reason
             for deliver in self._clients.values():
                 deliver({"lost": reason})
+
+
+def _wait(written: Sequence[Future[None]]) -> None:
+    wait(written, _LONGEST_WRITING)
 
 
 def _distinct(keys: Sequence[bytes]) -> list[bytes]:

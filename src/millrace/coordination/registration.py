@@ -82,6 +82,7 @@ class Registration:
         ttl: Seconds for which rows in the cache count; None for ever.
         fingerprint: Names the definition (source, columns, schema): rows in a cache are read only by
             lookups with the same one.
+        circuit_breaker: Failures in a row after which the source is left alone for a while; None for never.
         secrets: Values of ``${NAME}`` by name. Handed to tasks on request; stay out of ``repr``.
         budget: What all requests of a query may cost.
 
@@ -96,6 +97,7 @@ class Registration:
     ttl: float | None = None
     fingerprint: str = ""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    circuit_breaker: int | None = None
     budget: Budget = NO_BUDGET
 
     def __post_init__(self) -> None:

@@ -14,11 +14,11 @@ import secrets
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from millrace.coordination import codec
 from millrace.coordination.registration import Address
@@ -160,7 +160,7 @@ class Server(ABC):
     def _look(self) -> None:  # noqa: B027  # likewise
         """Called every few seconds."""
 
-    def _end(self) -> None:  # noqa: B027  # likewise
+    async def _end(self) -> None:  # noqa: B027  # likewise
         """Called at the end, when all clients have gone."""
 
     def _within(self, function: Callable[[], T]) -> T:
@@ -169,9 +169,14 @@ class Server(ABC):
         async def call() -> T:
             return function()
 
+        return self._finished(call())
+
+    def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine returns when it runs in the server's thread."""
         if not self.running:
+            work.close()
             raise ExecutionError(f"the server of {self.purpose} has been closed")
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
         try:
@@ -191,7 +196,7 @@ class Server(ABC):
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
-        self._end()
+        await self._end()
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
         # One family, for each address that a name has would get a port of its own.

@@ -14,6 +14,7 @@ from itertools import count
 
 from millrace.budget import Spending
 from millrace.clock import Clock, WallClock
+from millrace.coordination.breaker import Breaker
 from millrace.coordination.codec import Message
 from millrace.coordination.limiter import Limiter
 from millrace.coordination.registration import Settings
@@ -27,8 +28,10 @@ LEASE_SECONDS = 30.0
 ALIVE_SECONDS = 10.0
 """A client says at least this often that it is there."""
 
-LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 86_400.0
 """Seconds for which one message can make all tasks wait before they ask a service again."""
+
+_LONGEST_OUTCOME = 100
 
 Deliver = Callable[[Message], None]
 
@@ -78,7 +81,9 @@ class PermitSession(Session):
     client                                   session
     =======================================  ==========================================================
     ``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
-    ``release``, ``id``, perhaps ``cost``    ``spent`` = id, ``why``: the budget has no permit for it
+    ``release``, ``id``, ``cost``,           ``spent`` = id, ``why``: the budget has no permit for it
+    ``outcome``: ``""`` for an answer, or
+    why there was none; both may be missing
     ``pause`` = seconds                      no permit starts before they are over
     ``alive``                                every :data:`ALIVE_SECONDS`
     =======================================  ==========================================================
@@ -89,11 +94,16 @@ class PermitSession(Session):
     Args:
         settings: The limits.
         clock: Tells seconds; the system's clock by default.
+        circuit_breaker: Failures in a row after which calls pause; None for never.
         spending: Of the settings' budget, where others have spent of it before.
     """
 
     def __init__(
-        self, settings: Settings, clock: Clock | None = None, spending: Spending | None = None
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        circuit_breaker: int | None = None,
+        spending: Spending | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings
@@ -103,6 +113,7 @@ class PermitSession(Session):
         self.spending = spending or Spending(settings.budget)
         counted = self.spending if settings.budget else None
         self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD, counted)
+        self._breaker = Breaker(circuit_breaker)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -157,20 +168,37 @@ class PermitSession(Session):
             case {"request": int(ticket)}:
                 self._limiter.request(client, ticket)
                 self._grant()
-            case {"release": int(ticket)}:
-                cost = message.get("cost")
+            case {"release": int(ticket), **rest}:
+                cost = rest.get("cost")
                 if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
                     raise ValueError(f"a cost of {cost!r}")
-                self._limiter.release(client, ticket, cost)
+                if self._limiter.release(client, ticket, cost):
+                    self._judge(client, ticket, rest.get("outcome"))
                 self._grant()
             case _:
                 raise ValueError(f"no such message: {list(message)[:3]}")
+
+    def _judge(self, client: int, ticket: int, outcome: object) -> None:
+        """Let the breaker know what came of a call."""
+        if outcome == "":
+            if self._breaker.answered():
+                self._limiter.resume()
+        elif isinstance(outcome, str):
+            pause = self._breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
+            if pause is not None:
+                self._limiter.hold(pause)
+            if self._breaker.given_up:
+                self._give_up()
+
+    def _give_up(self) -> None:  # sessions that tell outcomes know what to do
+        """Called when the source is taken to be down."""
 
     def _grant(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for grant in self._limiter.grants():
+            self._breaker.started((grant.owner, grant.ticket))
             wait = max(0.0, grant.start - self._clock.now())
             self._clients[grant.owner]({"permit": grant.ticket, "wait": wait})
         for owner, ticket in self._limiter.refused():

@@ -42,7 +42,8 @@ LONGEST_WAIT = 30.0
 _CLAIMED_AHEAD = 4
 """Keys that are claimed and not asked yet, at most, over those that may be under way at once."""
 
-_OVERLOADED = ("HTTP 429", "HTTP 503")
+_LIMITED = ("HTTP 429",)
+_OVERLOADED = (*_LIMITED, "HTTP 503")
 
 Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
@@ -111,7 +112,7 @@ class Asking:
         self._retrying = AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, Refused) and error.again),
             stop=stop_after_attempt(terms.retries + 1),
-            wait=_wait,
+            wait=self._wait,
             reraise=True,
         )
 
@@ -234,13 +235,16 @@ class Asking:
                 began = time.perf_counter()
                 try:
                     found = await _in_time(session.fetch(keys), terms.timeout)
+                    permit.outcome = ""
                     if terms.cost is not None:
                         permit.cost = cost_of(terms.cost, keys.to_pylist(), found)
                     return found
                 except Refused as refused:
+                    # Whoever says that it was asked too much, or for something wrong, is there.
+                    permit.outcome = refused.kind if refused.again and refused.kind not in _LIMITED else ""
                     if refused.kind in _OVERLOADED:  # for all tasks, not for this one alone
                         own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
-                        client.pause(own if refused.wait is None else refused.wait)
+                        client.pause(own if refused.wait is None else self._asked_for(refused))
                     raise
                 finally:
                     self.totals.seconds += time.perf_counter() - began
@@ -251,7 +255,7 @@ class Asking:
             raise  # the coordinator is gone
         except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
             refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
-            message = secrets.scrub(refused.message)
+            message = secrets.scrub(refused.message) + self._too_long(refused)
             failures = {
                 digest: Failure(refused.kind, message, attempts, json.dumps(binding, default=str))
                 for digest, binding in zip(digests, keys.to_pylist(), strict=True)
@@ -266,6 +270,22 @@ class Asking:
         if not self._settled:
             asyncio.get_running_loop().call_soon(self._settle, client)
         self._settled.append((digests, counts, rows))
+
+    def _asked_for(self, refused: Refused) -> float:
+        """Return the seconds that a source asks to be left alone, within bounds."""
+        return min(refused.wait or 0.0, self.spec.source.terms.max_retry_after)
+
+    def _too_long(self, refused: Refused) -> str:
+        most = self.spec.source.terms.max_retry_after
+        if refused.wait is None or refused.wait <= most:
+            return ""
+        return f" (it asks to wait {refused.wait:g} s, max_retry_after is {most:g} s)"
+
+    def _wait(self, state: RetryCallState) -> float:
+        """Return the seconds before the next attempt: at least what the source asks for."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        asked = self._asked_for(error) if isinstance(error, Refused) else 0.0
+        return max(float(_backoff(state)), asked)
 
     def _settle(self, client: Client) -> None:
         """Settle what has come in this turn of the event loop, all at once."""
@@ -310,10 +330,3 @@ async def _in_time(answer: Coroutine[Any, Any, pa.RecordBatch], seconds: float) 
 
 
 _backoff = wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT)
-
-
-def _wait(state: RetryCallState) -> float:
-    """Return the seconds before the next attempt: at least what the source asks for."""
-    error = state.outcome.exception() if state.outcome is not None else None
-    asked = error.wait if isinstance(error, Refused) else None
-    return max(float(_backoff(state)), asked or 0.0)

@@ -108,6 +108,7 @@ def database(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Cost | None = None,
+    circuit_breaker: int | None = 50,
 ) -> DatabaseSource:
     """Return a source that reads a table or view of a database: one statement for each batch of keys.
 
@@ -133,6 +134,9 @@ def database(
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
+        circuit_breaker: After so many in a row, over all tasks, that failed in a way that may pass, one is
+            tried once in a while only. If the database has not come back after two minutes, the query fails,
+            whatever ``on_error`` is. None to go on asking.
 
     Raises:
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
@@ -148,7 +152,9 @@ def database(
             retries,
             timeout,
             batch,
-            *budget,
+            circuit_breaker,
+            budget=budget[0],
+            cost=budget[1],
         ),
         schema,
         tuple((columns or {}).items()),

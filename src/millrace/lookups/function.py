@@ -74,6 +74,7 @@ def function(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Cost | None = None,
+    circuit_breaker: int | None = 50,
 ) -> FunctionSource:
     """Return a source that calls a function for the rows of a key, or of several.
 
@@ -99,6 +100,9 @@ def function(
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
+        circuit_breaker: After so many calls in a row, over all tasks, that failed in a way that may pass,
+            the source is asked once in a while only. If it has not come back after two minutes, the query
+            fails, whatever ``on_error`` is. None to go on asking.
 
     Raises:
         InputError: It is no function.
@@ -111,11 +115,6 @@ def function(
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
     budget = budget_of("a lookup by function", max_requests, max_cost, cost)
     terms = Terms(
-        max_in_flight,
-        per_second,
-        retries,
-        timeout,
-        batch,
-        *budget,
+        max_in_flight, per_second, retries, timeout, batch, circuit_breaker, budget=budget[0], cost=budget[1]
     )
     return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))

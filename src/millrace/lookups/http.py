@@ -198,6 +198,8 @@ def http(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Cost | None = None,
+    circuit_breaker: int | None = 50,
+    max_retry_after: float = 60.0,
 ) -> HttpSource:
     """Return a source that asks a service over HTTP and takes rows out of its JSON answers.
 
@@ -232,6 +234,10 @@ def http(
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
+        circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
+            the source is asked once in a while only. If it has not come back after two minutes, the query
+            fails, whatever ``on_error`` is. None to go on asking.
+        max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
 
     Raises:
         InputError: The URL, a path, a header or the body cannot be used, or has credentials written out.
@@ -244,14 +250,7 @@ def http(
     budget = budget_of("a lookup by http", max_requests, max_cost, cost)
     return HttpSource(
         url,
-        Terms(
-            max_in_flight,
-            per_second,
-            retries,
-            timeout,
-            batch,
-            *budget,
-        ),
+        Terms(max_in_flight, per_second, retries, timeout, batch, circuit_breaker, max_retry_after, *budget),
         method,
         text,
         rows,

@@ -69,5 +69,6 @@ class IndexSpec:
             self.ttl,
             fingerprint,
             needed,
+            terms.circuit_breaker,
             terms.budget,
         )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-LONGEST_ASKED = 60.0
-"""Seconds that a source can make a job wait before it is asked again: after that its attempts count down."""
-
 
 class Refused(Exception):
     """A request was not answered, or not with what was asked for.
@@ -16,8 +13,8 @@ class Refused(Exception):
             ``"timeout"`` or the name of an exception.
         message: What went wrong with this request; without values of secrets.
         again: Whether another attempt may succeed.
-        wait: Seconds to wait before it, as the source asks for, ``LONGEST_ASKED`` at most; None if it did not
-            say.
+        wait: Seconds to wait before it, as the source asks for; None if it did not say. Whoever asks waits
+            for ``max_retry_after`` at most.
     """
 
     def __init__(self, kind: str, message: str, *, again: bool = False, wait: float | None = None) -> None:
@@ -25,7 +22,7 @@ class Refused(Exception):
         self.kind = kind
         self.message = message
         self.again = again
-        self.wait = None if wait is None else min(wait, LONGEST_ASKED)
+        self.wait = wait
 
     def __str__(self) -> str:
         return self.message

@@ -124,7 +124,8 @@ class LookupScan:
                 except Refused as refused:
                     if given or not refused.again or attempt == terms.retries:
                         raise
-                    await asyncio.sleep(refused.wait or FIRST_WAIT * 2**attempt)
+                    asked = min(refused.wait or 0.0, terms.max_retry_after)
+                    await asyncio.sleep(asked or FIRST_WAIT * 2**attempt)
                 finally:
                     await session.close()
         except Exception as error:  # noqa: BLE001  # whatever it is, the eddy must hear of it

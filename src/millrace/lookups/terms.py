@@ -21,6 +21,9 @@ class Terms:
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for one request, from its start to the last byte of its answer.
         batch: Keys in one request, at most.
+        circuit_breaker: Requests in a row, over all tasks, after whose failure the source is left alone for a
+            while, and given up if it does not come back; None for never.
+        max_retry_after: Seconds that it can make all tasks wait by ``Retry-After``, at most.
         budget: What all requests of a query may cost.
         cost: Tells what a request has cost, by its keys (a list of dictionaries) and its rows (a PyArrow
             RecordBatch); None where each costs the budget's price.
@@ -34,6 +37,8 @@ class Terms:
     retries: int = 3
     timeout: float = 30.0
     batch: int = 1
+    circuit_breaker: int | None = 50
+    max_retry_after: float = 60.0
     budget: Budget = NO_BUDGET
     cost: Cost | None = None
 
@@ -42,6 +47,9 @@ class Terms:
         self._whole("retries", 0, 1000)
         self._whole("batch", 1, _MOST)
         self._above_zero("timeout")
+        self._above_zero("max_retry_after")
+        if self.circuit_breaker is not None:
+            self._whole("circuit_breaker", 1, _MOST)
         if self.per_second is not None:
             self._above_zero("per_second")
 

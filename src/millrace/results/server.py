@@ -81,6 +81,6 @@ class ResultsServer(Server):
             raise ValueError(f"stream {name!r} has ended, or the reader has closed it")
         return name, session
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         for session in self._streams.values():
             session.end(ExecutionError("the server of results has been closed"))

@@ -1,0 +1,177 @@
+"""What is known of one lookup's keys: answers and failures of this run, and rows in the user's cache.
+
+For one thread. A cache that cannot be used, or no longer, is gone without: its problem is named once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+from millrace.coordination import codec
+from millrace.coordination.cache import Cache, problem_of
+from millrace.coordination.chunk import Chunk, Failure
+from millrace.coordination.codec import Piece
+from millrace.coordination.progress import MOST_FAILED
+from millrace.coordination.registration import Registration
+from millrace.coordination.store import FAILED, IN_CACHE, Place, Store
+
+_FAILURES_A_REPLY = 256
+
+
+class _Chunks(Protocol):
+    def chunk(self, number: int) -> tuple[int, bytes] | None: ...
+
+
+class Known(NamedTuple):
+    """What :meth:`Answers.find` has found.
+
+    Attributes:
+        keys: Those that have rows or failed.
+        cached: How many of them are known by the cache for the first time.
+        lost: How many others the cache knew before, and knows no more.
+    """
+
+    keys: set[bytes]
+    cached: int
+    lost: int
+
+
+class Answers:
+    """Finds, keeps and writes what is known.
+
+    Args:
+        registration: The lookup.
+        time: Tells seconds since 1970.
+        problem: Told what is wrong with the cache.
+    """
+
+    def __init__(
+        self, registration: Registration, time: Callable[[], float], problem: Callable[[str], None]
+    ) -> None:
+        self._registration = registration
+        self._time = time
+        self._problem = problem
+        self._readable = self._writable = False
+        self._cache: Cache | None = None
+
+    @cached_property
+    def _store(self) -> Store:
+        """Made when it is first needed: many sessions share limits alone."""
+        return Store(MOST_FAILED, copied=self._registration.cache is not None)
+
+    def open_cache(self) -> None:
+        """Open the cache of the registration.
+
+        Raises:
+            InputError: It cannot be used.
+        """
+        self._cache = Cache(self._registration, self._time())
+        self._readable = self._writable = True
+
+    def find(self, keys: list[bytes], reply: codec.Reply) -> Known:
+        """Put what is known of some keys into a reply; may raise sqlite3.Error."""
+        places = self._store.find(keys)
+        cached = lost = 0
+        if self._cache is not None:
+            places, cached, lost = self._with_cache(self._cache, keys, places, reply)
+        failed = [(number, key) for chunk, number, _, key in places if chunk == FAILED]
+        reply.failed = {key: self._store.failure(number) for number, key in failed[:_FAILURES_A_REPLY]}
+        reply.later += [key for _, key in failed[_FAILURES_A_REPLY:]]
+        _add_rows([place for place in places if place[0] > 0], self._store, reply)
+        return Known({key for *_, key in places}, cached, lost)
+
+    def put(self, chunk: Chunk) -> None:
+        """Keep the rows of some keys; may raise sqlite3.Error."""
+        self._store.put(chunk, self._time())
+
+    def fail(self, failures: Iterable[tuple[bytes, Failure]]) -> None:
+        """Keep failures by key; may raise sqlite3.Error."""
+        self._store.fail(failures)
+
+    def failures(self) -> list[Failure]:
+        """Return the first ``MOST_FAILED`` failures."""
+        return list(self._store.failures())
+
+    def flush(self) -> None:
+        """Write to the cache what is not there yet."""
+        if self._cache is not None and self._writable:
+            try:
+                self._cache.finish(self._store)
+            except sqlite3.Error as error:
+                self._stop_writing(self._cache, error)
+
+    def upkeep(self) -> bool:
+        """Copy into the cache, and remove what has expired, a step of each; returns whether to go on."""
+        if self._cache is None or not self._writable:
+            return False
+        try:
+            return self._cache.upkeep(self._store)
+        except sqlite3.Error as error:
+            self._stop_writing(self._cache, error)
+            return False
+
+    def close(self) -> None:
+        """Close the cache, and remove the rest."""
+        if "_store" in self.__dict__:
+            self._store.close()
+        if self._cache is not None:
+            self._cache.close()
+            self._cache = None
+
+    def _with_cache(
+        self, cache: Cache, keys: list[bytes], places: list[Place], reply: codec.Reply
+    ) -> tuple[list[Place], int, int]:
+        """Add rows from the cache to a reply.
+
+        Args:
+            cache: The cache.
+            keys: Keys that are wanted.
+            places: Those of them that the store knows.
+            reply: Gets the rows.
+
+        Returns:
+            The places of all keys that are known; how many are new here, and how many are lost.
+        """
+        ours = {key for *_, key in places}
+        before = {key for chunk, *_, key in places if chunk == IN_CACHE}
+        found: set[bytes] = set()
+        if self._readable:
+            try:
+                with cache.reading():
+                    in_cache = cache.find([key for key in keys if key in before or key not in ours])
+                    found = {key for *_, key in in_cache} - _add_rows(in_cache, cache, reply)
+            except sqlite3.Error as error:
+                self._readable = False
+                self._problem(problem_of(cache.path, error))
+                reply.clear_rows()
+                found = set()
+        self._store.mark_cached(found - before)
+        kept = [place for place in places if place[0] != IN_CACHE]
+        places = kept + [(IN_CACHE, 0, 0, key) for key in found]
+        return places, len(found - before), len(before - found)
+
+    def _stop_writing(self, cache: Cache, error: sqlite3.Error) -> None:
+        self._writable = False
+        self._problem(problem_of(cache.path, error))
+
+
+def _add_rows(places: list[Place], chunks: _Chunks, reply: codec.Reply) -> set[bytes]:
+    """Add rows to a reply until it is large enough; returns the keys whose chunk is not there."""
+    missing: set[bytes] = set()
+    for number, group in groupby(places, key=itemgetter(0)):
+        _, firsts, counts, keys = map(list, zip(*group, strict=True))
+        if reply.size >= codec.USUAL_ATTACHMENT:
+            reply.later += keys
+            continue
+        kept = chunks.chunk(number)
+        if kept is None:
+            missing.update(keys)
+            continue
+        size, rows = kept
+        reply.add(Piece(keys, firsts, counts, rows, size))
+    return missing
