@@ -449,11 +449,11 @@ def spoiled_while_it_runs(tmp_path, spoil) -> tuple[dict, str]:
 
 
 def full(room: LookupSession) -> None:
-    room._cache._base.execute("PRAGMA max_page_count = 20")
+    room._answers._cache._base.execute("PRAGMA max_page_count = 20")
 
 
 def unreadable(room: LookupSession) -> None:
-    room._cache._base.execute("DROP TABLE entry")
+    room._answers._cache._base.execute("DROP TABLE entry")
 
 
 @pytest.mark.parametrize(("spoil", "reason"), [(full, "full.*make room"), (unreadable, "no such table")])

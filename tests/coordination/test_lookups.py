@@ -440,7 +440,7 @@ def test_a_full_disk_ends_the_job_with_what_to_do(coordinator):
         await one.claim([KEY])
         await other.claim([KEY])
         room = coordinator._sessions["run/0/0"]
-        coordinator._within(lambda: room._store._base.execute("PRAGMA max_page_count = 8"))
+        coordinator._within(lambda: room._answers._store._base.execute("PRAGMA max_page_count = 8"))
         one.settle(Chunk.of([KEY], [1], pa.table({"key": pa.array([b"x" * 200_000])})))
         for waiting in (other.notification(), one.claim([OTHER])):
             with pytest.raises(ExecutionError, match=r"'names' cannot be kept.*full.*set TMPDIR"):

@@ -55,7 +55,7 @@ def test_several_executions_add_up():
 
 def test_the_table_of_failed_keys_is_bounded(monkeypatch):
     """The first ones with their texts; of the others briefly why, to whoever wants them, and how many."""
-    monkeypatch.setattr("millrace.coordination.lookup_session.MOST_FAILED", 20)
+    monkeypatch.setattr("millrace.coordination.answers.MOST_FAILED", 20)
     keys = [number.to_bytes(16, "big") for number in range(50)]
 
     async def job() -> None:
