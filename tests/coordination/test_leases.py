@@ -96,6 +96,7 @@ def test_what_was_said_before_leaving_is_heard(monkeypatch):
         await late.wait()
 
     monkeypatch.setattr(LookupSession, "ready", wait_until_it_left)
+    monkeypatch.setattr("millrace.coordination.connection.BYE_SECONDS", 0.1)
     coordinator = Coordinator()
     keys = [number.to_bytes(16, "big") for number in range(50)]
 

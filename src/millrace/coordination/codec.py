@@ -22,6 +22,8 @@ from millrace.coordination.chunk import Chunk, Claimed, Failure, cut, encoded, s
 from millrace.coordination.digest import KEY_BYTES
 
 Message = dict[str, Any]
+Frame = tuple[bytes, bytes]
+"""A message as it is sent: what comes before its attachment, and the attachment."""
 
 LARGEST = 1 << 24
 """Bytes of one message without its attachment; whoever sends more is no client of ours."""
@@ -49,8 +51,8 @@ _LENGTH = struct.Struct(">I")
 _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
 
 
-def frame(message: Message) -> tuple[bytes, bytes]:
-    """Return a message as it is sent: what comes before its attachment, and the attachment."""
+def frame(message: Message) -> Frame:
+    """Return a message as it is sent."""
     attachment: bytes = message.get("attachment", b"")
     if "attachment" in message:
         message = {**message, "attached": len(attachment)}
@@ -61,7 +63,12 @@ def frame(message: Message) -> tuple[bytes, bytes]:
 
 def write(writer: asyncio.StreamWriter, message: Message) -> None:
     """Queue a message for sending."""
-    head, attachment = frame(message)
+    write_frame(writer, frame(message))
+
+
+def write_frame(writer: asyncio.StreamWriter, framed: Frame) -> None:
+    """Queue a message for sending that is ready for it."""
+    head, attachment = framed
     writer.write(head)
     if attachment:
         writer.write(attachment)

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_never,
+    wait_random_exponential,
+)
 
 from millrace.coordination import codec
+from millrace.coordination.outbox import Outbox
 from millrace.coordination.registration import Address
+from millrace.coordination.seat import GRACE_SECONDS
 from millrace.coordination.session import ALIVE_SECONDS, Session
 from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError
 
 CONNECT_SECONDS = 10.0
-_GOODBYE_SECONDS = 2.0
+BYE_SECONDS = 10.0
+_SHUTDOWN_SECONDS = 2.0
+_DIALS = 3
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
 Receive = Callable[[codec.Message], None]
 Lose = Callable[[ExecutionError], None]
+
+
+class _Opened(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
 
 class Connection(Protocol):
@@ -40,15 +58,17 @@ class Connection(Protocol):
 
 
 class RemoteConnection:
-    """A TCP connection; made by :meth:`dial`."""
+    """A conversation over TCP, which outlives the connection that it began on; made by :meth:`dial`."""
 
     def __init__(
-        self, address: Address, purpose: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, address: Address, hello: codec.Message, purpose: str, opened: _Opened, seat: str
     ) -> None:
         self._address = address
+        self._hello = hello
         self._purpose = purpose
-        self._reader = reader
-        self._writer = writer
+        self._reader, self._writer = opened
+        self._seat = seat
+        self._outbox = Outbox()
         self._listening: asyncio.Task[None] | None = None
         self._alive: asyncio.TimerHandle | None = None
 
@@ -69,27 +89,15 @@ class RemoteConnection:
         Raises:
             ExecutionError: The server cannot be reached or does not accept this client.
         """
-        writer = None
+        hello = {"token": address.token, **hello}
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    address.host,
-                    address.port,
-                    limit=codec.BUFFER,
-                    ssl=context_of(address),
-                    ssl_shutdown_timeout=_GOODBYE_SECONDS,
-                )
-                codec.watch(writer.get_extra_info("socket"))
-                codec.write(writer, {"token": address.token, **hello})
-                reply = await codec.read(reader)
+            opened, reply = await _introduced(address, {**hello, "kept_seat": True}, CONNECT_SECONDS, _DIALS)
         except (OSError, EOFError, ValueError) as error:
-            if writer is not None:
-                writer.transport.abort()
             raise unreachable(address, purpose, error) from error
         if "error" in reply:
-            writer.transport.abort()
+            opened.writer.transport.abort()
             raise refused(address, purpose, reply)
-        return cls(address, purpose, reader, writer), reply
+        return cls(address, hello, purpose, opened, str(reply["seat"])), reply
 
     def listen(self, receive: Receive, lose: Lose) -> None:
         """Hand messages of the session to ``receive`` from now on; ``lose`` hears if this ends."""
@@ -98,8 +106,10 @@ class RemoteConnection:
         self._alive = loop.call_later(ALIVE_SECONDS, self._say_alive)
 
     def send(self, message: codec.Message) -> None:
-        """Send a message; does not wait."""
-        codec.write(self._writer, message)
+        """Send a message; does not wait. Said again on the next connection, if this one breaks before."""
+        framed = self._outbox.add(message)
+        if not self._writer.is_closing():
+            codec.write_frame(self._writer, framed)
 
     async def drain(self) -> None:
         """Wait until most of what was sent is on its way."""
@@ -109,32 +119,103 @@ class RemoteConnection:
             return  # whoever listens says what happened
 
     async def close(self) -> None:
-        """Leave, giving back what is held."""
+        """Leave, giving back what is held; returns when the server has read all that was sent, or is gone."""
         if self._alive is not None:
             self._alive.cancel()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
-        self._writer.close()
+        listening = self._listening
+        try:
+            if listening is not None and not listening.done():
+                self.send({"bye": True})
+                await asyncio.wait([listening], timeout=BYE_SECONDS)
+        finally:
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait([listening])
+            self._writer.close()
         try:
             await self._writer.wait_closed()
         except OSError:
             return  # the other side went first
 
     def _say_alive(self) -> None:
-        if not self._writer.is_closing():
-            self.send({"alive": True})
-            self._alive = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
+        self.send({"alive": True})
+        self._alive = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
 
     async def _listen(self, receive: Receive, lose: Lose) -> None:
+        while True:
+            try:
+                return await self._read(receive, lose)
+            except (OSError, EOFError) as error:
+                problem = await self._resumed(error)
+                if problem is not None:
+                    return lose(problem)
+            except (ValueError, KeyError) as error:
+                return lose(lost(self._address, self._purpose, error))
+
+    async def _read(self, receive: Receive, lose: Lose) -> None:
+        """Hand messages on until the conversation is over."""
+        while True:
+            message = await codec.read(self._reader)
+            if "lost" in message:
+                return lose(ExecutionError(str(message["lost"])))
+            if "ack" in message:
+                self._outbox.acknowledge(message["ack"])
+                continue
+            count = self._outbox.take(message)
+            if count is not None:
+                codec.write(self._writer, {"ack": count})
+            if "bye" in message:
+                return None
+            receive(message)
+
+    async def _resumed(self, cause: Exception) -> ExecutionError | None:
+        """Go on where a connection broke, on another one; returns why that cannot be."""
+        self._writer.transport.abort()
+        hello = {**self._hello, "seat": self._seat, "read": self._outbox.read}
         try:
-            while True:
-                message = await codec.read(self._reader)
-                if "lost" in message:
-                    return lose(ExecutionError(str(message["lost"])))
-                receive(message)
-        except (OSError, EOFError, ValueError, KeyError) as error:
-            lose(lost(self._address, self._purpose, error))
+            opened, reply = await _introduced(self._address, hello, GRACE_SECONDS, None)
+            if "error" in reply:
+                opened.writer.transport.abort()
+                return refused(self._address, self._purpose, reply)
+            self._outbox.acknowledge(reply["read"])
+        except (OSError, EOFError, ValueError, KeyError):
+            return lost(self._address, self._purpose, cause)
+        self._reader, self._writer = opened
+        for framed in self._outbox.unread:
+            codec.write_frame(self._writer, framed)
+        return None
+
+
+async def _introduced(
+    address: Address, hello: codec.Message, seconds: float, attempts: int | None
+) -> tuple[_Opened, codec.Message]:
+    """Return a new connection, and the first reply there; tries for so long, or so many times."""
+    stop = stop_never if attempts is None else stop_after_attempt(attempts)
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type((OSError, EOFError)),
+        wait=wait_random_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT),
+        stop=stop,
+        reraise=True,
+    )
+    async with asyncio.timeout(seconds):
+        return await retrying(_opened, address, hello)
+
+
+async def _opened(address: Address, hello: codec.Message) -> tuple[_Opened, codec.Message]:
+    reader, writer = await asyncio.open_connection(
+        address.host,
+        address.port,
+        limit=codec.BUFFER,
+        ssl=context_of(address),
+        ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+    )
+    try:
+        codec.watch(writer.get_extra_info("socket"))
+        codec.write(writer, hello)
+        return _Opened(reader, writer), await codec.read(reader)
+    except BaseException:
+        writer.transport.abort()
+        raise
 
 
 class LocalConnection:

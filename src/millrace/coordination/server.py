@@ -2,7 +2,8 @@
 
 Spark's tasks cannot see each other, so what they share needs one place that all of them reach. It is
 beside Spark's driver, or beside the client of Spark Connect, started when the first query needs it. A client
-that dies loses its connection, and with that all that it held.
+whose connection breaks may come back on another within :data:`GRACE_SECONDS`, and finds what was said
+meanwhile; one that does not, or says nonsense, loses all that it held.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from millrace.coordination import codec
 from millrace.coordination.registration import Address
+from millrace.coordination.seat import GRACE_SECONDS, Seat
 from millrace.coordination.session import Session
 from millrace.coordination.tls import server_context
 from millrace.errors import ExecutionError, MillraceError
@@ -32,6 +34,8 @@ _HELLO_SECONDS = 10.0
 _LARGEST_HELLO = 4096
 _LOOK_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
+
+_CLOSED = "the place where the job's {} are kept has been closed: has the driver been stopped?"
 
 _shared: dict[tuple[type, int, str, int, str | None], Server] = {}
 _sharing = threading.Lock()
@@ -70,6 +74,7 @@ class Server(ABC):
         self._context, certificate = server_context()
         self._token = secrets.token_hex(16)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._seats: dict[str, Seat] = {}
         self._stop = asyncio.Event()
         ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
         self._thread = threading.Thread(
@@ -192,10 +197,13 @@ class Server(ABC):
         server.close()
         # All at once, so that none is told of what another one leaves behind.
         for task, writer in self._connections.items():
+            codec.write(writer, {"lost": _CLOSED.format(self.purpose)})
             writer.transport.abort()
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
+        for seat in list(self._seats.values()):
+            self._leave(seat)
         await self._end()
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
@@ -221,12 +229,12 @@ class Server(ABC):
             async with asyncio.timeout(_HELLO_SECONDS):
                 hello = await codec.read(reader, _LARGEST_HELLO)
             try:
-                name, session = self._welcome(hello)
+                seat = self._seated(hello, writer)
             except (ValueError, MillraceError) as error:
                 codec.write(writer, {"error": str(error)})
                 await writer.drain()
             else:
-                await self._stay(name, session, reader, writer)
+                await self._stay(seat, reader, writer)
         except (OSError, EOFError, ValueError):
             return  # it died, or is no client of ours; what it held is given back above
         except asyncio.CancelledError:
@@ -235,22 +243,51 @@ class Server(ABC):
             del self._connections[task]
             writer.close()
 
-    async def _stay(
-        self, name: str, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        client = session.join(lambda message: codec.write(writer, message))
+    async def _stay(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        away = False
         try:
-            codec.write(writer, session.welcome())
             while True:
                 with suppress(OSError):  # it may have left; what it said before is here to be read
                     await writer.drain()
-                await session.ready(client)
-                session.handle(client, await codec.read(reader))
+                await seat.session.ready(seat.client)
+                message = await codec.read(reader)
+                if seat.writer is not writer or seat.handle(message):
+                    return
+        except (OSError, EOFError):
+            away = seat.kept
         finally:
-            session.leave(client)
-            self._left(name)
+            if seat.writer is writer:  # else the client has come back on another connection
+                seat.writer = None
+                if away:
+                    seat.expiry = self._loop.call_later(GRACE_SECONDS, self._leave, seat)
+                else:
+                    self._leave(seat)
 
-    def _welcome(self, hello: codec.Message) -> tuple[str, Session]:
+    def _leave(self, seat: Seat) -> None:
+        self._seats.pop(seat.key, None)
+        seat.leave()
+        self._left(seat.name)
+
+    def _seated(self, hello: codec.Message, writer: asyncio.StreamWriter) -> Seat:
+        """Return the seat of a client: a new one, or the one that it had."""
+        self._admit(hello)
+        match hello:
+            case {"seat": str(key), "read": int(read)}:
+                seat = self._seats.get(key)
+                if seat is None:
+                    raise ValueError(
+                        f"the connection was away for more than {GRACE_SECONDS:g} s, and what its task held "
+                        "has been given to others"
+                    )
+                seat.resume(writer, read)
+                return seat
+        kept = hello.pop("kept_seat", False) is True
+        name, session = self._enter(hello)
+        seat = Seat(name, session, writer, kept=kept)
+        self._seats[seat.key] = seat
+        return seat
+
+    def _admit(self, hello: codec.Message) -> None:
         token = hello.get("token")
         if not isinstance(token, str):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
@@ -258,4 +295,3 @@ class Server(ABC):
         known = (self._token, self._token_of(scope))
         if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
             raise ValueError("wrong token: it is another run's, or the job was planned by another process")
-        return self._enter(hello)

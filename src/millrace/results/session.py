@@ -6,7 +6,7 @@ task                                     session
 ``start`` = [partition, attempt]         ``wanted``: whether the partition's rows are needed still
 ``batch``; an Arrow IPC stream
 ``commit``                               ``committed``
-(nothing)                                ``closed`` = why no rows are wanted any more
+(nothing)                                ``lost`` = why no rows are wanted any more
 =======================================  ==========================================================
 
 The welcome has the rows' schema.
@@ -124,7 +124,7 @@ class ResultSession(Session):
             partition.close()
         reason = "it has ended" if error is None else f"it has failed ({type(error).__name__})"
         for deliver in self._clients.values():
-            deliver({"closed": "the reader has closed it" if drop else reason})
+            deliver({"lost": "the reader has closed it" if drop else reason})
 
     def _accept(self, partition: Partition, client: int, payload: bytes) -> None:
         try:

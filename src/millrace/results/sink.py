@@ -128,8 +128,8 @@ class ResultsSink:
             message = codec.receive(self._open())
         except (OSError, EOFError, ValueError) as error:
             raise lost(self._address, _PURPOSE, error) from error
-        if "closed" in message:
-            raise ExecutionError(f"the stream of results takes no more rows: {message['closed']}")
+        if "lost" in message:
+            raise ExecutionError(f"the stream of results takes no more rows: {message['lost']}")
         return bool(message[name])
 
     def _check_open(self) -> None:

@@ -1,0 +1,93 @@
+"""A client's place in a session, which it finds again when its connection has broken."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from millrace.coordination import codec
+from millrace.coordination.codec import Message
+from millrace.coordination.outbox import Outbox
+from millrace.coordination.session import Session
+
+GRACE_SECONDS = 5.0
+"""How long a client whose connection broke keeps what it holds, and tries to come back."""
+
+
+class Seat:
+    """Made when a client joins; has a writer while the client is there.
+
+    Args:
+        name: Of the session.
+        session: That the client joins.
+        kept: Whether the client comes back if its connection breaks; it then acknowledges what it reads.
+
+    Attributes:
+        key: Opens it again; nobody else knows it.
+        client: Its number in the session.
+        writer: Of the connection that counts; None while the client is away.
+        expiry: Runs when it has been away for too long.
+    """
+
+    def __init__(self, name: str, session: Session, writer: asyncio.StreamWriter, *, kept: bool) -> None:
+        self.name = name
+        self.session = session
+        self.key = secrets.token_hex(16)
+        self.writer: asyncio.StreamWriter | None = writer
+        self.expiry: asyncio.TimerHandle | None = None
+        self._outbox = Outbox() if kept else None
+        codec.write(writer, {**session.welcome(), "seat": self.key} if kept else session.welcome())
+        self.client = session.join(self._deliver)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the client comes back if its connection breaks."""
+        return self._outbox is not None
+
+    def resume(self, writer: asyncio.StreamWriter, read: int) -> None:
+        """Go on with a new connection of the client, which has read so many messages.
+
+        Raises:
+            ValueError: It cannot have.
+        """
+        assert self._outbox is not None
+        self._outbox.acknowledge(read)
+        if self.expiry is not None:
+            self.expiry.cancel()
+        if self.writer is not None:
+            self.writer.transport.abort()  # broken, but only the client knew
+        self.writer = writer
+        codec.write(writer, {"read": self._outbox.read})
+        for framed in self._outbox.unread:
+            codec.write_frame(writer, framed)
+
+    def handle(self, message: Message) -> bool:
+        """Do what a message says; returns whether the client has said goodbye.
+
+        Raises:
+            ValueError: It says nothing that a client of ours would say.
+        """
+        if self._outbox is not None:
+            if "ack" in message:
+                self._outbox.acknowledge(int(message["ack"]))
+                return False
+            count = self._outbox.take(message)
+            if count is not None and self.writer is not None:
+                codec.write(self.writer, {"ack": count})
+        if "bye" in message:
+            self._deliver({"bye": True})
+            return True
+        self.session.handle(self.client, message)
+        return False
+
+    def leave(self) -> None:
+        """Give back all that the client holds."""
+        self.session.leave(self.client)
+
+    def _deliver(self, message: Message) -> None:
+        if self._outbox is not None:
+            framed = self._outbox.add(message)
+            if self.writer is not None and not self.writer.is_closing():
+                codec.write_frame(self.writer, framed)
+        elif self.writer is not None:
+            codec.write(self.writer, message)
