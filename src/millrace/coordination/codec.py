@@ -47,6 +47,7 @@ MOST = 1 << 40
 _SMALL = 1 << 16
 _SMALL_PART = 8
 
+_encoder = json.JSONEncoder(separators=(",", ":"))
 _LENGTH = struct.Struct(">I")
 _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
 
@@ -57,7 +58,7 @@ def frame(message: Message) -> Frame:
     if "attachment" in message:
         message = {**message, "attached": len(attachment)}
         del message["attachment"]
-    payload = json.dumps(message, separators=(",", ":")).encode()
+    payload = _encoder.encode(message).encode()
     return _LENGTH.pack(len(payload)) + payload, attachment
 
 
@@ -129,7 +130,7 @@ def _length(packed: bytes, largest: int) -> int:
 
 def _parsed(payload: bytes) -> Message:
     try:
-        message = json.loads(payload)
+        message = json.loads(payload.decode())
     except RecursionError:
         raise ValueError("a message that is nested too deeply") from None
     if not isinstance(message, dict):

@@ -69,6 +69,7 @@ class RemoteConnection:
         self._reader, self._writer = opened
         self._seat = seat
         self._outbox = Outbox()
+        self._unsent: list[bytes] = []
         self._listening: asyncio.Task[None] | None = None
         self._alive: asyncio.TimerHandle | None = None
 
@@ -107,12 +108,24 @@ class RemoteConnection:
 
     def send(self, message: codec.Message) -> None:
         """Send a message; does not wait. Said again on the next connection, if this one breaks before."""
-        framed = self._outbox.add(message)
-        if not self._writer.is_closing():
-            codec.write_frame(self._writer, framed)
+        head, attachment = self._outbox.add(message)
+        self._unsent.append(head)
+        if attachment:
+            self._flush()
+            if not self._writer.is_closing():
+                self._writer.write(attachment)
+        elif len(self._unsent) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write what was sent in this turn of the event loop, small messages together."""
+        parts, self._unsent = self._unsent, []
+        if parts and not self._writer.is_closing():
+            self._writer.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def drain(self) -> None:
         """Wait until most of what was sent is on its way."""
+        self._flush()
         try:
             await self._writer.drain()
         except OSError:
@@ -181,6 +194,7 @@ class RemoteConnection:
         except (OSError, EOFError, ValueError, KeyError):
             return lost(self._address, self._purpose, cause)
         self._reader, self._writer = opened
+        self._unsent.clear()  # they are in the outbox
         for framed in self._outbox.unread:
             codec.write_frame(self._writer, framed)
         return None

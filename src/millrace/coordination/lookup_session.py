@@ -57,7 +57,7 @@ from millrace.coordination.registration import Registration
 from millrace.errors import InputError
 
 _LONGEST_WRITING = 30.0
-_OF_PERMITS = ("request", "release", "pause", "alive")
+_OF_PERMITS = frozenset({"request", "release", "pause", "alive"})
 
 
 class LookupSession(OrderedSession):
@@ -161,7 +161,7 @@ class LookupSession(OrderedSession):
         """
         if self._lost:
             return
-        if any(name in message for name in _OF_PERMITS):
+        if not _OF_PERMITS.isdisjoint(message):
             super().handle(client, message)
             return
         self._hear(client)

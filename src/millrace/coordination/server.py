@@ -247,8 +247,9 @@ class Server(ABC):
         away = False
         try:
             while True:
-                with suppress(OSError):  # it may have left; what it said before is here to be read
-                    await writer.drain()
+                if writer.transport.get_write_buffer_size():
+                    with suppress(OSError):  # it may have left; what it said before is here to be read
+                        await writer.drain()
                 await seat.session.ready(seat.client)
                 message = await codec.read(reader)
                 if seat.writer is not writer or seat.handle(message):

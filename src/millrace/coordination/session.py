@@ -160,11 +160,6 @@ class PermitSession(Session):
         """
         self._hear(client)
         match message:
-            case {"alive": True}:
-                self._grant()
-            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
-                self._limiter.pause(seconds)
-                self._grant()
             case {"request": int(ticket)}:
                 self._limiter.request(client, ticket)
                 self._grant()
@@ -174,6 +169,11 @@ class PermitSession(Session):
                     raise ValueError(f"a cost of {cost!r}")
                 if self._limiter.release(client, ticket, cost):
                     self._judge(client, ticket, rest.get("outcome"))
+                self._grant()
+            case {"alive": True}:
+                self._grant()
+            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
+                self._limiter.pause(seconds)
                 self._grant()
             case _:
                 raise ValueError(f"no such message: {list(message)[:3]}")
