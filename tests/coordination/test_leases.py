@@ -7,7 +7,7 @@ import asyncio
 from millrace.clock import VirtualClock
 from millrace.coordination import Client, Coordinator, LookupSession, Registration, Settings, codec
 from millrace.coordination.chunk import Claimed, split_keys
-from millrace.coordination.session import LEASE_SECONDS
+from millrace.coordination.lookup_session import LEASE_SECONDS
 from tests.coordination.hammer import rows_of
 from tests.coordination.test_server import run
 

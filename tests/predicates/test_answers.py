@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.coordination import Coordinator, Registration
+from millrace.coordination import Coordinator
 from millrace.errors import ExecutionError, OptionError
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
-from millrace.predicates.keeping import keeping
+from millrace.predicates.registering import registration_of
 from millrace.spark.plain import certain
 from millrace.spark.predicates import Applied
 
@@ -36,7 +36,7 @@ def job(request, coordinator):
         address, name = None, uuid4().hex
         if request.param == "shared":
             address = coordinator.address
-            coordinator.register(name, [keeping(Registration(spec.name), spec)])
+            coordinator.register(name, [registration_of(spec)])
         caller = AsyncCaller(spec, PlainValues(), address, f"{name}/0/0")
         try:
             return caller.call([pa.array(values, pa.int64())])

@@ -83,6 +83,7 @@ def predicate(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Callable[[Any, Any], float] | None = None,
+    limit_group: str | None = None,
 ) -> Any:
     """Make a predicate of a Python function, to apply to columns in :func:`where` or use in SQL.
 
@@ -114,6 +115,8 @@ def predicate(
         cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
             them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
             the calls under way turn out dearer than any before.
+        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all predicates and lookups of
+            this process that name the same one, in all its queries; they have to give the same limits.
 
     Raises:
         MillraceError: A setting is out of range or does not go with the kind or the function.
@@ -134,6 +137,7 @@ def predicate(
         max_requests=max_requests,
         max_cost=max_cost,
         cost=cost,
+        limit_group=limit_group,
     )
 
 

@@ -6,6 +6,7 @@ from millrace.coordination.client import Client
 from millrace.coordination.coordinator import Coordinator
 from millrace.coordination.digest import KEY_BYTES, digest
 from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.permits import Permits
 from millrace.coordination.progress import FailedKey, LookupProgress
 from millrace.coordination.registration import Address, Registration, Settings
 
@@ -21,6 +22,7 @@ __all__ = [
     "LookupProgress",
     "LookupSession",
     "Notification",
+    "Permits",
     "Registration",
     "Settings",
     "check_cache",

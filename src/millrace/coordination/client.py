@@ -14,8 +14,8 @@ from millrace.coordination.chunk import Chunk, Claimed, Failure, Notification, s
 from millrace.coordination.codec import Message
 from millrace.coordination.connection import Connection, LocalConnection, RemoteConnection
 from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.permits import LONGEST_PAUSE
 from millrace.coordination.registration import Address, Settings
-from millrace.coordination.session import LONGEST_PAUSE
 from millrace.errors import BudgetError, ExecutionError
 
 KEYS_A_MESSAGE = 4096
@@ -81,7 +81,13 @@ class Client:
 
     @classmethod
     async def limited(
-        cls, address: Address, namespace: str, settings: Settings, *, kept: bool = False
+        cls,
+        address: Address,
+        namespace: str,
+        settings: Settings,
+        *,
+        kept: bool = False,
+        group: str | None = None,
     ) -> Client:
         """Join what the tasks of a job share of one predicate, which needs no registration unless it is kept.
 
@@ -90,12 +96,15 @@ class Client:
             namespace: Names the run and the predicate; whoever gives the same one shares its limits.
             settings: The limits; the same for all of a namespace.
             kept: Whether answers outlive the job, where the predicate's registration says.
+            group: Shares the limits with all of the same group.
 
         Raises:
             ExecutionError: The coordinator cannot be reached or does not accept this client.
         """
-        hello = {"session": namespace, "limits": settings.numbers}
-        return await cls._joined(address, {**hello, "kept": True} if kept else hello)
+        hello: Message = {"session": namespace, "limits": settings.numbers}
+        optional = {"kept": kept or None, "group": group}
+        hello |= {name: each for name, each in optional.items() if each is not None}
+        return await cls._joined(address, hello)
 
     @classmethod
     async def _joined(cls, address: Address, hello: Message) -> Client:

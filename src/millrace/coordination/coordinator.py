@@ -18,14 +18,16 @@ from millrace.clock import Clock
 from millrace.coordination import codec
 from millrace.coordination.cache import check_cache
 from millrace.coordination.lookup_session import LookupSession
+from millrace.coordination.permits import Permits
 from millrace.coordination.progress import FailedKey, LookupProgress, together
 from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
+from millrace.errors import OptionError
 
 _MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
-_MOST_SPENT = 4096
+_MOST_SPENT = _MOST_GROUPS = 4096
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
 
@@ -68,6 +70,7 @@ class Coordinator(Server):
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
         self._spent: OrderedDict[tuple[str, str], Spending] = OrderedDict()
+        self._groups: OrderedDict[str, Permits] = OrderedDict()
         self._retiring: set[str] = set()
         self._closing: dict[asyncio.Task[None], LookupSession | None] = {}
         self._calendar = calendar
@@ -92,15 +95,29 @@ class Coordinator(Server):
 
         Raises:
             InputError: A cache cannot be used; says what to do.
+            OptionError: The limits of a group are not the same, or not those of queries that are running.
             ValueError: The run is registered with other lookups, or its name has a slash.
         """
         if "/" in run:
             raise ValueError(f"the run's name {run!r} has a slash")
+        groups: dict[str, dict[Settings, None]] = {}
         for each in lookups:
             if each.cache is not None:
                 check_cache(each.cache, each.name, each.fingerprint)
+            if each.group is not None:
+                groups.setdefault(each.group, {})[each.settings] = None
+
+        for group, settings in groups.items():
+            if len(settings) > 1:
+                raise OptionError(
+                    f"limit_group {group!r} has different limits ({'; '.join(map(str, settings))}): give all "
+                    "of a group the same"
+                )
 
         def enter() -> None:
+            for each in lookups:
+                if each.group is not None:
+                    self._permits(run, each)
             if self._registrations.setdefault(run, tuple(lookups)) != tuple(lookups):
                 raise ValueError(f"run {run!r} has other lookups")
 
@@ -198,8 +215,13 @@ class Coordinator(Server):
         match hello:
             case {"session": str(namespace), "limits": [*numbers]}:
                 limits = Settings.of(numbers)
+                group = hello.get("group")
                 registration = Registration(
-                    namespace, limits.max_in_flight, limits.per_second, budget=limits.budget
+                    namespace,
+                    limits.max_in_flight,
+                    limits.per_second,
+                    budget=limits.budget,
+                    group=None if group is None else str(group),
                 )
             case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
                 registration = self._registered(namespace)
@@ -208,11 +230,10 @@ class Coordinator(Server):
         if hello.get("kept") is True:
             registration = self._kept(namespace, registration)
         if namespace not in self._sessions:
-            spending = self._spending(namespace, registration.budget)
             self._sessions[namespace] = LookupSession(
                 registration,
                 self._calendar,
-                spending=spending,
+                permits=self._permits(namespace, registration),
                 after=self._flushed(registration),
                 loop=self._loop,
             )
@@ -220,6 +241,29 @@ class Coordinator(Server):
         if session.registration != registration:
             raise ValueError(f"{namespace} has {session.settings}, got {registration.settings}")
         return namespace, session
+
+    def _permits(self, namespace: str, registration: Registration) -> Permits:
+        """Return the permits of a session, or those of its group.
+
+        Raises:
+            OptionError: Others are using the group with other limits.
+        """
+        settings, group = registration.settings, registration.group
+        if group is None:
+            spending = self._spending(namespace, registration.budget)
+            return Permits(settings, None, registration.circuit_breaker, spending)
+        permits = self._groups.get(group)
+        if permits is None or (permits.settings != settings and permits.empty):
+            permits = self._groups[group] = Permits(settings, None, registration.circuit_breaker)
+        if permits.settings != settings:
+            raise OptionError(
+                f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "
+                f"{registration.name!r} has {settings}: give all of a group the same limits"
+            )
+        self._groups.move_to_end(group)
+        for each in [name for name, found in self._groups.items() if found.empty][:-_MOST_GROUPS]:
+            del self._groups[each]
+        return permits
 
     def _spending(self, namespace: str, budget: Budget) -> Spending:
         """Return what has been spent of a budget, by all runs of the query together."""

@@ -72,6 +72,10 @@ class Limiter:
     def _next(self) -> float:
         return self._next_start if self._held is None else max(self._next_start, self._held)
 
+    def out_of(self, owners: set[int]) -> int:
+        """Return how many permits some owners have."""
+        return sum(owner in owners for owner, _ in self._out)
+
     @property
     def in_flight(self) -> int:
         """How many permits are out."""

@@ -1,6 +1,6 @@
 """One lookup of one job: the turns of its requests, who asks each key, and the answers.
 
-Beside the messages about permits (:mod:`millrace.coordination.session`) clients and
+Beside the messages about permits (:mod:`millrace.coordination.permits`) clients and
 session speak in these; keys are in the attachment, one after the other:
 
 =========================================  =========================================================
@@ -13,7 +13,11 @@ client                                     session
 ``give_up``; keys                          likewise
 ``count`` = [requests, retried]
 ``secrets``                                ``secrets`` by name
+``alive``, every ``ALIVE_SECONDS``
 =========================================  =========================================================
+
+Whoever is not heard of for :data:`LEASE_SECONDS` loses what it holds. If it was only busy, its requests are
+in the queue again as soon as it is heard.
 
 A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
 whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
@@ -40,10 +44,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from millrace.budget import Spending
-from millrace.clock import Clock
+from millrace.clock import Clock, WallClock
 from millrace.coordination import codec
 from millrace.coordination.answers import Answers
 from millrace.coordination.cache import wall_time
@@ -52,12 +55,16 @@ from millrace.coordination.claims import Claims, Keys
 from millrace.coordination.codec import Message
 from millrace.coordination.disk_thread import Job
 from millrace.coordination.ordered_session import OrderedSession
+from millrace.coordination.permits import KINDS, Permits
 from millrace.coordination.progress import FailedKey, Figures, LookupProgress
-from millrace.coordination.registration import Registration
+from millrace.coordination.registration import Registration, Settings
+from millrace.coordination.session import Deliver
 from millrace.errors import InputError
 
 _LONGEST_WRITING = 30.0
-_OF_PERMITS = frozenset({"request", "release", "pause", "alive"})
+
+LEASE_SECONDS = 30.0
+"""Who holds permits or keys, and says nothing for so long, holds them no more."""
 
 
 class LookupSession(OrderedSession):
@@ -67,7 +74,7 @@ class LookupSession(OrderedSession):
         registration: The lookup.
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
         clock: Tells the seconds of limits and leases; the system's clock by default.
-        spending: Of the lookup's budget, where others have spent of it before.
+        permits: Those of its limits, where others have a share in them; its own by default.
         after: What other sessions still write to the cache, to be waited for (with a ``loop``).
         loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
             all is done at once where it is called, for clients that have nobody beside them.
@@ -81,12 +88,16 @@ class LookupSession(OrderedSession):
         registration: Registration,
         calendar: Clock | None = None,
         clock: Clock | None = None,
-        spending: Spending | None = None,
+        permits: Permits | None = None,
         after: Sequence[Future[None]] = (),
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(registration.settings, clock, loop, registration.circuit_breaker, spending)
+        super().__init__(loop)
         self.registration = registration
+        self.permits = permits or Permits(registration.settings, clock, registration.circuit_breaker)
+        self._clock = clock or WallClock()
+        self._heard: dict[int, float] = {}
+        self._owners: dict[int, int] = {}  # among the permits, by client
         time = wall_time if calendar is None else calendar.now
         self._answers = Answers(registration, time, self._name_later)
         self._claims = Claims()
@@ -107,9 +118,21 @@ class LookupSession(OrderedSession):
     ) -> None:
         self.close()
 
-    def join(self, deliver: Any) -> int:
+    @property
+    def settings(self) -> Settings:
+        """The limits."""
+        return self.registration.settings
+
+    @property
+    def in_flight(self) -> int:
+        """How many permits are out."""
+        return self.permits.in_flight(set(self._owners.values()))
+
+    def join(self, deliver: Deliver) -> int:
         """Let a client in, and return its number; messages for it go to ``deliver``."""
         number = super().join(deliver)
+        self._heard[number] = self._clock.now()
+        self._owners[number] = self.permits.join(deliver, self._give_up)
         if self._lost:
             deliver({"lost": self._lost})
         return number
@@ -121,12 +144,17 @@ class LookupSession(OrderedSession):
     def leave(self, client: int) -> None:
         """Take back all that a client has; what it was asking goes to others."""
         super().leave(client)
+        del self._heard[client]
+        self.permits.leave(self._owners.pop(client))
         self._do(partial(self._drop, client))
 
-    def _reclaim(self, client: int) -> None:
-        """Take back permits and keys; whoever waits gets the keys."""
-        super()._reclaim(client)
-        self._do(partial(self._hand_over, client, None))
+    def expire(self) -> None:
+        """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
+        latest = self._clock.now() - LEASE_SECONDS
+        for client in [client for client, heard in self._heard.items() if heard < latest]:
+            self.permits.lapse(self._owners[client])
+            self._do(partial(self._hand_over, client, None))
+        self.permits.grant()
 
     def close(self) -> None:
         """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
@@ -161,17 +189,21 @@ class LookupSession(OrderedSession):
         """
         if self._lost:
             return
-        if not _OF_PERMITS.isdisjoint(message):
-            super().handle(client, message)
+        self._heard[client] = self._clock.now()
+        self.permits.heard(self._owners[client])
+        if "alive" in message:
+            self.permits.grant()
             return
-        self._hear(client)
+        if not KINDS.isdisjoint(message):
+            self.permits.handle(self._owners[client], message)
+            return
         job = self._job(client, message)
         self._do_for(client, lambda: self._kept(job))
 
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
-        breaker = self._breaker
+        breaker = self.permits.breaker
         problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
         return self._figures.progress(
             self.registration.name, in_flight, running=not self.empty, problem=problem
@@ -303,8 +335,9 @@ class LookupSession(OrderedSession):
             self._say(client, news)
 
     def _give_up(self) -> None:
+        told = self.permits.breaker.told()
         self._end(
-            f"the source of lookup {self.registration.name!r} does not answer: {self._breaker.told()}, "
+            f"the source of lookup {self.registration.name!r} does not answer: {told}, "
             "tries of one request at a time among them. Is it up, and can the executors reach it? What was "
             "looked up is kept where the lookup has a cache: run the query again when the source is back, or "
             "set circuit_breaker=None to go on asking"

@@ -12,12 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from millrace.budget import Spending
-from millrace.clock import Clock
 from millrace.coordination.codec import Message
 from millrace.coordination.disk_thread import DiskThread, Job
-from millrace.coordination.registration import Settings
-from millrace.coordination.session import PermitSession
+from millrace.coordination.session import Session
 
 T = TypeVar("T")
 
@@ -25,27 +22,16 @@ _UPKEEP_SECONDS = 0.2
 _MOST_QUEUED = 4
 
 
-class OrderedSession(PermitSession):
+class OrderedSession(Session):
     """Does jobs in order, in a thread of its own or at once.
 
     Args:
-        settings: The limits.
-        clock: Tells seconds; the system's clock by default.
         loop: The event loop that the session lives in, if jobs are to be done in a thread. Without one they
             are done where they come up, for clients that have nobody beside them.
-        circuit_breaker: Failures in a row after which calls pause; None for never.
-        spending: Of the settings' budget, where others have spent of it before.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
-        circuit_breaker: int | None = None,
-        spending: Spending | None = None,
-    ) -> None:
-        super().__init__(settings, clock, circuit_breaker, spending)
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__()
         self._effects: list[Job] = []
         self._queued: Counter[int] = Counter()
         self._progressed = asyncio.Event()

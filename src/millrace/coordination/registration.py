@@ -30,7 +30,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits of one predicate.
+    """The limits of one predicate or lookup, or of a group of them.
 
     Attributes:
         max_in_flight: Calls under way at once; None sets no bound.
@@ -52,6 +52,19 @@ class Settings:
         """The limits as they travel."""
         budget = self.budget
         return [self.max_in_flight, self.per_second, budget.max_requests, budget.max_cost, budget.price]
+
+    def __str__(self) -> str:
+        budget = self.budget
+        named = {
+            "max_in_flight": self.max_in_flight,
+            "per_second": self.per_second,
+            "max_requests": budget.max_requests,
+            "max_cost": budget.max_cost,
+            "cost": budget.price,
+        }
+        return (
+            ", ".join(f"{name}={each:g}" for name, each in named.items() if each is not None) or "no limits"
+        )
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> Settings:
@@ -85,6 +98,7 @@ class Registration:
         circuit_breaker: Failures in a row after which the source is left alone for a while; None for never.
         secrets: Values of ``${NAME}`` by name. Handed to tasks on request; stay out of ``repr``.
         budget: What all requests of a query may cost.
+        group: Shares limits and budget with all that name the same, in all queries of the process.
 
     Raises:
         OptionError: A cache without a fingerprint, a time to live without a cache or not above zero.
@@ -99,6 +113,7 @@ class Registration:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     circuit_breaker: int | None = None
     budget: Budget = NO_BUDGET
+    group: str | None = None
 
     def __post_init__(self) -> None:
         if self.ttl is not None and not self.ttl > 0:

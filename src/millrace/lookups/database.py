@@ -108,6 +108,7 @@ def database(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Cost | None = None,
+    limit_group: str | None = None,
     circuit_breaker: int | None = 50,
 ) -> DatabaseSource:
     """Return a source that reads a table or view of a database: one statement for each batch of keys.
@@ -134,6 +135,8 @@ def database(
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
+        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups and predicates of
+            this process that name the same one, in all its queries; they have to give the same limits.
         circuit_breaker: After so many in a row, over all tasks, that failed in a way that may pass, one is
             tried once in a while only. If the database has not come back after two minutes, the query fails,
             whatever ``on_error`` is. None to go on asking.
@@ -155,6 +158,7 @@ def database(
             circuit_breaker,
             budget=budget[0],
             cost=budget[1],
+            limit_group=limit_group,
         ),
         schema,
         tuple((columns or {}).items()),

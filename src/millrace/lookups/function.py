@@ -74,6 +74,7 @@ def function(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Cost | None = None,
+    limit_group: str | None = None,
     circuit_breaker: int | None = 50,
 ) -> FunctionSource:
     """Return a source that calls a function for the rows of a key, or of several.
@@ -100,6 +101,8 @@ def function(
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
+        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups and predicates of
+            this process that name the same one, in all its queries; they have to give the same limits.
         circuit_breaker: After so many calls in a row, over all tasks, that failed in a way that may pass,
             the source is asked once in a while only. If it has not come back after two minutes, the query
             fails, whatever ``on_error`` is. None to go on asking.
@@ -115,6 +118,14 @@ def function(
     own = getattr(fn, "__qualname__", type(fn).__qualname__)
     budget = budget_of("a lookup by function", max_requests, max_cost, cost)
     terms = Terms(
-        max_in_flight, per_second, retries, timeout, batch, circuit_breaker, budget=budget[0], cost=budget[1]
+        max_in_flight,
+        per_second,
+        retries,
+        timeout,
+        batch,
+        circuit_breaker,
+        budget=budget[0],
+        cost=budget[1],
+        limit_group=limit_group,
     )
     return FunctionSource(fn, name or own, terms, scan, identity_of(fn, name or own))

@@ -198,6 +198,7 @@ def http(
     max_requests: int | None = None,
     max_cost: float | None = None,
     cost: float | Cost | None = None,
+    limit_group: str | None = None,
     circuit_breaker: int | None = 50,
     max_retry_after: float = 60.0,
 ) -> HttpSource:
@@ -234,6 +235,8 @@ def http(
         max_cost: What all requests of a query may cost, in the unit of ``cost``.
         cost: What a request costs: a number, or a function of its keys (a list of dictionaries) and its rows
             (a PyArrow RecordBatch).
+        limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all lookups and predicates of
+            this process that name the same one, in all its queries; they have to give the same limits.
         circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
             the source is asked once in a while only. If it has not come back after two minutes, the query
             fails, whatever ``on_error`` is. None to go on asking.
@@ -250,7 +253,17 @@ def http(
     budget = budget_of("a lookup by http", max_requests, max_cost, cost)
     return HttpSource(
         url,
-        Terms(max_in_flight, per_second, retries, timeout, batch, circuit_breaker, max_retry_after, *budget),
+        Terms(
+            max_in_flight,
+            per_second,
+            retries,
+            timeout,
+            batch,
+            circuit_breaker,
+            max_retry_after,
+            *budget,
+            limit_group=limit_group,
+        ),
         method,
         text,
         rows,

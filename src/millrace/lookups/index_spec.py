@@ -71,4 +71,5 @@ class IndexSpec:
             needed,
             terms.circuit_breaker,
             terms.budget,
+            terms.limit_group,
         )

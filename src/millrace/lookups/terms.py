@@ -27,6 +27,7 @@ class Terms:
         budget: What all requests of a query may cost.
         cost: Tells what a request has cost, by its keys (a list of dictionaries) and its rows (a PyArrow
             RecordBatch); None where each costs the budget's price.
+        limit_group: Shares limits and budget with all that name the same, in all queries of the process.
 
     Raises:
         OptionError: A value is out of its range.
@@ -41,6 +42,7 @@ class Terms:
     max_retry_after: float = 60.0
     budget: Budget = NO_BUDGET
     cost: Cost | None = None
+    limit_group: str | None = None
 
     def __post_init__(self) -> None:
         self._whole("max_in_flight", 1, _MOST)
@@ -52,6 +54,8 @@ class Terms:
             self._whole("circuit_breaker", 1, _MOST)
         if self.per_second is not None:
             self._above_zero("per_second")
+        if self.limit_group is not None and (type(self.limit_group) is not str or not self.limit_group):
+            raise OptionError(f"limit_group of a lookup is {self.limit_group!r}, expected a name")
 
     def _whole(self, setting: str, low: int, high: int) -> None:
         value = getattr(self, setting)

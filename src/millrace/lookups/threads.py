@@ -39,6 +39,7 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._idle: list[queue.SimpleQueue[_Call | None]] = []
+        self._busy: set[queue.SimpleQueue[_Call | None]] = set()
         self._abandoned = 0
         self._closed = False
 
@@ -58,6 +59,7 @@ class Threads:
         answer: asyncio.Future[Any] = loop.create_future()
         calls = self._idle.pop() if self._idle else self._started()
         calls.put(_Call(function, loop, answer))
+        self._busy.add(calls)
         try:
             result: _T = await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -76,7 +78,8 @@ class Threads:
     def close(self) -> None:
         """End the threads that have nothing to do, and the others once they have returned."""
         self._closed = True
-        for calls in self._idle:
+        # Those that are busy too: when they return, the event loop that heard of it may be closed.
+        for calls in (*self._idle, *self._busy):
             calls.put(None)
         self._idle.clear()
 
@@ -86,9 +89,8 @@ class Threads:
         return calls
 
     def _rest(self, calls: queue.SimpleQueue[_Call | None]) -> None:
-        if self._closed:
-            calls.put(None)
-        else:
+        self._busy.discard(calls)
+        if not self._closed:
             self._idle.append(calls)
 
     def _returned(self, calls: queue.SimpleQueue[_Call | None], answer: asyncio.Future[Any]) -> None:
@@ -96,6 +98,7 @@ class Threads:
         self._release(calls, answer)
 
     def _release(self, calls: queue.SimpleQueue[_Call | None], answer: asyncio.Future[Any]) -> None:
+        self._busy.discard(calls)
         calls.put(None)
         if not answer.cancelled():
             answer.exception()  # it is known, and nobody's

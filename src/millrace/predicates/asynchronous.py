@@ -24,13 +24,13 @@ from millrace.coordination import (
     Client,
     Failure as Failed,
     LookupSession,
-    Registration,
+    Permits,
     Settings,
     digest,
 )
 from millrace.errors import ExecutionError, PredicateError
-from millrace.predicates.keeping import keeping
 from millrace.predicates.outcome import RAISED, Failure, Outcome
+from millrace.predicates.registering import registration_of
 from millrace.predicates.retries import schedule
 from millrace.predicates.spec import PredicateSpec
 from millrace.predicates.truth import check_sized, truth_of, truths
@@ -103,14 +103,12 @@ class AsyncCaller:
 
     async def _join(self) -> Client:
         if self._address is None:
-            settings = self._settings
-            registration = Registration(
-                self._spec.name, settings.max_in_flight, settings.per_second, budget=settings.budget
-            )
-            self._own = LookupSession(keeping(registration, self._spec), spending=self._spending)
+            permits = Permits(self._settings, spending=self._spending)
+            self._own = LookupSession(registration_of(self._spec), permits=permits)
             return Client.local(self._own)
         kept = self._spec.answers is not None
-        return await Client.limited(self._address, self._namespace, self._settings, kept=kept)
+        group = self._spec.limit_group
+        return await Client.limited(self._address, self._namespace, self._settings, kept=kept, group=group)
 
     async def _leave(self) -> None:
         limits, self._limits = self._limits, None

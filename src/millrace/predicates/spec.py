@@ -21,6 +21,7 @@ KINDS: tuple[str, ...] = ("row", "pandas", "arrow", "async")
 """What a user may name; the two others are PySpark's functions over iterators of batches."""
 
 _MOST = 1_000_000
+_LIMITS = ("max_in_flight", "per_second", "max_requests", "max_cost")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class PredicateSpec:
         cost: What a call costs: a number, or a function of its arguments and its answer.
         sure: A cheap score, and from which score on a row passes without a call (a cascade's second stage).
         truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
+        limit_group: For ``async``: shares limits and budget with all that name the same, in all queries of
+            the process.
         answers: For ``async``: a folder, or a ``.sqlite`` file, where answers outlive the job; equal
             arguments are then asked once, as with ``dedupe``. None keeps them for the job at most.
         origin: The user's function, where ``function`` only passes arguments on to it.
@@ -73,6 +76,7 @@ class PredicateSpec:
     cost: float | Cost | None = None
     sure: tuple[Score, float] | None = None
     truths: Truths = strict
+    limit_group: str | None = None
     answers: Path | None = None
     origin: Callable[..., Any] | None = None
     changed: tuple[str, ...] = ()
@@ -112,12 +116,26 @@ class PredicateSpec:
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
             )
         budget_of(f"predicate {self.name!r}", self.max_requests, self.max_cost, self.cost)
-        for setting in ("timeout", "max_in_flight", "per_second", "dedupe", "max_requests", "max_cost"):
+        self._group()
+        for setting in (*_LIMITS, "timeout", "dedupe"):
             if self.kind != "async" and getattr(self, setting):
                 raise OptionError(
                     f"predicate {self.name!r}: {setting} needs kind='async'; a call of kind {self.kind!r} "
                     "cannot be interrupted or made to wait"
                 )
+
+    def _group(self) -> None:
+        if self.limit_group is None:
+            return
+        if type(self.limit_group) is not str or not self.limit_group:
+            raise OptionError(
+                f"predicate {self.name!r}: limit_group is {self.limit_group!r}, expected a name"
+            )
+        if not any(getattr(self, setting) for setting in _LIMITS):
+            raise OptionError(
+                f"predicate {self.name!r}: limit_group {self.limit_group!r} has nothing to share: give "
+                f"{', '.join(_LIMITS[:-1])} or {_LIMITS[-1]} as well"
+            )
 
     def _answers(self) -> None:
         if self.answers is None:

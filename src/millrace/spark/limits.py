@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from millrace.coordination import Address, Registration
 
 
+_STREAM = "sql.streaming.queryId"
+"""Local property of tasks that run for a micro-batch: the same for all micro-batches of a query."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The coordinator as tasks see it; travels to them.
@@ -48,6 +52,7 @@ class Limits:
 
         Raises:
             InputError: The answers of a predicate cannot be kept where it says; says what to do.
+            OptionError: A limit group has other limits.
         """
         if not any(spec.limited for spec in specs.values()):
             return cls(run)
@@ -55,28 +60,34 @@ class Limits:
 
         coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
         found = cls(run, coordinator.address_of(predicates_of(run)))
-        if any(spec.answers is not None for spec in specs.values()):
+        if any(spec.answers is not None or spec.limit_group is not None for spec in specs.values()):
             coordinator.register(predicates_of(run), _registrations(specs))
             weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
         return found
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
-        context = TaskContext.get()
-        stage = 0 if context is None else context.stageId()
         address = self.address if call.spec.limited else None
-        return caller_of(call.spec, call.values, address, f"{predicates_of(self.run)}/{stage}/{number}")
+        return caller_of(call.spec, call.values, address, f"{predicates_of(self.run)}/{_job()}/{number}")
 
 
 def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
-    """Return what the coordinator has to know of predicates; only those that are kept mean anything to it."""
+    """Return what the coordinator has to know of predicates before their tasks join."""
     from millrace.coordination import Registration
-    from millrace.predicates.keeping import keeping
+    from millrace.predicates.registering import registration_of
 
     found = [Registration("") for _ in range(max(specs) + 1)]
     for number, spec in specs.items():
-        found[number] = keeping(Registration(spec.name), spec)
+        found[number] = registration_of(spec)
     return found
+
+
+def _job() -> str:
+    """Return what this task shares with those that limits and answers hold for: its stage, or its stream."""
+    context = TaskContext.get()
+    if context is None:
+        return "0"
+    return context.getLocalProperty(_STREAM) or str(context.stageId())
 
 
 def predicates_of(run: str) -> str:

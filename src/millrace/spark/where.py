@@ -35,6 +35,7 @@ _ROWS = "rows"
 
 _SHOWN = (
     "batch", "retries", "timeout", "max_in_flight", "per_second", "dedupe", "max_requests", "max_cost",
+    "limit_group",
 )  # fmt: skip
 """Settings of a predicate that plans tell."""
 

@@ -1,0 +1,163 @@
+"""Leave to make calls, for all tasks that a source's or a predicate's limits hold for.
+
+=======================================  ==========================================================
+client                                   what it hears
+=======================================  ==========================================================
+``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
+``release``, ``id``, ``cost``,           ``spent`` = id, ``why``: the budget has no permit for it
+``outcome``: ``""`` for an answer, or
+why there was none; both may be missing
+``pause`` = seconds                      no permit starts before they are over
+=======================================  ==========================================================
+
+One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
+and predicates, whatever queries they are of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from itertools import count
+
+from millrace.budget import Spending
+from millrace.clock import Clock, WallClock
+from millrace.coordination.breaker import Breaker
+from millrace.coordination.codec import Message
+from millrace.coordination.limiter import Limiter
+from millrace.coordination.registration import Settings
+from millrace.coordination.session import Deliver
+
+KINDS = frozenset({"request", "release", "pause"})
+"""The messages that are about permits."""
+
+LONGEST_PAUSE = 86_400.0
+"""Seconds for which one message can make all tasks wait before they ask a service again."""
+
+_AHEAD = 0.02
+"""Seconds by which permits are given out early: more than a timer is late, and than a message takes."""
+
+_LONGEST_OUTCOME = 100
+
+
+class Permits:
+    """Gives out permits in the order in which they were asked for; lives in one event loop.
+
+    Args:
+        settings: The limits.
+        clock: Tells seconds; the system's clock by default.
+        circuit_breaker: Failures in a row after which calls pause; None for never.
+        spending: Of the settings' budget, where others have spent of it before.
+
+    Attributes:
+        settings: The limits.
+        spending: What has been spent.
+        breaker: What is known of the source's health.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        circuit_breaker: int | None = None,
+        spending: Spending | None = None,
+    ) -> None:
+        self.settings = settings
+        self.spending = spending or Spending(settings.budget)
+        self.breaker = Breaker(circuit_breaker)
+        self._clock = clock or WallClock()
+        counted = self.spending if settings.budget else None
+        self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD, counted)
+        self._numbers = count()
+        self._deliver: dict[int, Deliver] = {}
+        self._given_up: dict[int, Callable[[], None]] = {}
+        self._lapsed: dict[int, list[int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is there to ask."""
+        return not self._deliver
+
+    def in_flight(self, owners: set[int]) -> int:
+        """Return how many permits some of the clients have."""
+        return self._limiter.out_of(owners)
+
+    def join(self, deliver: Deliver, given_up: Callable[[], None]) -> int:
+        """Let a client in, and return its number.
+
+        Args:
+            deliver: Takes messages for it.
+            given_up: Called when the source is taken to be down.
+        """
+        number = next(self._numbers)
+        self._deliver[number] = deliver
+        self._given_up[number] = given_up
+        return number
+
+    def leave(self, client: int) -> None:
+        """Take back all that a client has."""
+        del self._deliver[client], self._given_up[client]
+        self._lapsed.pop(client, None)
+        self._limiter.drop(client)
+        self.grant()
+
+    def lapse(self, client: int) -> None:
+        """Take back what a client has that has not been heard of for too long; see :meth:`heard`."""
+        self._lapsed[client] = self._lapsed.get(client, []) + self._limiter.drop(client)
+
+    def heard(self, client: int) -> None:
+        """Put requests of a client in the queue again that was only busy."""
+        for ticket in self._lapsed.pop(client, ()):
+            self._limiter.request(client, ticket)
+
+    def handle(self, client: int, message: Message) -> None:
+        """Do what a client's message about permits says.
+
+        Raises:
+            ValueError: It says nothing that a client of ours would say.
+        """
+        match message:
+            case {"request": int(ticket)}:
+                self._limiter.request(client, ticket)
+            case {"release": int(ticket), **rest}:
+                cost = rest.get("cost")
+                if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
+                    raise ValueError(f"a cost of {cost!r}")
+                if self._limiter.release(client, ticket, cost):
+                    self._judge(client, ticket, rest.get("outcome"))
+            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
+                self._limiter.pause(seconds)
+            case _:
+                raise ValueError(f"no such message: {list(message)[:3]}")
+        self.grant()
+
+    def grant(self) -> None:
+        """Give out what is due, and come back when more is."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for grant in self._limiter.grants():
+            self.breaker.started((grant.owner, grant.ticket))
+            wait = max(0.0, grant.start - self._clock.now())
+            self._deliver[grant.owner]({"permit": grant.ticket, "wait": wait})
+        for owner, ticket in self._limiter.refused():
+            self._deliver[owner]({"spent": ticket, "why": str(self.spending)})
+        due = self._limiter.due()
+        if due is not None:
+            delay = max(0.0, due - self._clock.now())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
+
+    def _judge(self, client: int, ticket: int, outcome: object) -> None:
+        """Let the breaker know what came of a call."""
+        if outcome == "":
+            if self.breaker.answered():
+                self._limiter.resume()
+        elif isinstance(outcome, str):
+            pause = self.breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
+            if pause is not None:
+                self._limiter.hold(pause)
+            if self.breaker.given_up:
+                for given_up in list(self._given_up.values()):
+                    given_up()
