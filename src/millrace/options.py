@@ -169,6 +169,9 @@ class Options(Research):
             one after it. 0 takes free ones.
         limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an
             address translation, or in a container, ``"0.0.0.0"`` for all.
+        without_coordinator: What becomes of limits and lookups where executors do not reach that process:
+            ``"split"`` splits limits over the tasks and shares answers within each, and what then cannot be
+            promised is told or refused; ``"fail"`` fails the query.
         idle_timeout: Seconds after which the tasks of ``stream_results`` are stopped with an error while its
             reader takes nothing and they wait for it; None lets them wait for ever.
         storage_options: How to reach the object stores that tables are in: a mapping of arguments for the
@@ -189,6 +192,7 @@ class Options(Research):
     limits_host: str | None = None
     limits_port: int = 0
     limits_bind: str | None = None
+    without_coordinator: str = "split"
     idle_timeout: float | None = 600.0
     storage_options: Mapping[str, Any] = field(default_factory=StorageOptions)
 
@@ -200,6 +204,7 @@ class Options(Research):
             self._one_of("migration", MIGRATIONS)
         self._one_of("algorithm", ALGORITHMS)
         self._one_of("placement", PLACEMENTS)
+        self._one_of("without_coordinator", ("split", "fail"))
         for name in (each.name for each in fields(self) if isinstance(each.default, bool)):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"option {name} is {getattr(self, name)!r}: expected True or False")

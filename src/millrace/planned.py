@@ -33,11 +33,13 @@ class Planned:
         shapes: By the block's name; filters have none.
         left_to_spark: What was not taken and why, a sentence each.
         settings: Options that are not the default, by name.
+        weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
     """
 
     shapes: Mapping[str, BlockShape] = field(default_factory=dict)
     left_to_spark: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    weaker: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Planned:
@@ -48,7 +50,8 @@ class Planned:
             )
             for name, shape in raw["shapes"].items()
         }
-        return cls(shapes, tuple(raw["left_to_spark"]), dict(raw["settings"]))
+        weaker = tuple(raw.get("weaker", ()))
+        return cls(shapes, tuple(raw["left_to_spark"]), dict(raw["settings"]), weaker)
 
 
 def settings(options: Options) -> dict[str, Any]:

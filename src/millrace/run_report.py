@@ -295,6 +295,9 @@ class RunReport:
         if state := self.state():
             lines.append("join state at the end")
             lines += [f"  {block}: {describe_state(s)}" for block, s in state]
+        if self.planned.weaker:
+            lines.append("without a coordinator")
+            lines += [f"  {each}" for each in self.planned.weaker]
         lines.append("cells")
         lines += [f"  {block}: {describe_cell(cell)}" for block, cell in self.cells()]
         return "\n".join(lines)

@@ -150,10 +150,12 @@ class Query(Prepared):
         return RunReport(found, self._planned(), tuple(self.lookups()))
 
     def _planned(self) -> Planned:
+        weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]
         return Planned(
             {one.block.name: _shape(one.block) for one in self.taken},
             tuple(self.reasons),
             settings(self.options),
+            tuple(text for texts in weaker for text in texts),
         )
 
 

@@ -116,6 +116,11 @@ class Client:
         """Join a session of this process, in the event loop that runs now and that all its clients use."""
         return cls(LocalConnection(session), session.settings)
 
+    @classmethod
+    def alone(cls, session: LookupSession) -> Client:
+        """Join a session that nobody else is in, and that ends with the client."""
+        return cls(LocalConnection(session, closes=session.close), session.settings)
+
     @asynccontextmanager
     async def permit(self) -> AsyncIterator[Permit]:
         """Wait until one more call may start; leaving the block says that it is over, and what came of it.

@@ -237,10 +237,12 @@ class LocalConnection:
 
     Args:
         session: The session; other clients may share it.
+        closes: Called when the client has left.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, closes: Callable[[], None] | None = None) -> None:
         self._session = session
+        self._closes = closes
         self._number: int | None = None
 
     def listen(self, receive: Receive, lose: Lose) -> None:
@@ -267,6 +269,8 @@ class LocalConnection:
         if self._number is not None:
             self._session.leave(self._number)
             self._number = None
+            if self._closes is not None:
+                self._closes()
 
 
 def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:

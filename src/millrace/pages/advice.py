@@ -48,6 +48,14 @@ def _failed_keys(report: RunReport) -> Iterator[Advice]:
             )
 
 
+def _weaker(report: RunReport) -> Iterator[Advice]:
+    for each in report.planned.weaker:
+        yield Advice(
+            f"Limits are kept by each task for itself: {each}.",
+            "millrace doctor tries addresses; without_coordinator='fail' refuses to run like this.",
+        )
+
+
 def _spilled(report: RunReport) -> Iterator[Advice]:
     sums = report.totals
     if sums.spilled_bytes:
@@ -122,6 +130,7 @@ def _exploded(report: RunReport) -> Iterator[Advice]:
 
 _RULES: tuple[Callable[[RunReport], Iterator[Advice]], ...] = (
     _failed_keys,
+    _weaker,
     _spilled,
     _skewed,
     _costly,

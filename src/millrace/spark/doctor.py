@@ -25,10 +25,10 @@ from millrace.block import Block, FrameInput
 from millrace.errors import ExecutionError, MillraceError
 from millrace.expressions import ColumnRef
 from millrace.options import Options
+from millrace.spark.coordinating import host_of
 from millrace.spark.execute import execute
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.filter import where
-from millrace.spark.limits import host_of
 from millrace.spark.parallelism import default_parallelism, is_connect
 from millrace.spark.predicates import predicate
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec

@@ -54,6 +54,7 @@ class BlockRun:
         stream: Runs it and returns its result as it comes, without Spark in between.
         progress: Returns how far the lookups are, at any time.
         failed: Returns the keys that could not be looked up.
+        weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
     """
 
     name: str
@@ -63,6 +64,7 @@ class BlockRun:
     stream: Callable[[], Iterator[pa.RecordBatch]]
     progress: Callable[[], list[LookupProgress]] = list
     failed: Callable[[], list[FailedKey]] = list
+    weaker: tuple[str, ...] = ()
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
@@ -135,6 +137,7 @@ class _Assembly:
                 self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
             ),
         )
+        run = replace(run, weaker=self._weaker)
         if self._lookups is None:
             return run
         return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)
@@ -298,7 +301,13 @@ class _Assembly:
             lines.append(f"  join state: {state.name}, because {state.because}")
         lines += [f"  on {equality}" for equality in join.equalities]
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
+        lines += [f"  weaker: {each}" for each in self._weaker]
         return "\n".join(lines)
+
+    @property
+    def _weaker(self) -> tuple[str, ...]:
+        """What is promised less of limits and lookups because tasks do not reach the coordinator."""
+        return self._limits.weaker + (() if self._lookups is None else self._lookups.weaker)
 
 
 def _numbers(spark: SparkSession, tasks: int) -> DataFrame:

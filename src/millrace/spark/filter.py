@@ -196,7 +196,8 @@ class Filtered:
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
         found = {} if self.mask is None else {"filter": self.mask.reports.figures(executed)}
-        return RunReport(found, Planned(settings=settings(self.options)))
+        weaker = () if self.mask is None else self.mask.weaker
+        return RunReport(found, Planned(settings=settings(self.options), weaker=weaker))
 
 
 def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:

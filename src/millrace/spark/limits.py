@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from millrace.errors import OptionError
 from millrace.expressions import Call
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
+from millrace.spark.coordinating import Alone, coordinator_of
 
 if TYPE_CHECKING:
     from millrace.coordination import Address, Registration
@@ -28,15 +26,19 @@ _STREAM = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class Limits:
-    """The coordinator as tasks see it; travels to them.
+    """The coordinator of predicates' limits as tasks see it; travels to them.
 
     Attributes:
         run: Identifies the run.
-        address: Of the coordinator; None when no predicate needs one.
+        address: Of the coordinator; None when no predicate needs one, or tasks do not reach it.
+        alone: What tasks go by then.
+        weaker: Which promises are weaker then, a sentence for each predicate.
     """
 
     run: str
     address: Address | None = None
+    alone: Alone | None = None
+    weaker: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -52,23 +54,32 @@ class Limits:
 
         Raises:
             InputError: The answers of a predicate cannot be kept where it says; says what to do.
-            OptionError: A limit group has other limits.
+            OptionError: A limit group has other limits, or tasks do not reach a coordinator and a predicate
+                has what needs one.
+            ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
         if not any(spec.limited for spec in specs.values()):
             return cls(run)
-        from millrace.coordination import Coordinator  # loads asyncio, which tasks without limits do not need
-
-        coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
+        registrations = _registrations(specs)
+        coordinator = coordinator_of(spark, options)
+        if isinstance(coordinator, Alone):
+            limited = [registrations[number] for number, spec in specs.items() if spec.limited]
+            for each in limited:
+                coordinator.registration(each)
+            return cls(run, None, coordinator, tuple(map(coordinator.told, limited)))
         found = cls(run, coordinator.address_of(predicates_of(run)))
         if any(spec.answers is not None or spec.limit_group is not None for spec in specs.values()):
-            coordinator.register(predicates_of(run), _registrations(specs))
+            coordinator.register(predicates_of(run), registrations)
             weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
         return found
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
-        address = self.address if call.spec.limited else None
-        return caller_of(call.spec, call.values, address, f"{predicates_of(self.run)}/{_job()}/{number}")
+        spec, address = call.spec, self.address if call.spec.limited else None
+        if self.alone is not None:
+            cap, rate = self.alone.share(spec.max_in_flight, spec.per_second)
+            spec = replace(spec, max_in_flight=cap, per_second=rate)
+        return caller_of(spec, call.values, address, f"{predicates_of(self.run)}/{_job()}/{number}")
 
 
 def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
@@ -93,24 +104,3 @@ def _job() -> str:
 def predicates_of(run: str) -> str:
     """Return what the sessions of a run's predicates are known by, beside those of its lookups."""
     return f"{run}-predicates"
-
-
-def host_of(spark: SparkSession, options: Options) -> str:
-    """Return the address under which executors reach this process.
-
-    On classic Spark that is the driver's, which they reach anyway; on Spark Connect this machine's
-    own on the way to Spark's.
-    """
-    if options.limits_host is not None:
-        return options.limits_host
-    driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((driver, 9))  # sends nothing: it only chooses the way
-            own = str(probe.getsockname()[0])
-    except OSError as error:
-        raise OptionError(
-            f"cannot find out how executors reach this process (Spark's driver is at {driver!r}: {error}): "
-            "set the option limits_host"
-        ) from None
-    return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own

@@ -20,7 +20,7 @@ from millrace.clock import WallClock
 from millrace.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.figures import ModuleFigures
 from millrace.options import Options
-from millrace.spark.limits import host_of
+from millrace.spark.coordinating import Alone, coordinator_of
 from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
@@ -70,13 +70,18 @@ class Lookups:
 
     Attributes:
         run: Identifies the run.
-        address: Of the coordinator, where keys are claimed, limits kept and secrets known.
+        address: Of the coordinator, where keys are claimed, limits kept and secrets known; None where tasks
+            do not reach it.
         relations: What is looked up.
+        own: What each task keeps for itself then, by the lookups' numbers.
+        weaker: Which promises are weaker then, a sentence for each lookup.
     """
 
     run: str
-    address: Address
+    address: Address | None
     relations: tuple[Lookup, ...] = field(default_factory=tuple)
+    own: tuple[Registration, ...] = ()
+    weaker: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -91,8 +96,10 @@ class Lookups:
 
         Raises:
             InputError: A secret has no value in this process's environment.
+            OptionError: Tasks do not reach a coordinator, and a lookup has what needs one.
+            ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
-        from millrace.coordination import Coordinator, Registration
+        from millrace.coordination import Registration
         from millrace.lookups import Secrets
 
         registrations: list[Registration] = []
@@ -109,7 +116,12 @@ class Lookups:
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
             schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
             relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
-        coordinator = Coordinator.started(host_of(spark, options), options.limits_port, options.limits_bind)
+        coordinator = coordinator_of(spark, options)
+        if isinstance(coordinator, Alone):
+            own = tuple(map(coordinator.registration, registrations))
+            asked = [number for each in relations for number, _ in each.indexes]
+            told = tuple(coordinator.told(registrations[number]) for number in asked)
+            return cls(run, None, tuple(relations), own, told)
         coordinator.register(run, registrations)
         found = cls(run, coordinator.address_of(run), tuple(relations))
         weakref.finalize(found, coordinator.release, run).atexit = False
@@ -119,6 +131,8 @@ class Lookups:
         """Return how far the indexes are; in the process that planned the query."""
         from millrace.coordination import Coordinator
 
+        if self.address is None:
+            return []
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
         known = Coordinator.at(self.address).progress(self.run)
         return [known[number] for number in numbers]
@@ -127,7 +141,7 @@ class Lookups:
         """Return the keys that could not be looked up; in the process that planned the query."""
         from millrace.coordination import Coordinator
 
-        return Coordinator.at(self.address).failed(self.run)
+        return [] if self.address is None else Coordinator.at(self.address).failed(self.run)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[Opened]:
@@ -144,11 +158,11 @@ class Lookups:
         for relation in self.relations:
             keep = _Keep(relation.alias, relation.filters, join.relation(relation.alias).schema)
             mine: list[LookupIndex | LookupScan] = [
-                LookupIndex(spec, keep, loop, self._connecting(f"{job}/{number}"), clock)
+                LookupIndex(spec, keep, loop, self._connecting(job, number), clock)
                 for number, spec in relation.indexes
             ]
             for number, source in relation.scans:
-                secrets = self._secrets(f"{job}/{number}")
+                secrets = self._secrets(job, number)
                 mine.append(LookupScan(relation.alias, source, relation.schema, keep, loop, secrets, clock))
             access[relation.alias] = mine
             modules += mine
@@ -157,17 +171,23 @@ class Lookups:
         finally:
             loop.close()
 
-    def _connecting(self, namespace: str) -> Connect:
-        from millrace.coordination import Client
+    def _connecting(self, job: str, number: int) -> Connect:
+        from millrace.coordination import Client, LookupSession
 
-        return lambda: Client.connect(self.address, namespace)
+        async def connected() -> Client:
+            if self.address is None:
+                return Client.alone(LookupSession(self.own[number]))
+            return await Client.connect(self.address, f"{job}/{number}")
 
-    def _secrets(self, namespace: str) -> Callable[[], Awaitable[Secrets]]:
-        from millrace.coordination import Client
+        return connected
+
+    def _secrets(self, job: str, number: int) -> Callable[[], Awaitable[Secrets]]:
         from millrace.lookups import Secrets
 
+        connected = self._connecting(job, number)
+
         async def secrets() -> Secrets:
-            client = await Client.connect(self.address, namespace)
+            client = await connected()
             try:
                 return Secrets(await client.secrets())
             finally:

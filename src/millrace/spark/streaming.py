@@ -18,8 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.options import Options
+from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
-from millrace.spark.limits import host_of
 from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 

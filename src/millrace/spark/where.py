@@ -62,11 +62,13 @@ class Mask:
             or, on Spark Connect where figures are wanted, a struct of ``keep`` and ``report``.
         reports: Where its figures arrive.
         plan: What it does, as text.
+        weaker: What is promised less of limits because tasks do not reach the coordinator.
     """
 
     function: Any
     reports: Reports
     plan: str
+    weaker: tuple[str, ...] = ()
 
 
 def mask(
@@ -109,7 +111,7 @@ def mask(
     function = make(keep, "keep boolean, report string" if hidden else "boolean")
     if not all(slot.spec.deterministic for slot in slots):
         function = function.asNondeterministic()
-    return Mask(function, reports, task.plan())
+    return Mask(function, reports, task.plan(), task.limits.weaker)
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ class MaskTask:
                     text += f", {setting}={getattr(spec, setting)}"
             text += "" if spec.answers is None else f", answers kept in {str(spec.answers)!r}"
             lines.append(text + (", on_error=null" if spec.on_error == "null" else ""))
+        lines += [f"  weaker: {each}" for each in self.limits.weaker]
         return "\n".join(lines)
 
     def _join(self, schema: pa.Schema, names: Sequence[str]) -> JoinSpec:

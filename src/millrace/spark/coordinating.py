@@ -1,0 +1,191 @@
+"""Whether the tasks of a session reach the coordinator in this process, and what holds where they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millrace.errors import ExecutionError, OptionError
+from millrace.options import Options
+from millrace.spark.failures import is_sparks
+from millrace.spark.parallelism import default_parallelism
+
+if TYPE_CHECKING:
+    from millrace.coordination import Address, Coordinator, Registration
+
+DIAL_SECONDS = 2.0
+"""For a task to reach the coordinator; with Spark's own work, a session that is warm knows within three."""
+
+_PREFLIGHT_SECONDS = 30.0
+"""What a session's first query with limits waits at most for that task: executors may have to start."""
+
+_SCOPE = "preflight"
+
+_KNOWN: weakref.WeakKeyDictionary[Any, dict[tuple[str, int], str]] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What tasks go by that do not reach a coordinator; travels to them.
+
+    Attributes:
+        tasks: That run at once, as far as is known; limits are split over so many.
+        why: No coordinator is reached, and what would help.
+    """
+
+    tasks: int
+    why: str
+
+    def share(self, max_in_flight: int | None, per_second: float | None) -> tuple[int | None, float | None]:
+        """Return one task's share of limits; one call at once is the least."""
+        own = None if max_in_flight is None else max(1, max_in_flight // self.tasks)
+        return own, None if per_second is None else per_second / self.tasks
+
+    def registration(self, whole: Registration) -> Registration:
+        """Return a lookup's or a predicate's registration as one task keeps it for itself.
+
+        Raises:
+            OptionError: It asks for what nobody can promise without a coordinator.
+        """
+        for asked, what in (
+            (bool(whole.budget), "a budget (max_requests, max_cost)"),
+            (whole.cache is not None, "answers that outlive the job (answers, cache)"),
+            (bool(whole.secrets), f"secrets ({', '.join(whole.secrets)})"),
+        ):
+            if asked:
+                raise OptionError(f"{whole.name!r} has {what}, which needs the coordinator, but {self.why}")
+        cap, rate = self.share(whole.max_in_flight, whole.per_second)
+        return replace(whole, max_in_flight=cap, per_second=rate, group=None)
+
+    def told(self, whole: Registration) -> str:
+        """Return which promises are weaker, as a sentence."""
+        parts = []
+        cap, tasks = whole.max_in_flight, self.tasks
+        if cap is not None and cap < tasks:
+            parts.append(f"up to {tasks} calls at once, one in each of {tasks} tasks, instead of {cap}")
+        elif cap is not None:
+            parts.append(f"{cap // tasks} calls at once in each of {tasks} tasks")
+        if whole.per_second is not None:
+            parts.append(f"{whole.per_second / tasks:g} calls a second in each of {tasks} tasks")
+        if whole.group is not None:
+            parts.append(f"nothing shared with limit_group {whole.group!r}")
+        parts.append("answers shared within a task only")
+        return f"{whole.name}: {', '.join(parts)}, because {self.why}"
+
+
+def coordinator_of(spark: SparkSession, options: Options) -> Coordinator | Alone:
+    """Return this process's coordinator, started if need be, or why tasks have to do without.
+
+    Raises:
+        ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
+            ``"fail"``.
+    """
+    from millrace.coordination import Coordinator  # loads asyncio, which tasks without limits do not need
+
+    try:
+        host = host_of(spark, options)
+    except OptionError as error:
+        why = str(error)
+    else:
+        coordinator = Coordinator.started(host, options.limits_port, options.limits_bind)
+        why = _unreached(spark, coordinator)
+        if not why:
+            return coordinator
+    if options.without_coordinator == "fail":
+        raise ExecutionError(f"{why} (option without_coordinator='fail')")
+    return Alone(default_parallelism(spark), why)
+
+
+def host_of(spark: SparkSession, options: Options) -> str:
+    """Return the address under which executors reach this process.
+
+    On classic Spark that is the driver's, which they reach anyway; on Spark Connect this machine's
+    own on the way to Spark's.
+    """
+    if options.limits_host is not None:
+        return options.limits_host
+    driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((driver, 9))  # sends nothing: it only chooses the way
+            own = str(probe.getsockname()[0])
+    except OSError as error:
+        raise OptionError(
+            f"cannot find out how executors reach this process (Spark's driver is at {driver!r}: {error}): "
+            "set the option limits_host"
+        ) from None
+    return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own
+
+
+def _unreached(spark: SparkSession, coordinator: Coordinator) -> str:
+    """Return why tasks do not reach the coordinator; empty where they do. Tried once a session."""
+    address = coordinator.address
+    master = str(spark.conf.get("spark.master", ""))
+    if address.host == "127.0.0.1" and master.startswith("local") and "cluster" not in master:
+        return ""  # tasks run on this machine
+    known = _KNOWN.setdefault(spark, {})
+    place = (address.host, address.port)
+    if place not in known:
+        why = _tried(spark, coordinator.address_of(_SCOPE))
+        if why is None:
+            return ""  # nobody knows yet
+        known[place] = why and (
+            f"tasks do not reach this process at {address.host}:{address.port} ({why}): set the option "
+            "limits_host (and limits_port, limits_bind) to where they do, see docs/shipping.md"
+        )
+    return known[place]
+
+
+def _tried(spark: SparkSession, address: Address) -> str | None:
+    """Return what a task says that tries; None if none has come to it within so long."""
+    found: list[str] = []
+
+    def run() -> None:
+        rows = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(address), "why string")
+        try:
+            found.append(rows.collect()[0][0])
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            found.append(str(error).strip().splitlines()[0])
+
+    job = threading.Thread(target=run, name="millrace preflight", daemon=True)
+    job.start()
+    job.join(_PREFLIGHT_SECONDS)
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Joins a session of no consequence; runs in a task."""
+
+    address: Address
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row: why the coordinator is not reached, nothing where it is."""
+        for _ in batches:
+            pass  # Spark wants all to be read
+        yield pa.RecordBatch.from_arrays([pa.array([asyncio.run(_why(self.address))], pa.string())], ["why"])
+
+
+async def _why(address: Address) -> str:
+    from millrace.coordination import Client, Settings
+
+    try:
+        async with asyncio.timeout(DIAL_SECONDS):
+            await (await Client.limited(address, f"{_SCOPE}/0/0", Settings())).close()
+    except TimeoutError:
+        return f"no answer within {DIAL_SECONDS:g} s"
+    except ExecutionError as error:
+        cause = error.__cause__
+        return str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+    return ""

@@ -1,0 +1,79 @@
+"""Where tasks do not reach the coordinator: what still holds, what is told, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import millrace
+from millrace.errors import ExecutionError, OptionError
+from tests.coordination.service import Service
+from tests.spark.test_limits import asking, kept
+
+NOWHERE = {"limits_host": "192.0.2.1", "limits_bind": "127.0.0.1"}  # an address for documentation: nobody's
+ELSEWHERE = {"limits_host": "127.0.0.2"}
+
+
+@pytest.fixture
+def numbers(spark):
+    return spark.range(0, 120, 1, 4).selectExpr("id", "int(id % 60) AS x")
+
+
+def test_limits_are_split_over_tasks_and_that_is_told(numbers):
+    """Rows are right, each task keeps its share, and explain() and report() say what is weaker."""
+    with Service(lambda x, _: "yes" if x % 3 else "no") as service:
+        ask = asking(service.url, max_in_flight=6, per_second=1000, dedupe=True)
+        frame = millrace.where(numbers, ask("x"), options=NOWHERE)
+        assert kept(frame) == [i for i in range(120) if i % 60 % 3]
+    assert service.most <= 6
+    assert all(1 <= times <= 4 for times in service.asked.values())
+    weaker = "ask: 3 calls at once in each of 2 tasks, 500 calls a second in each of 2 tasks, answers shared"
+    assert weaker in str(millrace.explain(frame))
+    report = millrace.report(frame)
+    assert weaker in str(report) and "192.0.2.1" in report.planned.weaker[0]
+    assert weaker in report.to_html()
+
+
+def test_lookups_go_on_within_each_task(spark, numbers):
+    """They ask for each key once a task, and their rows are right."""
+
+    def double(x):
+        return {"y": 2 * x}
+
+    via = millrace.function(double, max_in_flight=1)
+    prices = millrace.lookup("prices", "x int, y long", bind=["x"], via=via)
+    text = "SELECT n.id, p.y FROM numbers n JOIN prices p ON n.x = p.x WHERE n.id < 50"
+    query = millrace.query(text, spark, tables={"numbers": numbers, "prices": prices}, options=NOWHERE)
+    assert sorted(map(tuple, query.df.collect())) == [(i, 2 * i) for i in range(50)]
+    assert "up to 2 calls at once, one in each of 2 tasks, instead of 1" in str(query.explain())
+    assert query.lookups() == [] and query.failed_keys().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_requests": 9}, r"'ask' has a budget \(max_requests, max_cost\), which needs the coordinator"),
+        ({"answers": "somewhere"}, "'ask' has answers that outlive the job"),
+    ],
+)
+def test_what_nobody_can_promise_is_refused(numbers, options, message):
+    """Before anything is asked, with the address, what happened there, and the option to set."""
+    ask = asking("http://nowhere", **options)
+    with pytest.raises(OptionError, match=rf"(?s){message}.*192\.0\.2\.1.*limits_host"):
+        millrace.where(numbers, ask("x"), options=NOWHERE)
+
+
+def test_whoever_wants_whole_promises_says_so(numbers):
+    """The query then fails where it is planned."""
+    ask = asking("http://nowhere", max_in_flight=6)
+    with pytest.raises(ExecutionError, match="without_coordinator='fail'"):
+        millrace.where(numbers, ask("x"), options={**NOWHERE, "without_coordinator": "fail"})
+
+
+def test_an_address_that_is_reached_is_used(numbers):
+    """A task has tried it, and nothing is weaker."""
+    with Service(lambda *_: "yes") as service:
+        ask = asking(service.url, max_in_flight=3, dedupe=True)
+        frame = millrace.where(numbers, ask("x"), options={**ELSEWHERE, "without_coordinator": "fail"})
+        assert kept(frame) == list(range(120))
+    assert service.most <= 3 and set(service.asked.values()) == {1}
+    assert "weaker" not in str(millrace.explain(frame))
