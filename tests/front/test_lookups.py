@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
-from unittest import mock
 
+import psutil
 import pytest
 
 from millrace import join, query
 from millrace.block import LookupInput
-from millrace.coordination import coordinator
-from millrace.coordination.server import _shared
+from millrace.coordination import CoordinatorProcess
 from millrace.errors import InputError
 from tests.front import lookup_tables
 
@@ -101,18 +100,20 @@ def test_only_bound_indexes_are_asked(spark, given):
 def test_queries_leave_nothing_behind(spark, given):
     """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
     text = "select o.id from o join prices p on o.sku = p.sku"
-    held = []
-    with mock.patch.object(coordinator, "_MOST_RELEASED", 4):
-        for number in range(61):
-            assert query(f"{text} where o.id <> {number}", spark, given).blocks
-            if number % 15 == 0:
-                gc.collect()
-                servers = [each for each in _shared.values() if isinstance(each, coordinator.Coordinator)]
-                registered = sum(s._within(lambda s=s: len(s._registrations)) for s in servers)
-                files = len(list(Path("/proc/self/fd").iterdir()))
-                held.append((registered, files, threading.active_count()))
-    (early, files, threads), (late, more_files, more_threads) = held[2], held[-1]
-    assert late <= early + 4
+    runs, held = [], []
+    for number in range(141):
+        planned = query(f"{text} where o.id <> {number}", spark, given)
+        runs += planned.runs
+        coordinator = CoordinatorProcess.started()
+        if number % 35 == 0:
+            child = psutil.Process(coordinator.pid)
+            files = len(list(Path("/proc/self/fd").iterdir())) + child.num_fds()
+            held.append((files, threading.active_count() + child.num_threads()))
+    del planned
+    gc.collect()
+    known = [bool(coordinator.progress(run)) for run in runs]
+    assert known[-1] and not any(known[:30])  # some are kept, for DataFrames that are derived from theirs
+    (files, threads), (more_files, more_threads) = held[1], held[-1]
     assert more_files <= files + 10
     assert more_threads <= threads + 5
 

@@ -7,6 +7,7 @@ from millrace.coordination.coordinator import Coordinator
 from millrace.coordination.digest import KEY_BYTES, digest
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.permits import Permits
+from millrace.coordination.process import CoordinatorProcess
 from millrace.coordination.progress import FailedKey, LookupProgress
 from millrace.coordination.registration import Address, Registration, Settings
 
@@ -17,6 +18,7 @@ __all__ = [
     "Claimed",
     "Client",
     "Coordinator",
+    "CoordinatorProcess",
     "FailedKey",
     "Failure",
     "LookupProgress",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ class Address:
     port: int
     token: str = field(repr=False)
     certificate: str = field(repr=False)
+
+    def of(self, scope: str) -> Address:
+        """Return the address with a token that opens one scope alone: a run, or a stream.
+
+        To be called on the server's own address, whose token opens all.
+        """
+        return replace(self, token=hmac.digest(self.token.encode(), scope.encode(), "sha256").hex())
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from millrace.coordination import codec
@@ -130,10 +129,7 @@ class Server(ABC):
 
     def address_of(self, scope: str) -> Address:
         """Return the address with a token that opens one scope alone: a run, or a stream."""
-        return replace(self.address, token=self._token_of(scope))
-
-    def _token_of(self, scope: str) -> str:
-        return hmac.digest(self._token.encode(), scope.encode(), "sha256").hex()
+        return self.address.of(scope)
 
     @abstractmethod
     def _scope(self, hello: codec.Message) -> str:
@@ -293,6 +289,6 @@ class Server(ABC):
         if not isinstance(token, str):
             raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
         scope = self._scope(hello)
-        known = (self._token, self._token_of(scope))
+        known = (self._token, self.address.of(scope).token)
         if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
             raise ValueError("wrong token: it is another run's, or the job was planned by another process")

@@ -20,7 +20,7 @@ from millrace.spark.failures import is_sparks
 from millrace.spark.parallelism import default_parallelism
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address, Coordinator, Registration
+    from millrace.coordination import Address, CoordinatorProcess, Registration
 
 DIAL_SECONDS = 2.0
 """For a task to reach the coordinator; with Spark's own work, a session that is warm knows within three."""
@@ -82,21 +82,23 @@ class Alone:
         return f"{whole.name}: {', '.join(parts)}, because {self.why}"
 
 
-def coordinator_of(spark: SparkSession, options: Options) -> Coordinator | Alone:
+def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess | Alone:
     """Return this process's coordinator, started if need be, or why tasks have to do without.
 
     Raises:
         ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
             ``"fail"``.
     """
-    from millrace.coordination import Coordinator  # loads asyncio, which tasks without limits do not need
+    from millrace.coordination import (
+        CoordinatorProcess,
+    )  # loads asyncio, which tasks without limits do not need
 
     try:
         host = host_of(spark, options)
     except OptionError as error:
         why = str(error)
     else:
-        coordinator = Coordinator.started(host, options.limits_port, options.limits_bind)
+        coordinator = CoordinatorProcess.started(host, options.limits_port, options.limits_bind)
         why = _unreached(spark, coordinator)
         if not why:
             return coordinator
@@ -126,7 +128,7 @@ def host_of(spark: SparkSession, options: Options) -> str:
     return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own
 
 
-def _unreached(spark: SparkSession, coordinator: Coordinator) -> str:
+def _unreached(spark: SparkSession, coordinator: CoordinatorProcess) -> str:
     """Return why tasks do not reach the coordinator; empty where they do. Tried once a session."""
     address = coordinator.address
     master = str(spark.conf.get("spark.master", ""))

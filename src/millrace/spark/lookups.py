@@ -129,19 +129,19 @@ class Lookups:
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
-        from millrace.coordination import Coordinator
+        from millrace.coordination import CoordinatorProcess
 
         if self.address is None:
             return []
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
-        known = Coordinator.at(self.address).progress(self.run)
+        known = CoordinatorProcess.at(self.address).progress(self.run)
         return [known[number] for number in numbers]
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""
-        from millrace.coordination import Coordinator
+        from millrace.coordination import CoordinatorProcess
 
-        return [] if self.address is None else Coordinator.at(self.address).failed(self.run)
+        return [] if self.address is None else CoordinatorProcess.at(self.address).failed(self.run)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[Opened]:

@@ -1,0 +1,224 @@
+"""The coordinator in a process of its own, beside the one that plans queries.
+
+There it shares no interpreter with the user's code, whose work would hold up the permits of all tasks. It
+starts when the first query needs it and ends with the planning process, also when that is killed: its end of
+the pipe between them then reads as closed. What it is told goes through that pipe alone: registrations with
+their secrets, and questions about progress.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Self
+
+from millrace.coordination.coordinator import Coordinator
+from millrace.coordination.progress import FailedKey, LookupProgress
+from millrace.coordination.registration import Address, Registration
+from millrace.errors import ExecutionError
+
+_END_SECONDS = 60.0
+"""Until caches have what they lack."""
+
+_BEGIN = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from millrace.coordination.process import serve; serve()"
+)
+
+_shared: dict[tuple[int, str, int, str | None], CoordinatorProcess] = {}
+_sharing = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _sharing  # another thread may have held it
+    _sharing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Call(NamedTuple):
+    method: str
+    arguments: tuple[Any, ...]
+    answer: Future[Any] | None  # None where nobody waits
+
+
+class CoordinatorProcess:
+    """A :class:`Coordinator` in a child process, with those of its methods that planning needs.
+
+    Args:
+        host: As for :class:`Coordinator`.
+        port: As for :class:`Coordinator`.
+        bind: As for :class:`Coordinator`.
+
+    Attributes:
+        address: Where the clients find it.
+        pid: Of the process.
+
+    Raises:
+        ExecutionError: It cannot listen, or its process does not start.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._owner = os.getpid()
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path), str(theirs.fileno())]
+        try:
+            # A session of its own: Ctrl-C is for this process, which tells the other what to do.
+            self._child = subprocess.Popen(  # noqa: S603  # ourselves
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        except OSError as error:
+            raise ExecutionError(f"cannot start a process for the limits of jobs ({error})") from error
+        finally:
+            theirs.close()
+        self.pid = self._child.pid
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
+        self.address: Address = self._call("start", host, port, bind)
+        atexit.register(self.close)
+
+    @classmethod
+    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
+        """Return this process's coordinator for a host, starting it if need be.
+
+        A forked child gets one of its own.
+
+        Raises:
+            ExecutionError: It cannot listen, or its process does not start.
+        """
+        with _sharing:
+            key = (os.getpid(), host, port, bind)
+            found = _shared.get(key)
+            if not isinstance(found, cls) or not found.running:
+                found = _shared[key] = cls(host, port, bind)
+            return found
+
+    @classmethod
+    def at(cls, address: Address) -> Self:
+        """Return this process's coordinator with an address.
+
+        Raises:
+            ExecutionError: There is none, or not any more.
+        """
+        with _sharing:
+            for found in _shared.values():
+                mine = (found.address.host, found.address.port)
+                if isinstance(found, cls) and mine == (address.host, address.port) and found.running:
+                    return found
+        raise ExecutionError(f"the coordinator at {address.host}:{address.port} has ended")
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._owner == os.getpid() and self._child.poll() is None
+
+    def address_of(self, scope: str) -> Address:
+        """Return the address with a token that opens one scope alone: a run."""
+        return self.address.of(scope)
+
+    def register(self, run: str, lookups: Sequence[Registration]) -> None:
+        """Register the lookups of a run; see :meth:`Coordinator.register`, with the errors that it raises."""
+        self._call("register", run, tuple(lookups))
+
+    def progress(self, run: str) -> list[LookupProgress]:
+        """Return how far each lookup of a run is, over all its executions; empty for an unknown run."""
+        found: list[LookupProgress] = self._call("progress", run)
+        return found
+
+    def failed(self, run: str) -> list[FailedKey]:
+        """Return the keys of a run that could not be looked up; see :meth:`Coordinator.failed`."""
+        found: list[FailedKey] = self._call("failed", run)
+        return found
+
+    def release(self, run: str) -> None:
+        """Take note that nothing refers to a run's query any more; does not wait, wherever it is called."""
+        if self.running:
+            self._calls.put(_Call("release", (run,), None))
+
+    def close(self) -> None:
+        """End it, when caches have what they lack; clients hear that it has ended."""
+        if self._owner != os.getpid():
+            return
+        atexit.unregister(self.close)
+        with suppress(ExecutionError):
+            self._call("close")
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(_END_SECONDS)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        answer: Future[Any] = Future()
+        self._calls.put(_Call(method, arguments, answer))
+        return answer.result()
+
+    def _speak(self) -> None:
+        """Do calls one after the other; this thread alone uses the pipe."""
+        while True:
+            call = self._calls.get()
+            try:
+                error, result = self._exchanged(call)
+            except Exception as raised:  # noqa: BLE001  # the caller's
+                error, result = raised, None
+            if call.answer is not None:
+                if error is None:
+                    call.answer.set_result(result)
+                else:
+                    call.answer.set_exception(error)
+            if call.method == "close":
+                return
+
+    def _exchanged(self, call: _Call) -> tuple[Exception | None, Any]:
+        try:
+            self._pipe.send((call.method, call.arguments))
+            reply: tuple[Exception | None, Any] = self._pipe.recv()
+        except (OSError, EOFError) as error:
+            raise ExecutionError(
+                f"the coordinator's process {self.pid} has ended (exit code {self._exit_code()}), and with "
+                "it limits and answers of the jobs that used it: run them again"
+            ) from error
+        return reply
+
+    def _exit_code(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(1.0)
+        return self._child.returncode
+
+
+def serve() -> None:
+    """Be the child: do what is asked for, until it is enough or nobody is there to ask."""
+    pipe = Connection(int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    coordinator: Coordinator | None = None
+    try:
+        while True:
+            method, arguments = pipe.recv()
+            error: Exception | None = None
+            result: Any = None
+            try:
+                if method == "start":
+                    coordinator = Coordinator(*arguments)
+                    result = coordinator.address
+                elif coordinator is not None:
+                    result = getattr(coordinator, method)(*arguments)
+            except Exception as raised:  # noqa: BLE001  # the caller gets it
+                error = raised.with_traceback(None)
+            pipe.send((error, result))
+            if method == "close":
+                return
+    except (EOFError, OSError):
+        return  # the planning process is gone
+    finally:
+        if coordinator is not None:
+            coordinator.close()
