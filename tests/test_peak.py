@@ -34,7 +34,7 @@ def test_a_peak_is_in_bytes_everywhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, expected: int
 ) -> None:
     """macOS counts bytes where others count kilobytes; without the files of Linux nothing is forgotten."""
-    monkeypatch.setattr(peak, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(peak, "_STATUS", str(tmp_path / "status"))
     monkeypatch.setattr(peak, "_CLEAR", tmp_path / "nowhere" / "clear_refs")
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=5000))
@@ -54,6 +54,6 @@ def test_windows_has_a_counter_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_p
             return SimpleNamespace(Process=lambda: SimpleNamespace(memory_info=lambda: memory))
         return real(name, *args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(peak, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(peak, "_STATUS", str(tmp_path / "status"))
     monkeypatch.setattr(builtins, "__import__", without)
     assert peak_memory() == 7000

@@ -8,25 +8,18 @@ own; everything goes over the loopback interface, encrypted as always.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import resource
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
-from typing import Any
+from contextlib import closing
 
 from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
-from millrace.coordination import Address, Client, Coordinator, Settings
-from millrace.errors import ExecutionError
+from millrace.coordination import Address, Client, CoordinatorProcess, Settings
+from millrace.peak import peak_memory
 
 TASKS, CONNECTIONS = 2000, 500
 
 _SETTINGS = Settings(max_in_flight=100_000)
-_WITHIN = 60.0
 
 
 def bench(tasks: int, connections: int, seconds: float, rounds: int, ticker: Ticker) -> Outcome:
@@ -47,10 +40,9 @@ def bench(tasks: int, connections: int, seconds: float, rounds: int, ticker: Tic
     rates, waits, sizes = list[float](), list[float](), list[float]()
     for number in range(rounds):
         ticker.says(f"round {number + 1}")
-        with _serving() as (address, told):
-            taken, spent = asyncio.run(_load(address, tasks, connections, seconds))
-            told.send("end")
-            sizes.append(_received(told) / 1e6)
+        with closing(CoordinatorProcess()) as coordinator:
+            taken, spent = asyncio.run(_load(coordinator.address, tasks, connections, seconds))
+            sizes.append(peak_memory(coordinator.pid) / 1e6)
         taken.sort()
         rates.append(len(taken) / spent)
         waits.append(1000 * taken[int(0.99 * len(taken))])
@@ -92,32 +84,3 @@ async def _load(address: Address, tasks: int, connections: int, seconds: float) 
     spent = time.perf_counter() - began
     await asyncio.gather(*(client.close() for client in clients))
     return waits, spent
-
-
-@contextmanager
-def _serving() -> Iterator[tuple[Address, Connection]]:
-    """Give the address of a coordinator in a process of its own, and a way to end it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
-    try:
-        yield _received(ours), ours
-    finally:
-        process.kill()
-        process.join()
-
-
-def _serve(told: Connection) -> None:
-    coordinator = Coordinator()
-    told.send(coordinator.address)
-    told.recv()
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1000 if sys.platform == "darwin" else 1)
-    told.send(1024 * kilobytes)
-    coordinator.close()
-
-
-def _received(told: Connection) -> Any:
-    if not told.poll(_WITHIN):
-        raise ExecutionError("the coordinator's process has not answered; see its error above")
-    return told.recv()

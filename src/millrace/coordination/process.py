@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from asyncio import sslproto
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -30,6 +31,8 @@ from millrace.errors import ExecutionError
 
 _END_SECONDS = 60.0
 """Until caches have what they lack."""
+
+_BYTES_A_CONNECTION = 1 << 16
 
 _BEGIN = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -200,6 +203,8 @@ def serve() -> None:
     """Be the child: do what is asked for, until it is enough or nobody is there to ask."""
     pipe = Connection(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What asyncio sets aside for each connection; a quarter of a megabyte by default, for hundreds of tasks.
+    sslproto.SSLProtocol.max_size = _BYTES_A_CONNECTION
     coordinator: Coordinator | None = None
     try:
         while True:
