@@ -33,6 +33,34 @@ class Budget:
         return self.max_requests is not None or self.max_cost is not None
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What has been spent of one budget, for a report.
+
+    Attributes:
+        name: Whose it is: of a predicate, a lookup, or a limit group.
+        requests: Calls that were begun.
+        max_requests: So many may be.
+        cost: What those that are over have cost.
+        max_cost: What they may cost.
+    """
+
+    name: str
+    requests: int
+    max_requests: int | None
+    cost: float
+    max_cost: float | None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.max_requests is not None:
+            parts.append(f"{self.requests:,} of {self.max_requests:,} requests (max_requests)")
+        if self.max_cost is not None:
+            cost = f"{self.cost:,.6g} of {self.max_cost:,.6g} (max_cost)"
+            parts.append(f"{cost} in {self.requests:,} requests")
+        return ", ".join(parts)
+
+
 class Spending:
     """What has been spent of a budget.
 
@@ -80,14 +108,13 @@ class Spending:
         self.cost += self._highest if known is None else known
         self._highest = max(self._highest, known or 0.0)
 
+    def spent(self, name: str = "") -> Spent:
+        """Return what has been spent so far, under a name."""
+        budget = self.budget
+        return Spent(name, self.requests, budget.max_requests, self.cost, budget.max_cost)
+
     def __str__(self) -> str:
-        budget, parts = self.budget, []
-        if budget.max_requests is not None:
-            parts.append(f"{self.requests:,} of {budget.max_requests:,} requests (max_requests)")
-        if budget.max_cost is not None:
-            cost = f"{self.cost:,.6g} of {budget.max_cost:,.6g} (max_cost)"
-            parts.append(f"{cost} in {self.requests:,} requests")
-        return ", ".join(parts)
+        return str(self.spent())
 
 
 NO_BUDGET = Budget()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millrace.budget import Spent
 from millrace.coordination.progress import LookupProgress
 from millrace.errors import InputError, SetupError
 from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures
@@ -86,11 +87,13 @@ class RunReport:
         blocks: Figures of every cell and map task, by the name of the block they worked for.
         planned: What the query joins, what was left to Spark, and the settings.
         lookups: How far its lookups came.
+        budgets: What was spent of the budgets of its lookups and predicates, over all its runs.
     """
 
     blocks: Mapping[str, Iterable[CellFigures]] = field(default_factory=dict)
     planned: Planned = field(default_factory=Planned)
     lookups: tuple[LookupProgress, ...] = ()
+    budgets: tuple[Spent, ...] = ()
 
     def __post_init__(self) -> None:
         fixed = {name: tuple(figures) for name, figures in self.blocks.items()}
@@ -174,6 +177,7 @@ class RunReport:
                 name: {"totals": total(figures), "cells": figures} for name, figures in self.blocks.items()
             },
             "lookups": self.lookups,
+            "budgets": self.budgets,
             "planned": self.planned,
         }
         separators = (",", ":") if indent is None else None
@@ -199,6 +203,7 @@ class RunReport:
                     LookupProgress(**{**each, "failures": tuple(map(tuple, each["failures"]))})
                     for each in raw["lookups"]
                 ),
+                tuple(Spent(**each) for each in raw.get("budgets", ())),
             )
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InputError):
@@ -295,6 +300,9 @@ class RunReport:
         if state := self.state():
             lines.append("join state at the end")
             lines += [f"  {block}: {describe_state(s)}" for block, s in state]
+        if self.budgets:
+            lines.append("budgets")
+            lines += [f"  {each.name}: {each}" for each in self.budgets]
         if self.planned.weaker:
             lines.append("without a coordinator")
             lines += [f"  {each}" for each in self.planned.weaker]

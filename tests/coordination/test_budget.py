@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import millrace
-from millrace.budget import Budget, Spending, budget_of, cost_of
+from millrace.budget import Budget, Spending, Spent, budget_of, cost_of
 from millrace.clock import VirtualClock
 from millrace.coordination import Coordinator
 from millrace.coordination.limiter import Limiter
 from millrace.errors import BudgetError, OptionError
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
+from millrace.run_report import RunReport
 
 LAWS = settings(max_examples=150, deadline=None, derandomize=True)
 costs = st.lists(st.integers(0, 8), min_size=1, max_size=40)
@@ -119,7 +120,13 @@ def test_a_query_stops_at_its_budget(spark, tmp_path):
     assert not list((tmp_path / "out").glob("*.parquet"))
     with pytest.raises(BudgetError, match=r"\(max_cost\)"):
         filtered(max_cost=100, cost=lambda arguments, answer: 1 + arguments[0] % 3).count()
-    assert filtered(max_cost=200, cost=1).count() == 100
+    enough = filtered(max_cost=200, cost=1)
+    assert enough.count() == 100
+    report = millrace.report(enough)
+    assert report.budgets == (Spent("fair", 200, None, 200.0, 200),)
+    assert "fair: 200 of 200 (max_cost) in 200 requests" in str(report)
+    assert '<h2 id="budgets">' in report.to_html()
+    assert RunReport.from_json(report.to_json()).budgets == report.budgets
 
     def joined(**budget):
         source = millrace.function(lambda key: {"name": f"n{key}"}, **budget)
@@ -131,6 +138,8 @@ def test_a_query_stops_at_its_budget(spark, tmp_path):
         joined(max_requests=30).count()
     rows = joined(max_cost=400, cost=lambda keys, found: len(keys) + found.num_rows)
     assert rows.count() == 200
+    (spent,) = millrace.report(rows).budgets
+    assert (spent.name, spent.cost, spent.max_cost) == ("names", 400.0, 400)
 
 
 @pytest.mark.parametrize(

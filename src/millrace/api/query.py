@@ -147,7 +147,9 @@ class Query(Prepared):
                 nothing = error
         if nothing is not None and not found:
             raise nothing
-        return RunReport(found, self._planned(), tuple(self.lookups()))
+        spent = [one.run.spent() for one in self.taken] + [each.mask.spent() for each in self.filters]
+        budgets = tuple(each for some in spent for each in some)
+        return RunReport(found, self._planned(), tuple(self.lookups()), budgets)
 
     def _planned(self) -> Planned:
         weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from millrace.budget import Budget, Spending
+from millrace.budget import Budget, Spending, Spent
 from millrace.clock import Clock
 from millrace.coordination import codec
 from millrace.coordination.cache import check_cache
@@ -133,6 +133,21 @@ class Coordinator(Server):
             ]
 
         return self._within(figures)
+
+    def spent(self, run: str) -> list[Spent]:
+        """Return what a run's lookups and predicates have spent of their budgets, each group once."""
+
+        def collect() -> list[Spent]:
+            found = {}
+            for number, each in enumerate(self._registrations.get(run, ())):
+                if each.budget and each.group is not None and each.group in self._groups:
+                    found[each.group] = self._groups[each.group].spending.spent(f"limit_group {each.group}")
+                elif each.budget:
+                    known = self._spent.get((run, str(number)), Spending(each.budget))
+                    found[f"/{number}"] = known.spent(each.name)
+            return list(found.values())
+
+        return self._within(collect)
 
     def failed(self, run: str) -> list[FailedKey]:
         """Return the keys of a run that could not be looked up, the first 10,000 of each lookup.

@@ -24,6 +24,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Self
 
+from millrace.budget import Spent
 from millrace.coordination.coordinator import Coordinator
 from millrace.coordination.progress import FailedKey, LookupProgress
 from millrace.coordination.registration import Address, Registration
@@ -139,6 +140,11 @@ class CoordinatorProcess:
     def progress(self, run: str) -> list[LookupProgress]:
         """Return how far each lookup of a run is, over all its executions; empty for an unknown run."""
         found: list[LookupProgress] = self._call("progress", run)
+        return found
+
+    def spent(self, run: str) -> list[Spent]:
+        """Return what a run's lookups and predicates have spent of their budgets."""
+        found: list[Spent] = self._call("spent", run)
         return found
 
     def failed(self, run: str) -> list[FailedKey]:

@@ -128,6 +128,7 @@ def _view(report: RunReport) -> dict[str, Any]:
         "tiles": list(_tiles(report.totals)),
         "blocks": [_block(report, name) for name in list(report.blocks)[: _MOST_BLOCKS[0]]],
         "lookups": _lookups(report),
+        "budgets": _budgets(report),
         "left": report.planned.left_to_spark[:_MOST_ROWS],
         "settings": sorted((name, str(value)) for name, value in report.planned.settings.items()),
     }
@@ -282,6 +283,21 @@ def _lookups(report: RunReport) -> Table | None:
     return _table("Lookups; the bars are keys that were answered", columns, rows)
 
 
+def _budgets(report: RunReport) -> Table | None:
+    rows = []
+    for one in report.budgets:
+        shares = [
+            spent / most
+            for spent, most in ((one.requests, one.max_requests), (one.cost, one.max_cost))
+            if most is not None
+        ]
+        requests, cost = ("" if most is None else f"{most:,.6g}" for most in (one.max_requests, one.max_cost))
+        texts = (units.count(one.requests), requests, f"{one.cost:,.6g}", cost)
+        rows.append(Bar(one.name, max(shares, default=0.0), texts))
+    columns = ("budget", "requests", "of", "cost", "of")
+    return _table("Budgets; the bars are what is spent, over all runs of the query", columns, rows)
+
+
 def _data(report: RunReport) -> tuple[str, str]:
     """Return the report's JSON for a link, and what had to be left out of it for size."""
     traced = sum(
@@ -293,7 +309,7 @@ def _data(report: RunReport) -> tuple[str, str]:
     short = {
         name: [replace(c, traces=(), readings=()) for c in cells] for name, cells in report.blocks.items()
     }
-    without = RunReport(short, report.planned, report.lookups)
+    without = RunReport(short, report.planned, report.lookups, report.budgets)
     if len(text := without.to_json().encode()) <= _MOST_DATA:
         return base64.b64encode(text).decode(), "figures without those over time: to_json() has all"
     whole = without.to_dict()

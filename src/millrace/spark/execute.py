@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from millrace.architectures.choice import architecture_of
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
+from millrace.budget import Spent
 from millrace.coordination import FailedKey, LookupProgress
 from millrace.errors import InputError, OptionError
 from millrace.expressions import Call, show
@@ -55,6 +56,7 @@ class BlockRun:
         progress: Returns how far the lookups are, at any time.
         failed: Returns the keys that could not be looked up.
         weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
+        spent: Returns what was spent of budgets.
     """
 
     name: str
@@ -65,6 +67,7 @@ class BlockRun:
     progress: Callable[[], list[LookupProgress]] = list
     failed: Callable[[], list[FailedKey]] = list
     weaker: tuple[str, ...] = ()
+    spent: Callable[[], list[Spent]] = list
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
@@ -137,7 +140,7 @@ class _Assembly:
                 self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
             ),
         )
-        run = replace(run, weaker=self._weaker)
+        run = replace(run, weaker=self._weaker, spent=self._spent)
         if self._lookups is None:
             return run
         return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)
@@ -303,6 +306,9 @@ class _Assembly:
         lines += [f"  where {show(predicate)}" for predicate in join.residuals]
         lines += [f"  weaker: {each}" for each in self._weaker]
         return "\n".join(lines)
+
+    def _spent(self) -> list[Spent]:
+        return self._limits.spent() + ([] if self._lookups is None else self._lookups.spent())
 
     @property
     def _weaker(self) -> tuple[str, ...]:

@@ -196,8 +196,11 @@ class Filtered:
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
         found = {} if self.mask is None else {"filter": self.mask.reports.figures(executed)}
-        weaker = () if self.mask is None else self.mask.weaker
-        return RunReport(found, Planned(settings=settings(self.options), weaker=weaker))
+        planned = Planned(settings=settings(self.options))
+        if self.mask is None:
+            return RunReport(found, planned)
+        planned = replace(planned, weaker=self.mask.weaker)
+        return RunReport(found, planned, budgets=tuple(self.mask.spent()))
 
 
 def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:

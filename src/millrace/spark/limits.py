@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from millrace.budget import Spent
 from millrace.expressions import Call
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
@@ -68,10 +69,18 @@ class Limits:
                 coordinator.registration(each)
             return cls(run, None, coordinator, tuple(map(coordinator.told, limited)))
         found = cls(run, coordinator.address_of(predicates_of(run)))
-        if any(spec.answers is not None or spec.limit_group is not None for spec in specs.values()):
+        if any(each.cache is not None or each.group is not None or each.budget for each in registrations):
             coordinator.register(predicates_of(run), registrations)
             weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
         return found
+
+    def spent(self) -> list[Spent]:
+        """Return what was spent of budgets; in the process that planned the query."""
+        from millrace.coordination import CoordinatorProcess
+
+        if self.address is None:
+            return []
+        return CoordinatorProcess.at(self.address).spent(predicates_of(self.run))
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""

@@ -25,6 +25,7 @@ from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
     from millrace.block import LookupInput
+    from millrace.budget import Spent
     from millrace.coordination import Address, FailedKey, LookupProgress, Registration
     from millrace.lookups import Secrets, Source
     from millrace.lookups.asking import Connect
@@ -136,6 +137,12 @@ class Lookups:
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
         known = CoordinatorProcess.at(self.address).progress(self.run)
         return [known[number] for number in numbers]
+
+    def spent(self) -> list[Spent]:
+        """Return what was spent of budgets; in the process that planned the query."""
+        from millrace.coordination import CoordinatorProcess
+
+        return [] if self.address is None else CoordinatorProcess.at(self.address).spent(self.run)
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""

@@ -7,7 +7,7 @@ an expression does: on streams, on Spark Connect, inside SQL text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions as sf
 
+from millrace.budget import Spent
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.policies import default_policy
@@ -63,12 +64,14 @@ class Mask:
         reports: Where its figures arrive.
         plan: What it does, as text.
         weaker: What is promised less of limits because tasks do not reach the coordinator.
+        spent: Returns what was spent of budgets.
     """
 
     function: Any
     reports: Reports
     plan: str
     weaker: tuple[str, ...] = ()
+    spent: Callable[[], list[Spent]] = list
 
 
 def mask(
@@ -111,7 +114,7 @@ def mask(
     function = make(keep, "keep boolean, report string" if hidden else "boolean")
     if not all(slot.spec.deterministic for slot in slots):
         function = function.asNondeterministic()
-    return Mask(function, reports, task.plan(), task.limits.weaker)
+    return Mask(function, reports, task.plan(), task.limits.weaker, task.limits.spent)
 
 
 @dataclass(frozen=True)
