@@ -76,11 +76,11 @@ class Cache:
         self._now = now
         self._copied = 0
         self._pruned = False
-        with _explained(self.path):
+        with explained(self.path):
             self.path = file_of(registration.cache, registration.name, registration.fingerprint)
-        with _explained(self.path):
+        with explained(self.path):
             _make_folder(self.path.parent)
-            self._base = _opened(self.path)
+            self._base = opened(self.path)
             self._definition = self._known_definition()
 
     def close(self) -> None:
@@ -250,17 +250,17 @@ def check_cache(cache: Path, name: str = "", fingerprint: str = "") -> None:
         raise InputError(
             f"the cache {str(cache)!r} is a file: name a folder, or a file that ends in {SUFFIX}"
         )
-    with _explained(cache):
+    with explained(cache):
         _make_folder(folder)
         tempfile.TemporaryFile(dir=folder).close()
         free = shutil.disk_usage(folder).free
         if free < _LEAST_FREE:
             raise OSError(f"only {free} bytes are free on its disk")
     if cache.suffix == SUFFIX or fingerprint:
-        with _explained(folder):
+        with explained(folder):
             path = file_of(cache, name, fingerprint)
-        with _explained(path):
-            base = _opened(path)
+        with explained(path):
+            base = opened(path)
             try:
                 _check_whole(base, path)
                 base.execute("BEGIN IMMEDIATE")
@@ -281,8 +281,8 @@ def _check_whole(base: sqlite3.Connection, path: Path) -> None:
     _whole.add((found.st_dev, found.st_ino))
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open a cache file, making it if it is not there."""
+def opened(path: Path) -> sqlite3.Connection:
+    """Open a cache file, making it if it is not there; may raise sqlite3.Error, OSError and InputError."""
     # SQLite gives the files beside it the permissions that this one has.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     base = connect(str(path), _PATIENCE)
@@ -354,7 +354,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the file system raise into an :class:`InputError` that says what to do."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -1,0 +1,154 @@
+"""``millrace answers``: what caches of lookups and predicates hold, and how to be rid of some of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.cli import json_text
+from millrace.cli.console import consoles
+from millrace.cli.errors import one_message
+from millrace.cli.json_text import Json
+from millrace.errors import InputError, OptionError, near
+
+if TYPE_CHECKING:
+    from millrace.coordination.kept import Kept
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look at answers that outlive jobs (cache=, answers=), and remove some."
+)
+
+Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A folder of answers, or a .sqlite file.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", help="A lookup or predicate, or the first digits of a definition."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
+
+
+@app.command("list")
+def list_command(path: Cache, json: Json = None, debug: Debug = False) -> None:
+    """Show what is kept, by definition: keys, size, age, and how many have expired."""
+    from millrace.coordination.kept import listed
+    from millrace.fitting import Column, Fitted
+    from millrace.report_text import size
+
+    stdout, stderr = consoles()
+    with one_message(stderr, debug):
+        json_text.check(json)
+        found = listed(path)
+        if json is not None:
+            json_text.write([each._asdict() for each in found], json)
+            return
+        columns = [Column("name", rank=0), Column("keys", number=True, rank=0), Column("size", rank=2)]
+        columns += [Column("oldest", rank=3), Column("newest", rank=2), Column("expired", number=True)]
+        columns += [Column("definition"), Column("file", rank=4)]
+        rows = [
+            [
+                each.name,
+                f"{each.keys:,}",
+                size(each.size),
+                _day(each.oldest),
+                _day(each.newest),
+                f"{each.expired:,}",
+                each.definition,
+                each.file.name,
+            ]
+            for each in found
+        ]
+        stdout.print(Fitted(columns, rows, missing="--json - has all"))
+
+
+@app.command("show")
+def show_command(
+    path: Cache,
+    name: Name = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Keys, the latest first.")] = 20,
+    json: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Show rows that are kept. Keys are digests; a lookup's rows have the values, a predicate's the truth."""
+    from millrace.cli.render import rows_table
+    from millrace.coordination.kept import rows
+
+    stdout, stderr = consoles()
+    with one_message(stderr, debug):
+        json_text.check(json)
+        one = _one(path, name)
+        table = rows(one.file, one.definition, limit)
+        if json is not None:
+            json_text.write(table.to_pylist(), json)
+            return
+        stdout.print(rows_table(table.column_names, list(zip(*table.to_pydict().values(), strict=True))))
+
+
+@app.command("prune")
+def prune_command(
+    path: Cache,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Such as 30d, 12h or '90 min'.")
+    ] = None,
+    name: Name = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Remove answers that have expired, and those older than an age. Jobs may use the cache meanwhile."""
+    from millrace.coordination.cache import wall_time
+    from millrace.coordination.kept import listed, pruned
+
+    stdout, stderr = consoles()
+    with one_message(stderr, debug):
+        before = None if older_than is None else wall_time() - _seconds(older_than)
+        known = _named(listed(path), name)
+        what = "answers that have expired" if before is None else f"answers that came before {_day(before)}"
+        if not yes:
+            of = ", ".join(sorted({each.name for each in known}))
+            typer.confirm(f"Remove {what} of {of}?", abort=True)
+        stdout.print(f"removed the answers of {pruned(path, before, name):,} keys")
+
+
+def _one(path: Path, name: str | None) -> Kept:
+    """Return the definition that is meant.
+
+    Raises:
+        InputError: There is none, or more than one.
+    """
+    from millrace.coordination.kept import listed
+
+    found = _named(listed(path), name)
+    if len(found) > 1:
+        told = ", ".join(f"{each.name} ({each.definition})" for each in found[:10])
+        raise InputError(f"{path} has {len(found)} definitions: {told}; choose one with --name")
+    if not found:
+        raise InputError(f"{path} has no answers yet")
+    return found[0]
+
+
+def _named(found: list[Kept], name: str | None) -> list[Kept]:
+    if name is None:
+        return found
+    chosen = [each for each in found if each.name == name or each.definition.startswith(name)]
+    if not chosen:
+        raise OptionError(f"no answers of {name!r}: {near(name, [each.name for each in found])}")
+    return chosen
+
+
+def _seconds(age: str) -> float:
+    import pandas as pd
+
+    try:
+        found = float(pd.Timedelta(age).total_seconds())
+    except ValueError:
+        found = -1.0
+    if not found >= 0:
+        raise OptionError(f"--older-than is {age!r}: expected a time such as 30d, 12h or '90 min'")
+    return found
+
+
+def _day(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return dt.datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")[:16]
