@@ -131,7 +131,7 @@ def test_a_job_that_uses_the_cache_meanwhile_asks_again(cache, run):
         (["list", "{}"], "has no answers: expected files that end in .sqlite"),
         (["list", "{}/other.db.sqlite"], "no cache of Millrace's"),
         (["list", "{}/text.sqlite"], "damaged, or no database"),
-        (["show", "{}/kept.sqlite", "--name", "price"], "no answers of 'price': did you mean"),
+        (["show", "{}/kept.sqlite", "--name", "prise"], "no answers of 'prise': did you mean"),
         (["show", "{}/kept.sqlite"], "has 2 definitions: names (namesfffffff)"),
         (["prune", "{}/kept.sqlite", "--older-than", "soon"], "--older-than is 'soon': expected a time"),
     ],
