@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runs",),
     ("spill",),
     ("lookups",),
+    ("llm",),
     ("block",),
     ("spark",),
     ("streams",),

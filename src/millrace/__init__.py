@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from millrace.api.enabling import Enabled
     from millrace.api.joining import Condition, Side
+    from millrace.api.llm import llm_filter, llm_lookup
     from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
     from millrace.api.session import Session
@@ -56,6 +57,8 @@ __all__ = [
     "function",
     "http",
     "join",
+    "llm_filter",
+    "llm_lookup",
     "lookup",
     "lookup_progress",
     "predicate",
@@ -70,6 +73,7 @@ __all__ = [
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 _LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
 _LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "millrace.api.predicates")
+_LATER |= dict.fromkeys(("llm_filter", "llm_lookup"), "millrace.api.llm")
 _LATER["Session"] = "millrace.api.session"
 
 

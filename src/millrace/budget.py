@@ -117,6 +117,19 @@ class Spending:
         return str(self.spent())
 
 
+@dataclass(frozen=True)
+class Usage:
+    """What a call of a language model has taken, in tokens."""
+
+    read: int
+    written: int
+
+    @property
+    def tokens(self) -> int:
+        """Both together."""
+        return self.read + self.written
+
+
 NO_BUDGET = Budget()
 
 Cost = Callable[[Any, Any], float]

@@ -111,6 +111,37 @@ def test_a_minute_of_load_keeps_the_rate_within_five_per_cent(rate):
     assert rate * 60 * 0.95 <= started <= rate * 60 * 1.05 + 1
 
 
+@LAWS
+@given(
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(1, 400), st.floats(0, 3)), min_size=3, max_size=40),
+)
+def test_tokens_keep_their_rate_whatever_calls_take(cap, calls):
+    """Until any moment calls that are over took no more than the rate gives, but for those under way."""
+    clock = VirtualClock()
+    limiter = Limiter(clock, cap, None, tokens_per_minute=600)  # ten a second
+    left, under_way, spent = list(calls), [], 0
+    for number in range(len(calls)):
+        limiter.request(0, number)
+    while left or under_way:
+        for grant in limiter.grants():
+            tokens, seconds = left.pop(0)
+            under_way.append((max(clock.now(), grant.start) + seconds, grant.ticket, tokens))
+        assert len(under_way) <= (cap if spent else 1)
+        due = limiter.due()
+        ends = min(under_way, default=(math.inf, 0, 0))
+        if due is not None and due < ends[0]:
+            clock.advance(max(0.0, due - clock.now()) + 1e-9)
+            continue
+        under_way.remove(ends)
+        clock.advance(max(0.0, ends[0] - clock.now()))
+        limiter.release(*(0, ends[1]), tokens=ends[2])
+        spent += ends[2]
+        most = max(tokens for tokens, _ in calls)
+        assert spent <= 10 * clock.now() + (cap + 1) * most + 1e-6
+    assert spent == sum(tokens for tokens, _ in calls)
+
+
 def test_a_quiet_time_saves_up_no_starts():
     """After an hour without calls the next two are as far apart as ever."""
     play = Play(None, 10)

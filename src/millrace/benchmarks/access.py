@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millrace.benchmarks import access_database, harness
 from millrace.benchmarks.access_service import Manners, Service, serving
-from millrace.benchmarks.access_sides import Rows, Side, by_millrace, by_udf
+from millrace.benchmarks.access_sides import Rows, Side, by_millrace, by_model, by_udf
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.errors import OptionError, near
@@ -22,12 +22,15 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CASES = ("limit", "busy", "naive", "flow", "hybrid", "database")
+CASES = ("limit", "busy", "naive", "flow", "hybrid", "database", "llm")
 QUICK = ("naive", "flow")
 START = 2.0
 """Seconds that a job may take beside its requests."""
 
 AGAIN = "millrace again"
+_BATCH = 10
+"""Rows of one request to a language model."""
+
 _SHARES = ("first", "quarter", "half", "three_quarters", "all")
 
 TARGETS = {
@@ -37,6 +40,7 @@ TARGETS = {
     "first_result_latencies": Target(high=3),
     "half_results_at": Target(high=0.6),
     "hybrid_worst_ratio": Target(high=1.1),
+    "llm_requests_ratio": Target(high=1.02),
     "aa_ratio": Target(0.9, 1.1, informational=True),
 }
 
@@ -80,7 +84,7 @@ def parse_cases(text: str | None) -> tuple[str, ...]:
 
 def runs(names: tuple[str, ...], rounds: int) -> int:
     """Return how many runs there are, warm-up not counted."""
-    sides = {"limit": 2, "busy": 1, "naive": 3, "flow": 2, "hybrid": 3, "database": 2}
+    sides = {"limit": 2, "busy": 1, "naive": 3, "flow": 2, "hybrid": 3, "database": 2, "llm": 1}
     return rounds * sum(sides[name] for name in names)
 
 
@@ -149,6 +153,10 @@ def _cases(
             "scan alone": millrace(rows, 8, stream=True, scan=True, index=False),
         }
         yield Case(name, rows, manners, 8, sides)
+    elif name == "llm":
+        rows = Rows(size(2_000), 4)
+        sides = {"millrace": Side(by_model(spark, rows, service, batch=_BATCH, in_flight=8))}
+        yield Case(name, rows, Manners(rows.keys, 0.02), 8, sides)
     else:
         rows = Rows(size(5_000), 10)
         server = stack.enter_context(access_database.items(size(200_000)))
@@ -214,6 +222,9 @@ def _figures(done: list[Case]) -> dict[str, float]:
             / min(_at(hybrid, "index alone", share), _at(hybrid, "scan alone", share))
             for share in _SHARES[1:]
         )
+    if llm := by_name.get("llm"):
+        least = llm.rows.keys / _BATCH
+        figures["llm_requests_ratio"] = max(seen.requests / least for seen in llm.sides["millrace"].seen)
     if (database := by_name.get("database")) and len(database.sides) > 1:
         ours, jdbc = (harness.median(side.seconds) for side in database.sides.values())
         figures["jdbc_ratio"] = ours / jdbc

@@ -117,6 +117,7 @@ async def _run(ready: Connection) -> None:
     application = web.Application()
     application.router.add_get("/item/{k}", room.item)
     application.router.add_get("/table", room.table)
+    application.router.add_post("/v1/chat/completions", room.complete)
     application.router.add_post("/behave", room.behave)
     application.router.add_get("/seen", room.seen)
     runner = web.AppRunner(application)
@@ -166,6 +167,20 @@ class _Room:
         high = min(low + PAGE, self._manners.keys)
         more = f"/table?from={high}" if high < self._manners.keys else None
         return web.json_response({"rows": [_row(key) for key in range(low, high)], "next": more})
+
+    async def complete(self, request: web.Request) -> web.Response:
+        """Answer as a language model does: whether the number at each question's end is even."""
+        from aiohttp import web
+
+        self._came()
+        questions = json.loads((await request.json())["messages"][1]["content"])
+        self._asked.update(int(question.rpartition(" ")[2]) for question in questions)
+        self._seen = replace(self._seen, requests=self._seen.requests + 1, distinct=len(self._asked))
+        await asyncio.sleep(self._manners.latency)
+        text = json.dumps({"answers": [int(each.rpartition(" ")[2]) % 2 == 0 for each in questions]})
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 10 * len(questions), "completion_tokens": 2 * len(questions)}
+        return web.json_response({"choices": [choice], "usage": usage})
 
     async def behave(self, request: web.Request) -> web.Response:
         from aiohttp import web

@@ -101,6 +101,23 @@ def by_millrace(
     return run
 
 
+def by_model(
+    spark: SparkSession, rows: Rows, service: Service, *, batch: int, in_flight: int
+) -> Callable[[], tuple[float, ...]]:
+    """Return what filters the rows by a language model, which is asked for several in one request."""
+    even = millrace.llm_filter(
+        "Is it even: {k}", model="m", base_url=f"{service.url}/v1", batch=batch, max_in_flight=in_flight
+    )
+
+    def run() -> tuple[float, ...]:
+        found = [row.k for row in millrace.where(rows.frame(spark), even).collect()]
+        if sorted(set(found)) != list(range(0, rows.keys, 2)) or len(found) != rows.copies * len(set(found)):
+            raise ExecutionError(f"llm: {len(found)} rows, not all of them right")
+        return ()
+
+    return run
+
+
 def by_udf(
     spark: SparkSession, rows: Rows, service: Service, side: str, *, cached: bool
 ) -> Callable[[], tuple[float, ...]]:

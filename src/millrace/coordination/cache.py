@@ -205,12 +205,16 @@ class Cache:
 
 
 def file_of(cache: Path, name: str, fingerprint: str) -> Path:
-    """Return the file for a lookup in a cache: itself, or in a folder one for each definition."""
+    """Return the file for a lookup in a cache: itself, or in a folder one for each definition.
+
+    The name of the lookup is in the file's for people: a lookup that is called otherwise finds its rows.
+    """
     if cache.suffix == SUFFIX:
         return cache
     plain = "".join(each if each.isalnum() or each in "-_" else "_" for each in name)
     code = hmac.digest(_key_of(cache), fingerprint.encode(), "sha256").hex()
-    return cache / f"{plain[:_NAME_CHARACTERS]}-{code[:32]}{SUFFIX}"
+    ending = f"-{code[:32]}{SUFFIX}"
+    return next(iter(sorted(cache.glob(f"*{ending}"))), cache / f"{plain[:_NAME_CHARACTERS]}{ending}")
 
 
 def _key_of(folder: Path) -> bytes:

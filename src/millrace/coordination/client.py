@@ -36,10 +36,12 @@ class Permit:
 
     Attributes:
         cost: What the call has cost; None if that is not known.
+        tokens: That it has taken; None if that is not known.
         outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
     """
 
     cost: float | None = None
+    tokens: int | None = None
     outcome: str | None = None
 
 
@@ -144,7 +146,7 @@ class Client:
             yield permit
         finally:
             self._permits.pop(ticket, None)
-            told = {"cost": permit.cost, "outcome": permit.outcome}
+            told = {"cost": permit.cost, "tokens": permit.tokens, "outcome": permit.outcome}
             self._send({"release": ticket, **{name: each for name, each in told.items() if each is not None}})
 
     def pause(self, seconds: float) -> None:

@@ -236,6 +236,7 @@ class Coordinator(Server):
                     limits.max_in_flight,
                     limits.per_second,
                     budget=limits.budget,
+                    tokens_per_minute=limits.tokens_per_minute,
                     group=None if group is None else str(group),
                 )
             case {"session": str(namespace), **rest} if not rest.keys() - {"token"}:
@@ -305,9 +306,16 @@ class Coordinator(Server):
         return registrations[int(number)]
 
     def _kept(self, namespace: str, limits: Registration) -> Registration:
-        """Return the limits that a task names, with the cache that only the planning process may name."""
+        """Return the limits that a task names, with what only the planning process may: cache and secrets."""
         kept = self._registered(namespace)
-        return replace(limits, name=kept.name, cache=kept.cache, ttl=kept.ttl, fingerprint=kept.fingerprint)
+        return replace(
+            limits,
+            name=kept.name,
+            cache=kept.cache,
+            ttl=kept.ttl,
+            fingerprint=kept.fingerprint,
+            secrets=kept.secrets,
+        )
 
     def _flushed(self, registration: Registration) -> list[Future[None]]:
         """Have others of the same cache write what they have: a job that failed may be run again at once."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from millrace.budget import Spending
 from millrace.clock import Clock
+from millrace.coordination.token_rate import TokenRate
 
 _Key = tuple[int, int]
 
@@ -44,6 +45,7 @@ class Limiter:
         per_second: Starts a second; None sets no bound.
         ahead: Seconds by which a start may be given out before its time.
         spending: Counts permits against a budget; None without one.
+        tokens_per_minute: That calls take together; None sets no bound.
     """
 
     def __init__(
@@ -53,8 +55,10 @@ class Limiter:
         per_second: float | None,
         ahead: float = 0.0,
         spending: Spending | None = None,
+        tokens_per_minute: float | None = None,
     ) -> None:
         self._clock = clock
+        self._tokens = None if tokens_per_minute is None else TokenRate(tokens_per_minute)
         self._spending = spending
         self._most = float("inf") if max_in_flight is None else max_in_flight
         self._held: float | None = None
@@ -66,11 +70,14 @@ class Limiter:
 
     @property
     def _bound(self) -> float:
-        return self._most if self._held is None else 1
+        if self._held is not None or (self._tokens is not None and not self._tokens.known):
+            return 1
+        return self._most
 
     @property
     def _next(self) -> float:
-        return self._next_start if self._held is None else max(self._next_start, self._held)
+        following = self._next_start if self._held is None else max(self._next_start, self._held)
+        return following if self._tokens is None else max(following, self._tokens.next)
 
     def out_of(self, owners: set[int]) -> int:
         """Return how many permits some owners have."""
@@ -110,6 +117,8 @@ class Limiter:
             self._out.add(key)
             start = max(now, self._next)
             self._next_start = start + self._spacing
+            if self._tokens is not None:
+                self._tokens.begin(key, start)
             given.append(Grant(*key, start))
         return given
 
@@ -129,7 +138,7 @@ class Limiter:
         self._waiting.clear()
         return refused
 
-    def release(self, owner: int, ticket: int, cost: float | None = None) -> bool:
+    def release(self, owner: int, ticket: int, cost: float | None = None, tokens: int | None = None) -> bool:
         """Take a permit back, or a request that waits still; none of both is no error.
 
         Returns:
@@ -141,6 +150,8 @@ class Limiter:
         self._out.discard(key)
         if was_out and self._spending is not None:
             self._spending.end(cost)
+        if was_out and self._tokens is not None:
+            self._tokens.end(key, tokens, self._clock.now())
         return was_out
 
     def hold(self, seconds: float) -> None:

@@ -5,8 +5,9 @@ client                                   what it hears
 =======================================  ==========================================================
 ``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
 ``release``, ``id``, ``cost``,           ``spent`` = id, ``why``: the budget has no permit for it
-``outcome``: ``""`` for an answer, or
-why there was none; both may be missing
+``tokens``, ``outcome``: ``""`` for an
+answer, or why there was none; these may
+be missing
 ``pause`` = seconds                      no permit starts before they are over
 =======================================  ==========================================================
 
@@ -24,7 +25,7 @@ from itertools import count
 from millrace.budget import Spending
 from millrace.clock import Clock, WallClock
 from millrace.coordination.breaker import Breaker
-from millrace.coordination.codec import Message
+from millrace.coordination.codec import MOST, Message
 from millrace.coordination.limiter import Limiter
 from millrace.coordination.registration import Settings
 from millrace.coordination.session import Deliver
@@ -68,7 +69,14 @@ class Permits:
         self.breaker = Breaker(circuit_breaker)
         self._clock = clock or WallClock()
         counted = self.spending if settings.budget else None
-        self._limiter = Limiter(self._clock, settings.max_in_flight, settings.per_second, _AHEAD, counted)
+        self._limiter = Limiter(
+            self._clock,
+            settings.max_in_flight,
+            settings.per_second,
+            _AHEAD,
+            counted,
+            settings.tokens_per_minute,
+        )
         self._numbers = count()
         self._deliver: dict[int, Deliver] = {}
         self._given_up: dict[int, Callable[[], None]] = {}
@@ -125,7 +133,10 @@ class Permits:
                 cost = rest.get("cost")
                 if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
                     raise ValueError(f"a cost of {cost!r}")
-                if self._limiter.release(client, ticket, cost):
+                tokens = rest.get("tokens")
+                if tokens is not None and not (isinstance(tokens, int) and 0 <= tokens < MOST):
+                    raise ValueError(f"{tokens!r} tokens")
+                if self._limiter.release(client, ticket, cost, tokens):
                     self._judge(client, ticket, rest.get("outcome"))
             case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
                 self._limiter.pause(seconds)

@@ -44,22 +44,26 @@ class Settings:
         max_in_flight: Calls under way at once; None sets no bound.
         per_second: Calls started a second; None sets no bound.
         budget: What all calls of a query may cost.
+        tokens_per_minute: That calls take together, as they say when they are over; None sets no bound.
     """
 
     max_in_flight: int | None = None
     per_second: float | None = None
     budget: Budget = NO_BUDGET
+    tokens_per_minute: float | None = None
 
     @property
     def turns(self) -> bool:
         """Whether a call has to wait for its turn at all."""
-        return self.max_in_flight is not None or self.per_second is not None or bool(self.budget)
+        limits = (self.max_in_flight, self.per_second, self.tokens_per_minute)
+        return any(each is not None for each in limits) or bool(self.budget)
 
     @property
     def numbers(self) -> list[int | float | None]:
         """The limits as they travel."""
         budget = self.budget
-        return [self.max_in_flight, self.per_second, budget.max_requests, budget.max_cost, budget.price]
+        spent = (budget.max_requests, budget.max_cost, budget.price)
+        return [self.max_in_flight, self.per_second, *spent, self.tokens_per_minute]
 
     def __str__(self) -> str:
         budget = self.budget
@@ -69,6 +73,7 @@ class Settings:
             "max_requests": budget.max_requests,
             "max_cost": budget.max_cost,
             "cost": budget.price,
+            "tokens_per_minute": self.tokens_per_minute,
         }
         return (
             ", ".join(f"{name}={each:g}" for name, each in named.items() if each is not None) or "no limits"
@@ -81,13 +86,13 @@ class Settings:
         Raises:
             ValueError: They are none.
         """
-        fits = len(numbers) == 5 and all(
+        fits = len(numbers) == 6 and all(
             each is None or (type(each) in (int, float) and each > 0) for each in numbers
         )
         if not fits:
             raise ValueError(f"no limits: {numbers!r}")
-        in_flight, per_second, *budget = numbers
-        return cls(in_flight, per_second, Budget(*budget))
+        in_flight, per_second, *budget, tokens = numbers
+        return cls(in_flight, per_second, Budget(*budget), tokens)
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Registration:
         circuit_breaker: Failures in a row after which the source is left alone for a while; None for never.
         secrets: Values of ``${NAME}`` by name. Handed to tasks on request; stay out of ``repr``.
         budget: What all requests of a query may cost.
+        tokens_per_minute: That its requests take together, as they say when they are over.
         group: Shares limits and budget with all that name the same, in all queries of the process.
 
     Raises:
@@ -121,6 +127,7 @@ class Registration:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     circuit_breaker: int | None = None
     budget: Budget = NO_BUDGET
+    tokens_per_minute: float | None = None
     group: str | None = None
 
     def __post_init__(self) -> None:
@@ -134,6 +141,11 @@ class Registration:
             raise OptionError(f"lookup {self.name!r}: a cache needs a fingerprint of the lookup's definition")
 
     @property
+    def needed(self) -> bool:
+        """Whether the coordinator has to know of it before its tasks join, beside limits that they name."""
+        return self.cache is not None or self.group is not None or bool(self.budget) or bool(self.secrets)
+
+    @property
     def settings(self) -> Settings:
         """The limits of its requests."""
-        return Settings(self.max_in_flight, self.per_second, self.budget)
+        return Settings(self.max_in_flight, self.per_second, self.budget, self.tokens_per_minute)

@@ -28,12 +28,12 @@ from tenacity import (
 from millrace.budget import cost_of
 from millrace.coordination import Chunk, Claimed, Client, Failure
 from millrace.coordination.client import KEYS_A_MESSAGE
+from millrace.coordination.secrets import Secrets
 from millrace.errors import ExecutionError
 from millrace.lookups.grouping import grouped
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.refused import Refused
-from millrace.lookups.secrets import Secrets
-from millrace.lookups.source import Session
+from millrace.lookups.source import Fetched, Session
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0
@@ -238,6 +238,9 @@ class Asking:
                     permit.outcome = ""
                     if terms.cost is not None:
                         permit.cost = cost_of(terms.cost, keys.to_pylist(), found)
+                    if isinstance(found, Fetched):
+                        permit.tokens = found.usage.tokens
+                        found = found.rows
                     return found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
@@ -254,6 +257,9 @@ class Asking:
         except ExecutionError:
             raise  # the coordinator is gone
         except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
+            if len(digests) > 1 and isinstance(error, Refused) and error.singly:
+                await asyncio.gather(*(self._request([each], client, session, secrets) for each in digests))
+                return
             refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
             message = secrets.scrub(refused.message) + self._too_long(refused)
             failures = {

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millrace.budget import Cost, budget_of
+from millrace.coordination.secrets import NAME, Secrets, names_in
 from millrace.errors import InputError, SetupError, near
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
-from millrace.lookups.secrets import NAME, Secrets, names_in
 from millrace.lookups.terms import Terms
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import sqlalchemy as sa
 
+from millrace.coordination.secrets import Secrets
 from millrace.lookups.database import DatabaseSource
 from millrace.lookups.engines import connected, refused
 from millrace.lookups.json_rows import RowReader
 from millrace.lookups.refused import Refused, shortened
-from millrace.lookups.secrets import Secrets
 from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.threads import Threads
 

@@ -9,10 +9,10 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import QueuePool
 
+from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, MillraceError, SetupError, near
 from millrace.lookups.database import DatabaseSource, is_whole_secret
 from millrace.lookups.refused import Refused, shortened
-from millrace.lookups.secrets import Secrets
 from millrace.lookups.threads import within
 
 CHECK_SECONDS = 10.0

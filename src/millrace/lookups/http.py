@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millrace.budget import Cost, budget_of
+from millrace.coordination.secrets import Secrets, names_in
 from millrace.errors import InputError, OptionError, SetupError, UnsupportedType, near
 from millrace.lookups import credentials, paths
 from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
 from millrace.lookups.reachable import check_reachable
-from millrace.lookups.secrets import Secrets, names_in
 from millrace.lookups.strict import IfAbsent, Rules
 from millrace.lookups.template import base_parts, columns_of, parts, texts_of
 from millrace.lookups.terms import Terms

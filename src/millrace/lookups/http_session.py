@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
+from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError
 from millrace.lookups import paths, template
 from millrace.lookups.clients import Clients
@@ -25,7 +26,6 @@ from millrace.lookups.http import HttpSource
 from millrace.lookups.json_text import parse
 from millrace.lookups.quiet import unlogged
 from millrace.lookups.refused import Refused, shortened
-from millrace.lookups.secrets import Secrets
 from millrace.lookups.strict import ABSENT, Unfit
 from millrace.lookups.terms import Terms
 from millrace.lookups.unpacking import ACCEPTED, unpacked
@@ -212,7 +212,7 @@ class HttpSession:
             f"HTTP {status}",
             f"{self._shown(response.request.url)}: {status} {response.reason_phrase}{said and ': '}{said}",
             again=again,
-            wait=_retry_after(response) if again else None,
+            wait=retry_after(response) if again else None,
         )
 
     async def _text(self, response: httpx.Response, most: int) -> bytes:
@@ -324,7 +324,8 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def retry_after(response: httpx.Response) -> float | None:
+    """Return the seconds for which a service does not want to be asked; None if it does not say."""
     text = response.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return float(text)

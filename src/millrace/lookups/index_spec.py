@@ -11,7 +11,7 @@ from typing import Literal
 import pyarrow as pa
 
 from millrace.coordination import Registration
-from millrace.lookups.secrets import Secrets
+from millrace.coordination.secrets import Secrets
 from millrace.lookups.source import Source
 
 OnError = Literal["fail", "skip", "null"]
@@ -71,5 +71,6 @@ class IndexSpec:
             needed,
             terms.circuit_breaker,
             terms.budget,
+            terms.tokens_per_minute,
             terms.limit_group,
         )

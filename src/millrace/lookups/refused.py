@@ -15,24 +15,34 @@ class Refused(Exception):
         again: Whether another attempt may succeed.
         wait: Seconds to wait before it, as the source asks for; None if it did not say. Whoever asks waits
             for ``max_retry_after`` at most.
+        singly: Of a request for several keys: whether they should be asked one by one instead.
     """
 
-    def __init__(self, kind: str, message: str, *, again: bool = False, wait: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        again: bool = False,
+        wait: float | None = None,
+        singly: bool = False,
+    ) -> None:
         super().__init__(kind, message)
         self.kind = kind
         self.message = message
         self.again = again
         self.wait = wait
+        self.singly = singly
 
     def __str__(self) -> str:
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (self.kind, self.message, self.again, self.wait)
+        return _refused, (self.kind, self.message, self.again, self.wait, self.singly)
 
 
-def _refused(kind: str, message: str, again: bool, wait: float | None) -> Refused:  # noqa: FBT001
-    return Refused(kind, message, again=again, wait=wait)
+def _refused(kind: str, message: str, again: bool, wait: float | None, singly: bool) -> Refused:  # noqa: FBT001
+    return Refused(kind, message, again=again, wait=wait, singly=singly)
 
 
 MOST_SHOWN = 500

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from millrace.arrivals.access_modules import State
 from millrace.clock import Clock
+from millrace.coordination.secrets import Secrets
 from millrace.figures import ModuleFigures
 from millrace.lookups.asking import FIRST_WAIT
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
 from millrace.lookups.refused import Refused
-from millrace.lookups.secrets import Secrets
 from millrace.lookups.source import Source
 
 _AHEAD = 4

@@ -7,18 +7,33 @@ secrets. A session is a source that one task has opened: connections and threads
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from millrace.lookups.secrets import Secrets
+from millrace.budget import Usage
+from millrace.coordination.secrets import Secrets
 from millrace.lookups.terms import Terms
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Rows with what they took.
+
+    Attributes:
+        rows: As :meth:`Session.fetch` returns them.
+        usage: Counts for ``tokens_per_minute``; the function for ``cost`` gets all of this.
+    """
+
+    rows: pa.RecordBatch
+    usage: Usage
 
 
 class Session(Protocol):
     """An open source; to be used in the event loop that uses it first."""
 
-    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+    async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch | Fetched:
         """Ask for the rows of some keys: one attempt, without retries and without waiting for turns.
 
         Args:

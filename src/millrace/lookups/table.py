@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, OptionError, near
 from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError
-from millrace.lookups.secrets import Secrets
 from millrace.relations.keys import is_key_type
 
 if TYPE_CHECKING:

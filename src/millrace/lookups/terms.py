@@ -27,6 +27,7 @@ class Terms:
         budget: What all requests of a query may cost.
         cost: Tells what a request has cost, by its keys (a list of dictionaries) and its rows (a PyArrow
             RecordBatch); None where each costs the budget's price.
+        tokens_per_minute: That all requests take together, of sources that tell what each took.
         limit_group: Shares limits and budget with all that name the same, in all queries of the process.
 
     Raises:
@@ -42,6 +43,7 @@ class Terms:
     max_retry_after: float = 60.0
     budget: Budget = NO_BUDGET
     cost: Cost | None = None
+    tokens_per_minute: float | None = None
     limit_group: str | None = None
 
     def __post_init__(self) -> None:
@@ -54,6 +56,8 @@ class Terms:
             self._whole("circuit_breaker", 1, _MOST)
         if self.per_second is not None:
             self._above_zero("per_second")
+        if self.tokens_per_minute is not None:
+            self._above_zero("tokens_per_minute")
         if self.limit_group is not None and (type(self.limit_group) is not str or not self.limit_group):
             raise OptionError(f"limit_group of a lookup is {self.limit_group!r}, expected a name")
 

@@ -28,10 +28,12 @@ from millrace.coordination import (
     Settings,
     digest,
 )
+from millrace.coordination.secrets import Secrets
 from millrace.errors import ExecutionError, PredicateError
 from millrace.predicates.outcome import RAISED, Failure, Outcome
 from millrace.predicates.registering import registration_of
 from millrace.predicates.retries import schedule
+from millrace.predicates.service import Answered, CallError, Service, ServiceSession, within
 from millrace.predicates.spec import PredicateSpec
 from millrace.predicates.truth import check_sized, truth_of, truths
 from millrace.predicates.values import Values
@@ -41,6 +43,9 @@ WIDTH = 64
 
 _TEXT = 4_000
 """Characters of a failure's message, and of its traceback's end, that other tasks are told."""
+
+_LONGEST_WAIT = 60.0
+"""Seconds for which one answer can make all tasks wait."""
 
 _Row = tuple[Any, ...]
 _Answer = tuple[int, Failure | None]  # a code of the outcomes, and what was raised if that is known
@@ -62,12 +67,13 @@ class AsyncCaller:
         self._values = values
         self._address = limits if spec.limited else None
         self._namespace = namespace
-        self._settings = Settings(spec.max_in_flight, spec.per_second, spec.budget[0])
+        self._settings = Settings(spec.max_in_flight, spec.per_second, spec.budget[0], spec.tokens_per_minute)
+        self._session: ServiceSession | None = None
         self._runner: asyncio.Runner | None = None
         self._limits: Client | None = None
         self._own: LookupSession | None = None
         self._spending = Spending(self._settings.budget)
-        self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_of_the_function))
+        self._retrying = AsyncRetrying(**schedule(spec), retry=retry_if_exception(_may_pass))
 
     def call(self, columns: list[pa.Array]) -> Outcome:
         """Return the truth of every row; rows that raise in their last attempt have their failure.
@@ -90,12 +96,17 @@ class AsyncCaller:
     async def _call(self, rows: list[_Row]) -> Outcome:
         if self._limits is None:
             self._limits = await self._join()
+            origin = self._spec.origin or self._spec.function
+            if isinstance(origin, Service):
+                values = await self._limits.secrets() if self._spec.secrets else {}
+                self._session = origin.open(Secrets(values))
         questions: _Questions = defaultdict(list)
         for i, row in enumerate(rows):
             questions[digest(row) if self._spec.dedupe else i.to_bytes(8, "big")].append(i)
         asking = _Asking(self._spec, self._retrying, self._limits, rows, questions)
         try:
-            await asking.run()
+            with within(self._session):
+                await asking.run()
         except BaseException:
             await self._leave()  # so that others get the questions that are left open
             raise
@@ -106,11 +117,14 @@ class AsyncCaller:
             permits = Permits(self._settings, spending=self._spending)
             self._own = LookupSession(registration_of(self._spec), permits=permits)
             return Client.local(self._own)
-        kept = self._spec.answers is not None
+        kept = self._spec.answers is not None or bool(self._spec.secrets)
         group = self._spec.limit_group
         return await Client.limited(self._address, self._namespace, self._settings, kept=kept, group=group)
 
     async def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
         limits, self._limits = self._limits, None
         if limits is not None:
             await limits.close()
@@ -199,6 +213,9 @@ class _Asking:
         except Exception as error:
             if not _of_the_function(error):
                 raise
+            if len(questions) > 1 and isinstance(error, CallError) and error.singly:
+                await _together([self._ask_piece([question]) for question in questions])
+                return
             await self._failed(questions, Failure.of(error))
             return
         self._answers |= {key: (each, None) for key, each in zip(questions, truth, strict=True)}
@@ -229,9 +246,18 @@ class _Asking:
                     f"predicate {name!r} has kind 'async' but returned a {type(awaitable).__name__}, which "
                     "cannot be awaited: write it as 'async def'"
                 )
-            result = await self._in_time(awaitable)
+            try:
+                result = await self._in_time(awaitable)
+            except CallError as error:
+                if error.wait is not None:
+                    self._limits.pause(min(error.wait, _LONGEST_WAIT))
+                raise
+            if isinstance(result, Answered):
+                permit.tokens = result.usage.tokens
             if self._cost is not None:
                 permit.cost = cost_of(self._cost, rows if self._spec.batch else rows[0], result)
+            if isinstance(result, Answered):
+                result = result.result
         if not self._spec.batch:
             return [truth_of(result, name)]
         check_sized(result, len(rows), name)
@@ -267,3 +293,10 @@ async def _together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
 def _of_the_function(error: BaseException) -> bool:
     """Whether it speaks of a row, rather than of how the predicate is written or where it runs."""
     return isinstance(error, Exception) and not isinstance(error, PredicateError | ExecutionError)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a call that raised is to be repeated as it was."""
+    if isinstance(error, CallError):
+        return error.again and not error.singly
+    return _of_the_function(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.coordination import Registration
+from millrace.coordination.secrets import Secrets
 from millrace.predicates.spec import PredicateSpec
 
 
@@ -18,6 +19,8 @@ def registration_of(spec: PredicateSpec) -> Registration:
         spec.per_second,
         cache=spec.answers,
         fingerprint=spec.fingerprint() if kept else "",
+        secrets=Secrets.of_environment(spec.secrets, f"predicate {spec.name!r}").values(),
         budget=spec.budget[0],
+        tokens_per_minute=spec.tokens_per_minute,
         group=spec.limit_group,
     )

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from millrace.budget import Budget, Cost, budget_of
+from millrace.coordination.secrets import Secrets
 from millrace.errors import OptionError, PredicateError, near
 from millrace.predicates.cascade import Score
 from millrace.predicates.identity import identity_of
+from millrace.predicates.service import Service
 from millrace.predicates.truth import Truths, strict
 
 Kind = Literal["row", "pandas", "arrow", "pandas_iter", "arrow_iter", "async"]
@@ -21,7 +23,7 @@ KINDS: tuple[str, ...] = ("row", "pandas", "arrow", "async")
 """What a user may name; the two others are PySpark's functions over iterators of batches."""
 
 _MOST = 1_000_000
-_LIMITS = ("max_in_flight", "per_second", "max_requests", "max_cost")
+_LIMITS = ("max_in_flight", "per_second", "tokens_per_minute", "max_requests", "max_cost")
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,12 @@ class PredicateSpec:
         cost: What a call costs: a number, or a function of its arguments and its answer.
         sure: A cheap score, and from which score on a row passes without a call (a cascade's second stage).
         truths: How results become truths; of no meaning for ``async``, whose results have to be truth values.
+        tokens_per_minute: For ``async``: that all calls take together, of functions that tell what each took
+            (:class:`millrace.predicates.service.Answered`).
         limit_group: For ``async``: shares limits and budget with all that name the same, in all queries of
             the process.
+        secrets: For ``async``: environment variables of the planning process, whose values the function is
+            opened with, a :class:`millrace.predicates.service.Service`.
         answers: For ``async``: a folder, or a ``.sqlite`` file, where answers outlive the job; equal
             arguments are then asked once, as with ``dedupe``. None keeps them for the job at most.
         origin: The user's function, where ``function`` only passes arguments on to it.
@@ -76,7 +82,9 @@ class PredicateSpec:
     cost: float | Cost | None = None
     sure: tuple[Score, float] | None = None
     truths: Truths = strict
+    tokens_per_minute: float | None = None
     limit_group: str | None = None
+    secrets: tuple[str, ...] = ()
     answers: Path | None = None
     origin: Callable[..., Any] | None = None
     changed: tuple[str, ...] = ()
@@ -110,6 +118,7 @@ class PredicateSpec:
             )
         self._positive("timeout")
         self._positive("per_second")
+        self._positive("tokens_per_minute")
         self._answers()
         if self.batch is not None and self.kind == "row":
             raise OptionError(
@@ -187,14 +196,18 @@ class PredicateSpec:
 
         In a task the function has been unpickled, and may have lost what it names.
         """
-        parts = [identity_of(self.function if self.origin is None else self.origin, self.name), *self.changed]
+        origin = self.function if self.origin is None else self.origin
+        own = origin.identity if isinstance(origin, Service) else identity_of(origin, self.name)
+        secrets = Secrets.of_environment(self.secrets, f"predicate {self.name!r}")
+        parts = [own, *self.changed, *secrets.values().values()]
         return blake2b(json.dumps(["predicate", *parts]).encode(), digest_size=16).hexdigest()
 
     @property
     def limited(self) -> bool:
         """Whether its tasks have to agree with each other on when, or whether, to call it."""
-        own = self.max_in_flight is not None or self.per_second is not None or self.dedupe
-        return own or bool(self.budget[0])
+        own = (self.max_in_flight, self.per_second, self.tokens_per_minute)
+        shared = self.dedupe or bool(self.secrets) or bool(self.budget[0])
+        return shared or any(each is not None for each in own)
 
     @property
     def budget(self) -> tuple[Budget, Cost | None]:

@@ -45,11 +45,6 @@ class Alone:
     tasks: int
     why: str
 
-    def share(self, max_in_flight: int | None, per_second: float | None) -> tuple[int | None, float | None]:
-        """Return one task's share of limits; one call at once is the least."""
-        own = None if max_in_flight is None else max(1, max_in_flight // self.tasks)
-        return own, None if per_second is None else per_second / self.tasks
-
     def registration(self, whole: Registration) -> Registration:
         """Return a lookup's or a predicate's registration as one task keeps it for itself.
 
@@ -63,8 +58,14 @@ class Alone:
         ):
             if asked:
                 raise OptionError(f"{whole.name!r} has {what}, which needs the coordinator, but {self.why}")
-        cap, rate = self.share(whole.max_in_flight, whole.per_second)
-        return replace(whole, max_in_flight=cap, per_second=rate, group=None)
+        cap, rate, tokens = whole.max_in_flight, whole.per_second, whole.tokens_per_minute
+        return replace(
+            whole,
+            max_in_flight=None if cap is None else max(1, cap // self.tasks),
+            per_second=None if rate is None else rate / self.tasks,
+            tokens_per_minute=None if tokens is None else tokens / self.tasks,
+            group=None,
+        )
 
     def told(self, whole: Registration) -> str:
         """Return which promises are weaker, as a sentence."""
@@ -76,6 +77,8 @@ class Alone:
             parts.append(f"{cap // tasks} calls at once in each of {tasks} tasks")
         if whole.per_second is not None:
             parts.append(f"{whole.per_second / tasks:g} calls a second in each of {tasks} tasks")
+        if whole.tokens_per_minute is not None:
+            parts.append(f"{whole.tokens_per_minute / tasks:g} tokens a minute in each of {tasks} tasks")
         if whole.group is not None:
             parts.append(f"nothing shared with limit_group {whole.group!r}")
         parts.append("answers shared within a task only")

@@ -68,6 +68,8 @@ def conditions_of(given: Sequence[object]) -> list[Condition]:
             found.append(Applied.of(Predicate.of(call.function).spec, arguments, call.named))
         elif isinstance(each, Column):
             found.append(each)
+        elif isinstance(each, Predicate) and each.columns:
+            found.append(each())
         elif isinstance(each, tuple) and each:
             found.append(Predicate.of(each[0])(*each[1:]))
         elif isinstance(each, Predicate) or callable(each):

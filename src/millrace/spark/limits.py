@@ -15,6 +15,7 @@ from millrace.expressions import Call
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
+from millrace.predicates.registering import registration_of
 from millrace.spark.coordinating import Alone, coordinator_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Limits:
                 coordinator.registration(each)
             return cls(run, None, coordinator, tuple(map(coordinator.told, limited)))
         found = cls(run, coordinator.address_of(predicates_of(run)))
-        if any(each.cache is not None or each.group is not None or each.budget for each in registrations):
+        if any(each.needed for each in registrations):
             coordinator.register(predicates_of(run), registrations)
             weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
         return found
@@ -86,15 +87,19 @@ class Limits:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""
         spec, address = call.spec, self.address if call.spec.limited else None
         if self.alone is not None:
-            cap, rate = self.alone.share(spec.max_in_flight, spec.per_second)
-            spec = replace(spec, max_in_flight=cap, per_second=rate)
+            own = self.alone.registration(registration_of(spec))
+            spec = replace(
+                spec,
+                max_in_flight=own.max_in_flight,
+                per_second=own.per_second,
+                tokens_per_minute=own.tokens_per_minute,
+            )
         return caller_of(spec, call.values, address, f"{predicates_of(self.run)}/{_job()}/{number}")
 
 
 def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
     """Return what the coordinator has to know of predicates before their tasks join."""
     from millrace.coordination import Registration
-    from millrace.predicates.registering import registration_of
 
     found = [Registration("") for _ in range(max(specs) + 1)]
     for number, spec in specs.items():

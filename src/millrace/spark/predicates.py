@@ -38,10 +38,12 @@ class Predicate:
     Attributes:
         spec: The function, and how it is to be called.
         made: PySpark's function object that it was made of, if any.
+        columns: That it is applied to where nothing else is said.
     """
 
     spec: PredicateSpec
     made: Any = None
+    columns: tuple[str, ...] = ()
 
     def __call__(self, *arguments: Argument, **named: Argument) -> Applied:
         """Return the predicate applied to columns, given as Columns or by name.
@@ -49,7 +51,7 @@ class Predicate:
         Raises:
             PredicateError: The function takes other arguments.
         """
-        return Applied.of(self.spec, arguments, named)
+        return Applied.of(self.spec, arguments if arguments or named else self.columns, named)
 
     @property
     def name(self) -> str:

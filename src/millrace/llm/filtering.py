@@ -1,0 +1,75 @@
+"""A language model as a predicate: is this so, of each row?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any
+
+from millrace.coordination.secrets import Secrets
+from millrace.llm.endpoint import Endpoint, Model
+from millrace.llm.prompt import Prompt
+from millrace.lookups.refused import Refused
+from millrace.predicates.service import Answered, CallError, Service
+
+_SYSTEM = "You decide questions. Answer each with true or false."
+_ITEM = {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class ModelFilter(Service):
+    """Called with the prompt's columns, a list of values each; travels to the tasks.
+
+    Attributes:
+        model: The model.
+        prompt: The question.
+        width: Requests under way at once.
+    """
+
+    model: Model
+    prompt: Prompt
+    width: int
+
+    @property
+    def __signature__(self) -> Signature:
+        """What arguments it takes: a value for each column."""
+        return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.prompt.columns])
+
+    @property
+    def identity(self) -> str:
+        """What it asks, as text without secrets."""
+        return f"llm_filter {self.model.asks} {self.prompt.text}"
+
+    def open(self, secrets: Secrets) -> ModelFilterSession:
+        """Return a session, which connects with its first call."""
+        return ModelFilterSession(self, secrets)
+
+
+class ModelFilterSession:
+    """An open :class:`ModelFilter`."""
+
+    def __init__(self, of: ModelFilter, secrets: Secrets) -> None:
+        self._prompt = of.prompt
+        self._endpoint = Endpoint(of.model, secrets, of.width)
+
+    async def ask(self, *columns: list[Any]) -> Answered:
+        """Return a truth for each row, with what they took.
+
+        Raises:
+            CallError: The endpoint did not answer, or not with as many truths.
+        """
+        names = self._prompt.columns
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        try:
+            truths, usage = await self._endpoint.ask(_SYSTEM, list(map(self._prompt.fill, rows)), _ITEM)
+            if not all(type(truth) is bool for truth in truths):
+                raise self._endpoint.unfit("an answer is neither true nor false", several=len(rows) > 1)
+        except Refused as refused:
+            raise CallError(
+                refused.message, again=refused.again, wait=refused.wait, singly=refused.singly
+            ) from None
+        return Answered(truths, usage)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._endpoint.close()

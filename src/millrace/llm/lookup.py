@@ -1,0 +1,137 @@
+"""A language model as a lookup: what it reads out of each row's values, in declared columns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from millrace.coordination.secrets import Secrets
+from millrace.errors import InputError, OptionError, near
+from millrace.llm.endpoint import Endpoint, Model
+from millrace.llm.prompt import Prompt
+from millrace.lookups.json_rows import RowReader, check_bound, check_types
+from millrace.lookups.refused import Refused
+from millrace.lookups.source import Fetched
+from millrace.lookups.strict import Rules, Unfit
+from millrace.lookups.terms import Terms
+
+_SYSTEM = (
+    "You extract data. Answer each with one JSON object with exactly the asked fields; null where the text "
+    "does not say."
+)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that is asked for rows, one for each key; made by :func:`millrace.llm_lookup`."""
+
+    model: Model
+    prompt: Prompt
+    terms: Terms
+
+    @property
+    def kind(self) -> str:
+        return "llm"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return self.model.secrets
+
+    @property
+    def can_scan(self) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return f"model {self.model.name} at {self.model.base_url}"
+
+    @property
+    def identity(self) -> str:
+        """What it asks, as text without secrets."""
+        return f"llm_lookup {self.model.asks} {self.prompt.text}"
+
+    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
+        """Check what is declared, without a request; see :meth:`millrace.lookups.source.Source.check`."""
+        check_types(schema)
+        check_bound(columns, schema)
+        if not columns:
+            raise OptionError(f"{self.describe()} is no scan: bind the columns of its prompt")
+        for name in self.prompt.columns:
+            if name not in columns:
+                raise InputError(f"the prompt has {{{name}}}, which is no bind column: {near(name, columns)}")
+        for name in columns:
+            if name not in self.prompt.columns:
+                raise InputError(f"the prompt lacks the bind column {name!r}: put {{{name}}} into it")
+
+    def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> ModelSession:
+        """Return a session; it connects with its first request."""
+        return ModelSession(self, schema, columns, secrets)
+
+
+class ModelSession:
+    """An open :class:`ModelSource`."""
+
+    def __init__(
+        self, source: ModelSource, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets
+    ) -> None:
+        self._source = source
+        self._schema = schema
+        self._wanted = pa.schema([field for field in schema if field.name not in columns])
+        self._reader = RowReader(self._wanted, (), Rules(absent="null", scrub=secrets.scrub))
+        self._endpoint = Endpoint(source.model, secrets, source.terms.max_in_flight)
+        fields = {field.name: _json_type(field.type) for field in self._wanted}
+        self._item = {
+            "type": "object",
+            "properties": fields,
+            "required": list(fields),
+            "additionalProperties": False,
+        }
+        self._system = f"{_SYSTEM} The fields: {', '.join(f'{f.name} ({f.type})' for f in self._wanted)}."
+
+    async def fetch(self, keys: pa.RecordBatch) -> Fetched:
+        """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
+        questions = list(map(self._source.prompt.fill, keys.to_pylist()))
+        rows, usage = await self._endpoint.ask(self._system, questions, self._item)
+        several = len(questions) > 1
+        if not all(isinstance(row, dict) for row in rows):
+            raise self._endpoint.unfit("an answer is no object", several=several)
+        try:
+            found = self._reader.batch(rows)
+        except Unfit as error:
+            raise self._endpoint.unfit(str(error), several=several) from None
+        columns = [
+            keys.column(name) if name in keys.schema.names else found.column(name)
+            for name in self._schema.names
+        ]
+        return Fetched(pa.RecordBatch.from_arrays(columns, schema=self._schema), usage)
+
+    def scan(self) -> AsyncIterator[pa.RecordBatch]:
+        """Never called: it cannot scan."""
+        raise Refused("no scan", f"{self._source.describe()} is no scan")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._endpoint.close()
+
+
+def _json_type(kind: pa.DataType) -> dict[str, Any]:
+    """Return the JSON schema of a value that may be null."""
+    if t.is_list(kind):
+        return {"type": ["array", "null"], "items": _json_type(kind.value_type)}
+    if t.is_struct(kind):
+        fields = {field.name: _json_type(field.type) for field in kind.fields}
+        names = list(fields)
+        return {
+            "type": ["object", "null"],
+            "properties": fields,
+            "required": names,
+            "additionalProperties": False,
+        }
+    if t.is_boolean(kind):
+        return {"type": ["boolean", "null"]}
+    if t.is_integer(kind):
+        return {"type": ["integer", "null"]}
+    return {"type": ["number", "null"]} if t.is_floating(kind) else {"type": ["string", "null"]}

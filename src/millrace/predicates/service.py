@@ -1,0 +1,90 @@
+"""Predicates that ask a service: they have secrets, keep connections, and tell what their calls took."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millrace.budget import Usage
+from millrace.coordination.secrets import Secrets
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A result with what it took.
+
+    Attributes:
+        result: What the function would return otherwise.
+        usage: Counts for ``tokens_per_minute``; the function for ``cost`` gets all of this.
+    """
+
+    result: Any
+    usage: Usage
+
+
+class CallError(Exception):
+    """A call failed, and the function knows what would help.
+
+    Attributes:
+        again: Whether another attempt may succeed.
+        wait: Seconds for which the service wants nobody to ask.
+        singly: Of a call for several rows: whether they should be asked one by one instead.
+    """
+
+    def __init__(
+        self, message: str, *, again: bool = True, wait: float | None = None, singly: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.again = again
+        self.wait = wait
+        self.singly = singly
+
+
+class ServiceSession(Protocol):
+    """A service that one task has opened."""
+
+    async def ask(self, *values: Any) -> Answered:
+        """Do one call, with the arguments of the predicate's function."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+_open: ContextVar[ServiceSession | None] = ContextVar("millrace service", default=None)
+
+
+class Service(ABC):
+    """The function of an ``async`` predicate, of which a task opens one session for all calls.
+
+    Frozen and picklable; without values of secrets.
+    """
+
+    async def __call__(self, *values: Any) -> Answered:
+        """Ask within the session that the task has open."""
+        session = _open.get()
+        if session is None:
+            raise RuntimeError("the session of a service is not open")
+        return await session.ask(*values)
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What it asks, as text without secrets: equal texts mean equal answers."""
+
+    @abstractmethod
+    def open(self, secrets: Secrets) -> ServiceSession:
+        """Return a session, which connects with its first call."""
+
+
+@contextmanager
+def within(session: ServiceSession | None) -> Iterator[None]:
+    """Let services that are called in the block use a session; functions may pass calls on to them."""
+    token = _open.set(session)
+    try:
+        yield
+    finally:
+        _open.reset(token)

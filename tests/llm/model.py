@@ -1,0 +1,100 @@
+"""A server that answers like an OpenAI-compatible one, decides by rule, and misbehaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Self
+
+from aiohttp import web
+
+KEY = "sk-very-secret"
+
+
+class ModelServer:
+    """Answers ``POST /v1/chat/completions`` while the ``with`` block runs.
+
+    Args:
+        decide: Returns the answer of one question.
+        misbehave: Gets the questions of a request and how many requests there were; returns ``""`` for an
+            answer, an HTTP status, ``cut``, ``prose``, ``short`` (an answer too few) or ``fence``.
+
+    Attributes:
+        asked: How often each question was in a request that was answered well.
+        requests: Requests in all.
+        most: The most that were under way at once.
+        tokens: That were told, of each request with its time in seconds.
+        bodies: The latest request.
+    """
+
+    def __init__(
+        self, decide: Callable[[str], Any], misbehave: Callable[[list[str], int], str] = lambda *_: ""
+    ) -> None:
+        self._decide = decide
+        self._misbehave = misbehave
+        self.asked: Counter[str] = Counter()
+        self.requests = self.now = self.most = 0
+        self.tokens: list[tuple[float, int]] = []
+        self.body: dict[str, Any] = {}
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        ready: Future[str] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
+        self._thread.start()
+        self.url = ready.result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _run(self, ready: Future[str]) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        application = web.Application()
+        application.router.add_post("/v1/chat/completions", self._answer)
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        await self._stop.wait()
+        await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {KEY}":
+            said = request.headers.get("Authorization")
+            return web.json_response({"error": f"wrong key: {said}"}, status=401)
+        self.requests += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            self.body = body = await request.json()
+            await asyncio.sleep(0.002)  # long enough for others to come meanwhile
+            return self._said(json.loads(body["messages"][1]["content"]))
+        finally:
+            self.now -= 1
+
+    def _said(self, questions: list[str]) -> web.Response:
+        how = self._misbehave(questions, self.requests)
+        if how.isdigit():
+            headers = {"Retry-After": "0"} if how == "429" else {}
+            return web.json_response({"error": "not now"}, status=int(how), headers=headers)
+        answers = [self._decide(question) for question in questions]
+        text = json.dumps({"answers": answers[:-1] if how == "short" else answers})
+        if how == "prose":
+            text = "Well, that depends on what you mean."
+        elif how == "fence":
+            text = f"```json\n{text}\n```"
+        elif how == "cut":
+            text = text[: len(text) // 2]
+        if how in ("", "fence"):
+            self.asked.update(questions)
+        usage = {"prompt_tokens": 10 * len(questions), "completion_tokens": 2 * len(questions)}
+        self.tokens.append((self._loop.time(), 12 * len(questions)))
+        reason = "length" if how == "cut" else "stop"
+        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason}
+        return web.json_response({"choices": [choice], "usage": usage})
