@@ -211,7 +211,7 @@ def test_strangers_are_shown_out(coordinator, garbage):
 def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
     """Its turn goes to the next one."""
     token = coordinator.address.token
-    hello = f'{{"token": "{token}", "session": "n", "limits": [1, null, null, null, null]}}'
+    hello = f'{{"token": "{token}", "session": "n", "limits": [1, null, null, null, null, null]}}'
     answer = raw(coordinator.address, frame(hello), frame('{"request": 0}'), frame(garbage))
     assert b"limits" in answer and b"permit" in answer
     run(take_a_turn(coordinator.address))
@@ -347,7 +347,7 @@ def test_only_the_certificate_of_the_plan_is_accepted(coordinator):
     with pytest.raises(ExecutionError, match="CERTIFICATE_VERIFY_FAILED"):
         run(take_a_turn(replace(coordinator.address, certificate=stranger)))
     with socket.create_connection((coordinator.address.host, coordinator.address.port), PATIENCE) as plain:
-        limits = "[1, null, null, null, null]"
+        limits = "[1, null, null, null, null, null]"
         hello = f'{{"token": "{coordinator.address.token}", "session": "n", "limits": {limits}}}'
         plain.sendall(frame(hello))
         assert b"limits" not in plain.recv(4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from millrace import lookup
+from millrace.api.session import lookup
 from millrace.budget import budget_of
 from millrace.errors import InputError
 from millrace.llm.endpoint import Model, Priced
@@ -189,7 +189,7 @@ def llm_lookup(
         limit_group=limit_group,
     )
     via = ModelSource(made, asked, terms)
-    return lookup(name, schema, bind=list(asked.columns), via=via, on_error=on_error, cache=cache, ttl=ttl)
+    return lookup(name, schema, list(asked.columns), via, on_error=on_error, cache=cache, ttl=ttl)
 
 
 def _cost(model: Model, max_cost: float | None) -> Priced | None:
