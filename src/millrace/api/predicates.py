@@ -194,7 +194,8 @@ def estimate(
         predicates: As for :func:`where`, one of Python's functions at least.
         sample: Rows to judge.
         seed: Of the sample.
-        prices: Of a call, by the predicate's name, in any unit.
+        prices: Of a call, by the predicate's name, in any unit; where ``cost`` of the predicate is a number,
+            that by default.
 
     Raises:
         MillraceError: A predicate cannot be used, a price is of no predicate, the sample is out of range.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.errors import OptionError, PredicateError, near
+from millrace.predicates import PredicateSpec
 from millrace.predicates.estimate import Estimate, Judged, estimated
 from millrace.predicates.outcome import KEPT, RAISED
 from millrace.spark.filter import conditions_of
@@ -51,8 +52,13 @@ def estimate(
                 seconds,
                 each.spec.per_second,
                 distinct.pop(0) if each.spec.dedupe else None,
-                float((prices or {}).get(each.spec.name, 0.0)),
+                float((prices or {}).get(each.spec.name, _price(each.spec))),
                 int((outcome.truth == RAISED).sum()),
             )
         )
     return estimated(rows, found)
+
+
+def _price(spec: PredicateSpec) -> float:
+    """Return what a call costs by the predicate's own word, where that is a number."""
+    return float(spec.cost) if isinstance(spec.cost, int | float) else 0.0
