@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import millrace
-from millrace.errors import InputError, OptionError, PredicateError
+from millrace.errors import InputError, OptionError, PredicateError, QueryError
 from millrace.predicates import binomial
 from millrace.predicates.estimate import Judged, estimated
 
@@ -86,6 +86,37 @@ def test_an_estimate_of_a_frame_is_near_what_comes(spark: Any) -> None:
     part = millrace.estimate(df, third("id"), sample=300, seed=1)
     assert part.sampled == 300
     assert part.kept[0] <= 667 <= part.kept[2]
+
+
+@pytest.mark.spark
+def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
+    """Of a join with other conditions, whatever is done with its rows afterwards."""
+    left = spark.range(400).selectExpr("id", "id % 7 AS k")
+    right = spark.range(7).selectExpr("id AS k", "'n' || id AS name")
+    third = millrace.predicate(lambda x: x % 3 == 0, name="third")
+    long = millrace.predicate(lambda s, n: len(s) + n > 4, name="long")
+    tables, predicates = {"l": left, "r": right}, [third, long]
+    text = (
+        "WITH s AS (SELECT * FROM l WHERE id < 300) SELECT r.name, count(*) n FROM s JOIN r ON s.k = r.k "
+        "WHERE third(s.id + 1) AND r.k > 0 AND (long(r.name, s.k)) GROUP BY r.name ORDER BY n LIMIT 3"
+    )
+    found = millrace.query(text, spark, tables, predicates=predicates).estimate(sample=1000)
+    before = [(n, n % 7) for n in range(300) if n % 7 > 0]
+    kept = sum((n + 1) % 3 == 0 and len(f"n{k}") + k > 4 for n, k in before)
+    assert (found.rows, found.sampled, found.kept) == (len(before), len(before), (kept, kept, kept))
+    assert {each.name for each in found.predicates} == {"third", "long"}
+    for refused in (
+        "SELECT third(id) FROM l",
+        "SELECT id FROM l WHERE third(id) OR id = 1",
+        "SELECT id FROM (SELECT id FROM l WHERE third(id)) WHERE third(id)",
+        "SELECT id FROM l WHERE third(id) UNION ALL SELECT 1",
+    ):
+        with pytest.raises(QueryError, match=r"(?s)third\(id\) does not.*millrace\.estimate\(df"):
+            millrace.query(refused, spark, tables, predicates=predicates).estimate()
+    with pytest.raises(QueryError, match="calls no predicate"):
+        millrace.query("SELECT id FROM l WHERE id > 1", spark, tables, predicates=predicates).estimate()
+    with pytest.raises(QueryError, match="calls no predicate"):
+        millrace.query("SELECT id FROM l WHERE id > 1", spark, tables).estimate()
 
 
 @pytest.mark.spark

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.aggregates import AggregateSpec
 from millrace.block import Block, FrameInput, LookupInput
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, QueryError
 from millrace.explanation import Explanation
 from millrace.expressions import show
 from millrace.figures import CellFigures
 from millrace.front.build import Prepared, Taken
 from millrace.front.plan import Read
 from millrace.planned import BlockShape, Planned, settings
+from millrace.predicates.estimate import Estimate
 from millrace.run_report import RunReport
 from millrace.spark.plans import Mode, planned
 from millrace.values import show as show_value
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
     from millrace.coordination import LookupProgress
 
 
+Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]
+
+
 class Query(Prepared):
     """A query that is ready to run; see :class:`millrace.front.build.Prepared` for what it holds."""
+
+    _estimating: Estimating | None = None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -82,6 +88,30 @@ class Query(Prepared):
             return told + self.report()._repr_html_()
         except ExecutionError:
             return told
+
+    def estimate(
+        self, sample: int = 200, seed: int = 0, prices: Mapping[str, float] | None = None
+    ) -> Estimate:
+        """Return what the query's predicates of Python are expected to take, before you pay for it.
+
+        The rest of the query is run, without them, and a uniform sample of its rows really judged, in this
+        process; where a predicate has ``answers`` these are kept. See :func:`millrace.estimate`.
+
+        >>> print(millrace.query("SELECT … WHERE is_spam(text)", predicates=[is_spam]).estimate())  # doctest:
+        +SKIP
+
+        Args:
+            sample: Rows to judge.
+            seed: Of the sample.
+            prices: Of a call, by the predicate's name, in any unit; its own ``cost`` by default.
+
+        Raises:
+            QueryError: It calls none, or one elsewhere than alone in the outermost WHERE.
+            MillraceError: As :func:`millrace.estimate`.
+        """
+        if self._estimating is None:
+            raise QueryError("the query calls no predicate of Python that could be estimated")
+        return self._estimating(sample, seed, prices)
 
     def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run the query and yield its rows as they come, while the tasks still run.

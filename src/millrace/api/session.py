@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from millrace.api.estimating import estimate_of
 from millrace.api.joining import Condition, Side, joining
 from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
@@ -104,7 +106,15 @@ class Session:
         settings = self._options.updated(options)
         merged = _merged(self._tables, tables or {})
         named = self._predicates | by_name(predicates)
-        return prepare(query, self._spark, merged, settings, named, args)
+        made = prepare(query, self._spark, merged, settings, named, args)
+        if named:
+
+            def run(text: str) -> DataFrame:
+                return prepare(text, self._spark, merged, settings, {}, args).df
+
+            # A query is what was planned; this is how to plan another like it.
+            object.__setattr__(made, "_estimating", partial(estimate_of, query, named, run))
+        return made
 
     def where(
         self,
