@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lookups",),
     ("block",),
     ("spark",),
-    ("streams",),
+    ("streams", "feeds"),
     ("front", "streaming"),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
@@ -53,6 +53,7 @@ WITH_PYSPARK = {
     "spark",
     "streaming",
     "streams",
+    "feeds",
     "cli",
     "experiments",
     "benchmarks",
