@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("front", "streaming"),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
-    ("experiments", "benchmarks", "demo"),
+    ("experiments", "benchmarks", "demo", "demo_stream"),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -58,6 +58,7 @@ WITH_PYSPARK = {
     "experiments",
     "benchmarks",
     "demo",
+    "demo_stream",
 }
 # Names of Spark's types in annotations, never loaded.
 ANNOTATIONS_ONLY = {"block", "__init__"}

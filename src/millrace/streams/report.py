@@ -98,15 +98,15 @@ class StreamReport:
         A tuple that finds nothing takes the beginning of an order, so beginnings are not told from orders.
         """
         found: list[OrderChange] = []
-        favourites: dict[str, str] = {}
+        known: dict[str, str] = {}
         for batch in self.batches:
-            for change in _favourites(batch):
-                before = favourites.get(change.stream)
+            for change in favourites(batch):
+                before = known.get(change.stream)
                 if before is None or not (_begins(before, change.order) or _begins(change.order, before)):
                     found.append(change)
                 elif len(change.order) <= len(before):
                     continue
-                favourites[change.stream] = change.order
+                known[change.stream] = change.order
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class StreamReport:
             yield f"  and {len(changes) - _SHOWN_CHANGES} more changes of order"
 
 
-def _favourites(batch: MicroBatch) -> Iterator[OrderChange]:
+def favourites(batch: MicroBatch) -> Iterator[OrderChange]:
     """Yield for each stream the order that most of its tuples took."""
     for stream in batch.streams:
         taken = [(order, n) for order, n in batch.orders if order.split(" → ")[0] == stream.alias]
