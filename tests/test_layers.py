@@ -39,11 +39,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("llm",),
     ("block",),
     ("spark",),
-    ("streams",),
+    ("streams", "feeds"),
     ("front", "streaming"),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
-    ("experiments", "benchmarks", "demo"),
+    ("experiments", "benchmarks", "demo", "demo_stream"),
     ("cli", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -54,10 +54,12 @@ WITH_PYSPARK = {
     "spark",
     "streaming",
     "streams",
+    "feeds",
     "cli",
     "experiments",
     "benchmarks",
     "demo",
+    "demo_stream",
 }
 # Names of Spark's types in annotations, never loaded.
 ANNOTATIONS_ONLY = {"block", "__init__"}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
     from millrace.api.session import Session
+    from millrace.api.streams import feed, stream_log, stream_report, watch_streams
     from millrace.comparison import Comparison
     from millrace.coordination import LookupProgress
     from millrace.explanation import Explanation
@@ -53,6 +54,7 @@ __all__ = [
     "estimate",
     "explain",
     "failed_keys",
+    "feed",
     "filter",
     "function",
     "http",
@@ -66,7 +68,10 @@ __all__ = [
     "query",
     "report",
     "sql",
+    "stream_log",
+    "stream_report",
     "stream_results",
+    "watch_streams",
     "where",
 ]
 
@@ -74,6 +79,7 @@ Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 _LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
 _LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "millrace.api.predicates")
 _LATER |= dict.fromkeys(("llm_filter", "llm_lookup"), "millrace.api.llm")
+_LATER |= dict.fromkeys(("feed", "stream_log", "stream_report", "watch_streams"), "millrace.api.streams")
 _LATER["Session"] = "millrace.api.session"
 
 

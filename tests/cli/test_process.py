@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -98,3 +99,29 @@ def test_control_c_stops_cleanly(tmp_path):
     assert process.returncode == 130
     assert messages.strip() == "interrupted"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("hearing")
+def test_control_c_ends_the_demo_of_streams(tmp_path):
+    """Where no terminal is, a line a micro-batch; then the report, and no word of what was interrupted."""
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--stream", "--rate", "300", "--json", str(tmp_path / "found.json"), *LOCAL[:2]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **SCREEN},
+        start_new_session=True,
+    )
+    lines = []
+    with process:
+        while not lines or not lines[-1].startswith("micro-batch 1: "):
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.stderr.read()
+        os.killpg(process.pid, signal.SIGINT)
+        rest, messages = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and messages == ""
+    assert "300 orders, payments and shipments a second" in lines[0]
+    assert "rows; 0 late; " in lines[-1] and " tuples kept (o " in lines[-1]
+    assert "orders, payments, shipments: ended, micro-batches " in rest
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["totals"]["rows"] > 0 and [each["alias"] for each in found["streams"]] == ["o", "p", "s"]

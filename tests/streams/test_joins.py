@@ -16,33 +16,17 @@ from pyspark.errors import StreamingQueryException
 import millrace
 from millrace.errors import InputError, SetupError
 from millrace.streams import plan
+from tests.streams.conftest import ROCKSDB
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = "k bigint, t timestamp, v double, g string"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 THREE = """
     SELECT o.k, o.t AS ordered, p.t AS paid, s.t AS sent, round(o.v + p.v + s.v, 6) AS total, p.g
     FROM orders o JOIN payments p ON o.k = p.k JOIN shipments s ON s.k = p.k
     WHERE p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS
       AND s.t >= p.t - INTERVAL 5 SECONDS AND s.t <= p.t + INTERVAL '30' SECOND AND o.v + s.v > 0.2
 """
-
-
-@pytest.fixture(scope="module")
-def streaming(spark):
-    """The session with its state in RocksDB, in two partitions."""
-    settings = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    }
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 class Feed:

@@ -128,21 +128,35 @@ def demo_command(
         Path | None, typer.Option(metavar="FOLDER", help="Keep the data here, not in the cache folder.")
     ] = None,
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="TPC-H scale factor.")] = 0.1,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Join three made-up streams live instead; Ctrl-C ends it.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=1, help="With --stream: how long.")] = 60,
+    rate: Annotated[
+        float, typer.Option(min=1, max=1_000_000, help="With --stream: rows a second of each stream.")
+    ] = 1000,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
-    from millrace import demo
+    from millrace import demo, demo_stream
     from millrace.cli.session import session
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
         json_text.check(json)
+        shown = stderr if json == json_text.STDOUT else stdout
+        if stream:
+            with session("millrace demo", master, conf=demo_stream.SETTINGS, debug=debug) as spark:
+                report = demo_stream.run(spark, shown, seconds, rate)
+            if json is not None:
+                json_text.write(report.to_dict(), json)
+            raise typer.Exit
         files = demo.prepare(scale, data, stdout)
         with session("millrace demo", master, debug=debug) as spark:
             # Whoever wants the document on standard output wants nothing else there.
-            sides = demo.run(spark, files, stderr if json == json_text.STDOUT else stdout)
+            sides = demo.run(spark, files, shown)
         if json is not None:
             json_text.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
     raise typer.Exit(1 if any(side.unequal for side in sides) else 0)

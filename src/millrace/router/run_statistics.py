@@ -98,6 +98,15 @@ class RunStatistics:
             readings=self._trace.readings(),
         )
 
+    def take_orders(self) -> tuple[tuple[str, int], ...]:
+        """Return the paths that were counted since this was last asked, and begin anew.
+
+        A run may never end.
+        """
+        taken = tuple((order, count) for order, count in self._orders.most_common() if order and count)
+        self._orders.clear()
+        return taken
+
     def _joins(self) -> tuple[JoinFigures, ...]:
         """Return what tuples found at joins, by span, the most travelled first."""
         counts: dict[tuple[int, str], list[int]] = {}

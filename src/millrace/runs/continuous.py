@@ -122,6 +122,16 @@ class ContinuousRun(EddyRun):
         """Return how many tuples of a stream are kept."""
         return self._stems[self._fed[alias][0]].store.held
 
+    def nbytes_of(self, alias: str) -> tuple[int, int]:
+        """Return the bytes of a stream's base tuples with their indexes, and of the indexes alone."""
+        stems = [self._stems[number] for number in self._fed[alias]]
+        whole = sum(stem.nbytes for stem in stems)
+        return whole, whole - sum(stem.store.nbytes for stem in stems)
+
+    def take_orders(self) -> tuple[tuple[str, int], ...]:
+        """Return the orders that tuples took since this was last asked, those of most tuples first."""
+        return self._statistics.take_orders()
+
     def learned(self) -> str:
         """Return what the eddy has learned about costs and selectivities, as JSON."""
         return json.dumps(self._statistics.accounts.export(), separators=(",", ":"))

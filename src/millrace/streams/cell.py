@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.streams.arrivals import Arrived
+from millrace.streams.cell_figures import Orders, StreamFigures
 from millrace.streams.log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin
 
@@ -58,6 +59,36 @@ class Cell:
     def is_worn(self) -> bool:
         """Whether the eddy has seen so many tuples that it should be made anew."""
         return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
+
+    def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
+        """Yield the figures of each stream, after a micro-batch.
+
+        Args:
+            arrived: What came of those that are counted here, by the stream's number.
+            expired: Tuples that were let go, by alias.
+        """
+        sizes: dict[int, list[int]] = {stream.number: [] for stream in self._task.streams}
+        for key, stored in self._blocks.items():
+            sizes[key.relation].append(stored.size)
+        for stream in self._task.streams:
+            came, stored_sizes = arrived.get(stream.number), sizes[stream.number]
+            nbytes, index_bytes = self._run.nbytes_of(stream.alias)
+            yield StreamFigures(
+                stream.alias,
+                0 if came is None else came.rows.num_rows,
+                0 if came is None else came.late,
+                expired[stream.alias],
+                self._run.held(stream.alias),
+                nbytes,
+                index_bytes,
+                sum(stored_sizes),
+                len(stored_sizes),
+                int(came.times[-1]) if came is not None and len(came.times) else None,
+            )
+
+    def orders(self) -> Orders:
+        """Return the orders that tuples took since this was last asked, those of most tuples first."""
+        return self._run.take_orders()
 
     @property
     def learned(self) -> str:
@@ -127,7 +158,7 @@ class Cell:
                 if whole or part is blocks[-1][0]:
                     self._ends[stream.alias].append((min(end, last), part.newest))
 
-    def commit(self, log: Log, watermark: int | None) -> int:
+    def commit(self, log: Log, watermark: int | None) -> dict[str, int]:
         """Write the micro-batch to the log, without what has expired, and remove that.
 
         Args:
@@ -135,9 +166,9 @@ class Cell:
             watermark: Microseconds.
 
         Returns:
-            How many tuples have expired.
+            How many tuples have expired, by the stream's alias.
         """
-        before = self.held
+        before = {alias: self._run.held(alias) for alias in self._ends}
         for part, rows in self._fresh:
             if not self._is_over(part, watermark):
                 stored = log.append([(part, rows.num_rows)], self.batch, rows)
@@ -155,7 +186,7 @@ class Cell:
             for block in blocks:
                 del self._blocks[block.key]
             self._blocks[merged.key] = merged
-        return before - self.held
+        return {alias: held - self._run.held(alias) for alias, held in before.items()}
 
     @property
     def due(self) -> int | None:

@@ -29,6 +29,7 @@ from millrace.spark.hypercube import Cube, choose
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import dealing, with_nulls
 from millrace.spark.types import spark_schema
+from millrace.streams.cell_figures import SEPARATOR
 from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
@@ -96,8 +97,12 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
         .groupBy("cell")
         .transformWithStateInPandas(CellProcessor(task, keys), OUTPUT, "Append", "EventTime")
     )
-    names = [field.split()[0] for field in OUTPUT.split(", ")][1:]
-    seen = worked.observe(task.name, *(sf.sum(name).alias(name) for name in names))
+    *sums, lines = [field.split()[0] for field in OUTPUT.split(", ")][1:]
+    seen = worked.observe(
+        task.name,
+        *(sf.sum(name).alias(name) for name in sums),
+        sf.concat_ws(SEPARATOR, sf.collect_list(lines)).alias(lines),
+    )
     result = seen.mapInArrow(
         Unpack(join.output_schema), _without_watermark(block.result or spark_schema(block.schema))
     )

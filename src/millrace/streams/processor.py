@@ -16,6 +16,7 @@ from millrace.errors import StateError
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.cell import Cell
+from millrace.streams.cell_figures import told
 from millrace.streams.log import Head, Log
 from millrace.streams.task import ContinuousJoin
 
@@ -24,9 +25,9 @@ CONTROL = -1
 
 OUTPUT = (
     "block binary, rows bigint, late bigint, results bigint, expired bigint, held bigint, bytes bigint, "
-    "restored bigint, seconds double"
+    "restored bigint, rebuilt bigint, seconds double, cells string"
 )
-"""Blocks of results; and, at the end of a cell, its figures."""
+"""Blocks of results; and, at the end of a cell, its figures, the last of which is its line."""
 
 _MEMORY = 1 << 30
 """Bytes of state that a worker process keeps warm."""
@@ -101,7 +102,7 @@ class CellProcessor(StatefulProcessor):
         task, log = self._task, self._log
         watermark = milliseconds * 1000 if milliseconds > 0 else None
         head = log.head() or Head(task.fingerprint)
-        cell, before = self._cell(number, head)
+        cell, before, rebuilt = self._cell(number, head)
         came = self._arrived(blocks, head.watermark)
         results = 0
         for batch in cell.extend(came):
@@ -109,6 +110,7 @@ class CellProcessor(StatefulProcessor):
             yield _row(block=batch.serialize().to_pybytes())
         # Nothing that is given out depends on what follows.
         expired = cell.commit(log, watermark)
+        counted = {n: each for n, each in came.items() if number in task.by_number[n].counted}
         cell.token = uuid.uuid4().hex
         if cell.batch % _LEARNING == 0:
             log.put_lessons(cell.learned)
@@ -119,24 +121,31 @@ class CellProcessor(StatefulProcessor):
         )
         warm.put(task.name, number, cell, task.options.memory_budget or _MEMORY)
         yield _row(
-            rows=sum(each.rows.num_rows for n, each in came.items() if number in task.by_number[n].counted),
-            late=sum(each.late for n, each in came.items() if number in task.by_number[n].counted),
+            rows=sum(each.rows.num_rows for each in counted.values()),
+            late=sum(each.late for each in counted.values()),
             results=results,
-            expired=expired,
+            expired=sum(expired.values()),
             held=cell.held,
             bytes=cell.nbytes,
             restored=cell.restored - before,
+            rebuilt=int(rebuilt),
             seconds=time.perf_counter() - began,
+            cells=told(cell.streams(counted, expired), cell.orders()),
         )
 
-    def _cell(self, number: int, head: Head) -> tuple[Cell, int]:
-        """Return the cell's state after the latest micro-batch, and how much had been restored before."""
-        cell = warm.take(self._task.name, number)
+    def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
+        """Return the cell's state after the latest micro-batch, and how it came about.
+
+        Returns:
+            The state; how much had been restored in it before; and whether it was made anew, for a cell that
+            has worked before.
+        """
+        cell, rebuilt = warm.take(self._task.name, number), False
         if cell is None or cell.is_worn or not cell.follows(head):
-            cell = Cell(self._task, self._log.lessons())
+            cell, rebuilt = Cell(self._task, self._log.lessons()), head.batch >= 0
         before = cell.restored
         cell.catch_up(self._log, head)
-        return cell, before
+        return cell, before, rebuilt
 
     def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int | None) -> dict[int, Arrived]:
         """Return what is in time, by the stream's number."""
@@ -161,7 +170,7 @@ class CellProcessor(StatefulProcessor):
         return new
 
 
-def _row(block: bytes | None = None, **figures: float) -> pd.DataFrame:
+def _row(block: bytes | None = None, **figures: float | str) -> pd.DataFrame:
     """Return a row of ``OUTPUT``."""
     names = [field.split()[0] for field in OUTPUT.split(", ")]
     return pd.DataFrame({name: [block if name == "block" else figures.get(name)] for name in names})

@@ -1,0 +1,163 @@
+"""The made-up streams as a data source of Spark: ``spark.readStream.format("millrace_feed")``.
+
+An offset is a number of rows, and the moment that the feed began at, which the checkpoint so keeps: what is
+there grows with time, also while the query is stopped, and what a row is depends on its number alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from millrace.errors import OptionError
+from millrace.feeds.rows import Feed, parsed
+from millrace.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME = "millrace_feed"
+_BATCH = 10_000
+"""Rows of an Arrow batch."""
+
+_PART = 50_000
+"""Rows of a task, at least: a smaller micro-batch is one task's."""
+
+
+@dataclass(frozen=True)
+class Supply(Feed):
+    """A made-up stream, and when its rows are there.
+
+    Attributes:
+        backlog: Rows that are there from the beginning; the others come at the feed's rate.
+        rows_in_all: Rows after which the feed ends; None for never.
+        max_rows: Rows of a micro-batch at most; None for all that are there.
+        tasks: Tasks that a micro-batch is read by, at most.
+    """
+
+    backlog: int = 0
+    rows_in_all: int | None = None
+    max_rows: int | None = None
+    tasks: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("backlog", 0), ("rows_in_all", 0), ("max_rows", 1), ("tasks", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise OptionError(f"option {name} is {value}: expected a number, {least} or more")
+
+    def there(self, seconds: float) -> int:
+        """Return how many rows are there so long after the beginning."""
+        rows = self.backlog + int(max(0.0, seconds) * self.rate)
+        return rows if self.rows_in_all is None else min(rows, self.rows_in_all)
+
+
+_WHOLE = ("seed", "backlog", "rows_in_all", "max_rows", "tasks")
+_PARSERS: Mapping[str, Any] = {
+    each.name: int if each.name in _WHOLE else float
+    for each in fields(Supply)
+    if each.name not in ("stream", "start")
+}
+
+
+def feed(spark: SparkSession, stream: str | None, settings: Mapping[str, Any]) -> DataFrame | None:
+    """Register the data source, and return one of its streams; see :func:`millrace.feed`."""
+    spark.dataSource.register(FeedSource)
+    if stream is None:
+        if settings:
+            raise OptionError(
+                f"option {next(iter(settings))} is of one stream: name it, feed(spark, 'orders')"
+            )
+        return None
+    options = {name: str(value) for name, value in settings.items() if value is not None}
+    supply = _supply({"stream": stream, **options})
+    frame = spark.readStream.format(NAME).options(stream=stream, **options).load()
+    return frame.withWatermark("t", f"{round(supply.disorder * 1000)} milliseconds")
+
+
+def _supply(options: Mapping[str, str]) -> Supply:
+    found: Supply = parsed({"stream": "orders", **options}, Supply, _PARSERS)
+    return found
+
+
+class FeedSource(DataSource):
+    """Makes up the stream that its options name."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format()`` is told."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return the columns of the stream."""
+        return spark_schema(_supply(dict(self.options)).schema)
+
+    def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802  # Spark's name
+        """Return its reader."""
+        return FeedReader(_supply(dict(self.options)))
+
+
+class _Rows(InputPartition):
+    """Rows by number, ``first`` included and ``last`` not."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__((first, last))
+        self.first, self.last = first, last
+
+
+class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches.
+
+    Args:
+        supply: The stream.
+    """
+
+    def __init__(self, supply: Supply) -> None:
+        self._supply = supply
+        self._until: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's names, here and below
+        """Return the offset of a feed that begins now."""
+        return {"row": 0, "began": int(time.time() * 1000)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a micro-batch may have."""
+        return ReadAllAvailable() if self._supply.max_rows is None else ReadMaxRows(self._supply.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Let nothing come after this moment."""
+        self._until = time.time()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return how far the next micro-batch goes."""
+        now = time.time() if self._until is None else self._until
+        end = self._supply.there(now - start["began"] / 1000)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, start["row"] + limit.max_rows)
+        return {**start, "row": max(start["row"], end)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[_Rows]:
+        """Return what tasks read."""
+        first, last = start["row"], end["row"]
+        tasks = max(1, min(self._supply.tasks, (last - first) // _PART))
+        cuts = [first + (last - first) * n // tasks for n in range(tasks + 1)]
+        return [_Rows(a, b) for a, b in pairwise(cuts) if a < b]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows."""
+        assert isinstance(partition, _Rows)
+        for first in range(partition.first, partition.last, _BATCH):
+            yield self._supply.rows(first, min(first + _BATCH, partition.last))

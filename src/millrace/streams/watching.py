@@ -1,0 +1,136 @@
+"""Tells of micro-batches as they end: to a function, or as lines of a file.
+
+Spark calls a listener of the session's, in the process that started the queries, for classic sessions and
+Spark Connect alike; each micro-batch is told once, in order, a moment after its commit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from millrace.errors import InputError
+from millrace.streams.micro_batch import MicroBatch, micro_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PATIENCE = 10.0
+"""Seconds to wait, at the end, for what Spark has yet to tell of queries that have ended."""
+
+
+class StreamWatch:
+    """Calls a function for each micro-batch of a session's queries that Millrace has a part in.
+
+    It is a context manager, which stops at its end. What the function raises reaches no query: :meth:`stop`
+    raises it.
+
+    Args:
+        spark: The session.
+        call: Gets the figures of each micro-batch; one call at a time.
+    """
+
+    def __init__(self, spark: SparkSession, call: Callable[[MicroBatch], object]) -> None:
+        self._spark, self._call = spark, call
+        self._changed = threading.Condition()
+        self._running: set[str] = set()
+        self._error: Exception | None = None
+        self._listener: _Listener | None = _Listener(self)
+        spark.streams.addListener(self._listener)
+
+    def stop(self) -> None:
+        """Listen no more, once all is told of queries that have ended; once is enough.
+
+        Raises:
+            Exception: What the function raised first.
+        """
+        if self._listener is None:
+            return
+        active = {str(query.runId) for query in self._spark.streams.active}
+        with self._changed:
+            self._changed.wait_for(lambda: self._running <= active, _PATIENCE)
+        self._spark.streams.removeListener(self._listener)
+        self._listener = None
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def begun(self, run: str) -> None:
+        """Note that a query has begun."""
+        with self._changed:
+            self._running.add(run)
+
+    def ended(self, run: str) -> None:
+        """Note that nothing more will be told of a query."""
+        with self._changed:
+            self._running.discard(run)
+            self._changed.notify_all()
+
+    def told(self, progress: Any) -> None:
+        """Take note of a micro-batch."""
+        try:
+            batch = micro_batch(progress)
+            if batch is not None:
+                self._call(batch)
+        except Exception as error:  # noqa: BLE001  # it would be lost in Spark's log
+            self._error = self._error or error
+
+
+class _Listener(StreamingQueryListener):
+    """What Spark calls; the methods' names and arguments are Spark's."""
+
+    def __init__(self, watch: StreamWatch) -> None:
+        self._watch = watch
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self._watch.begun(str(event.runId))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self._watch.told(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing has happened."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._watch.ended(str(event.runId))
+
+
+def logged(spark: SparkSession, path: str | Path) -> StreamWatch:
+    """Write a line of JSON for each micro-batch; see :func:`millrace.stream_log`."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.open("ab").close()
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}") from None
+    return StreamWatch(spark, lambda batch: _append(target, batch.to_json()))
+
+
+def _append(target: Path, line: str) -> None:
+    """Append a line in one call: lines of several processes do not mix, and none is there in part.
+
+    The file is opened each time, so that it may be moved away and begun anew.
+    """
+    data = f"{line}\n".encode()
+    descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        written = os.write(descriptor, data)
+        if written != len(data):
+            raise OSError(f"{target}: {written} of {len(data)} bytes were written")
+    finally:
+        os.close(descriptor)

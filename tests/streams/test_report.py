@@ -1,0 +1,134 @@
+"""The report of a running stream, its callbacks and its lines: figures agree with what came and went."""
+
+from __future__ import annotations
+
+import json
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import millrace
+from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.feeds.rows import Feed
+from millrace.streams.cell_figures import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
+
+FEED = {"rate": 200.0, "disorder": 1.0, "within": 4.0, "late": 0.02, "drift_at": 4.0}
+NAMES = ("orders", "payments", "shipments")
+TEXT = """
+    SELECT o.order_id, o.t AS ordered, p.t AS payed, s.t AS sent, p.method, s.carrier
+    FROM orders o JOIN payments p ON p.order_id = o.order_id JOIN shipments s ON s.order_id = o.order_id
+    WHERE p.t BETWEEN o.t AND o.t + INTERVAL 5 SECONDS AND s.t BETWEEN o.t AND o.t + INTERVAL 5 SECONDS
+"""
+
+
+def start(spark, folder, rows):
+    """Join the feed's first rows as they are, in micro-batches of 500 a stream."""
+    supply = {**FEED, "backlog": rows, "rows_in_all": rows, "max_rows": 500}
+    tables = {name: millrace.feed(spark, name, **supply) for name in NAMES}
+    return (
+        millrace.sql(TEXT, spark, tables)
+        .writeStream.queryName("live")
+        .format("parquet")
+        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def answer(rows: int, late: bool) -> int:
+    """How many rows the batch join of the feed has, with late rows or without."""
+    with duckdb.connect() as connection:
+        for name in NAMES:
+            table = pa.Table.from_batches([Feed(name, **FEED).rows(0, rows)])
+            if not late:
+                # What is in order, but for disorder, is never late.
+                arrival = pa.array([1_735_689_600_000_000 + n * 5000 for n in range(rows)])
+                behind = pa.compute.subtract(arrival, table["t"].cast(pa.int64()))
+                table = table.filter(pa.compute.less_equal(behind, 1_000_000))
+            connection.register(name, table)
+        return connection.execute(f"SELECT count(*) FROM ({TEXT})").fetchone()[0]
+
+
+def test_a_stream_tells_what_it_does(streaming, tmp_path):
+    """In a report, to a function and in a file; and so it does after a restart, with the same rows."""
+
+    def raising(batch):
+        raise ValueError(f"about batch {batch.batch}")
+
+    seen = []
+    watch = millrace.watch_streams(streaming, raising)
+    with (
+        millrace.stream_log(streaming, tmp_path / "log" / "figures.jsonl"),
+        millrace.watch_streams(streaming, seen.append),
+    ):
+        reports = []
+        for rows in (1000, 2000):
+            query = start(streaming, tmp_path, rows)
+            query.awaitTermination()
+            reports.append(millrace.stream_report(query))
+    with pytest.raises(ValueError, match="about batch 0"):
+        watch.stop()
+    watch.stop()  # once more does nothing
+
+    batches = [batch for report in reports for batch in report.batches]
+    assert seen == batches and len(batches) == 4
+    lines = (tmp_path / "log" / "figures.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [batch.to_dict() for batch in batches]
+
+    sums = [report.totals for report in reports]
+    assert [each["rows"] + each["late"] for each in sums] == [3000, 3000]
+    results = sum(each["results"] for each in sums)
+    written = streaming.read.parquet(str(tmp_path / "out")).count()
+    assert results == written and answer(2000, late=False) <= written <= answer(2000, late=True)
+    rebuilt = [batch.rebuilt for batch in batches]
+    assert rebuilt[0] == 0 and rebuilt[2] == 2, "both cells, after the restart"
+    assert 0 < sums[1]["late"] < 0.04 * 3000 and sums[1]["expired"] > 0
+
+    second = reports[1]
+    assert [each.alias for each in second.streams] == ["o", "p", "s"]
+    assert [each.rows + each.late for each in second.streams] == [1000] * 3
+    assert sum(each.expired for each in second.streams) == sums[1]["expired"]
+    for batch in batches:
+        assert sum(each.tuples for each in batch.streams) == batch.held
+        assert sum(each.nbytes for each in batch.streams) == batch.bytes
+        assert all(0 < each.index_bytes < each.nbytes and each.log_bytes > 0 for each in batch.streams)
+        assert {order.split(" → ")[0] for order, _ in batch.orders} == {"o", "p", "s"}
+    # The watermark is 1 s behind the newest row of the slowest stream, at the end of the batch before.
+    assert batches[0].watermark is None and batches[0].lag is None
+    assert 1 <= batches[-1].lag == second.lag <= 1 + 500 / 200 + 1
+    assert second.seconds(50) <= second.seconds(95) == pytest.approx(second.seconds(95))
+    assert not second.active and json.loads(second.to_json()) == second.to_dict()
+    text = str(second)
+    assert text.startswith("live: ended, micro-batches 2 to 3, p50 ") and " cells made anew" in text
+    assert "from 2 on, p: p → " in text and "from 2 on, p" in second._repr_html_()
+
+
+def test_orders_change_when_most_tuples_take_another():
+    """A beginning of an order is that order; cells are added up, and tell of a bounded number of orders."""
+    one = StreamFigures("o", 1, 0, 0, 5, 100, 10, 50, 1, None)
+    lines = SEPARATOR.join([told([one], (("o → p", 3),)), told([one], (("o → p", 2), ("o → s", 9)))])
+    streams, orders = heard(lines)
+    assert streams == (StreamFigures("o", 2, 0, 0, 10, 200, 20, 100, 2, None),)
+    assert orders == (("o → s", 9), ("o → p", 5))
+    many = tuple((f"o → p{n}", 1) for n in range(100))
+    assert len(heard(told([one], many))[1]) == MOST_ORDERS
+
+
+def test_what_has_no_report_says_so(streaming, tmp_path):
+    """With what would work."""
+    with pytest.raises(InputError, match=r"expected a streaming query, as df\.writeStream"):
+        millrace.stream_report(streaming.range(3))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        millrace.stream_log(streaming, tmp_path / "file" / "log")
+    with pytest.raises(OptionError, match="option rate is of one stream"):
+        millrace.feed(streaming, rate=3)
+    millrace.feed(streaming)
+    alone = streaming.readStream.format("millrace_feed").options(stream="payments", backlog="50").load()
+    query = alone.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.recentProgress[0].numInputRows >= 50
+    with pytest.raises(ExecutionError, match="told nothing of a join of Millrace's"):
+        millrace.stream_report(query)
