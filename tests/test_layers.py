@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("block",),
     ("spark",),
     ("streams",),
+    ("standing",),
     ("front", "streaming"),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
@@ -53,6 +54,7 @@ WITH_PYSPARK = {
     "spark",
     "streaming",
     "streams",
+    "standing",
     "cli",
     "experiments",
     "benchmarks",

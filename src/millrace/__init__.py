@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from millrace.api.enabling import Enabled
+    from millrace.api.hub import hub
     from millrace.api.joining import Condition, Side
     from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
@@ -55,6 +56,7 @@ __all__ = [
     "filter",
     "function",
     "http",
+    "hub",
     "join",
     "lookup",
     "lookup_progress",
@@ -71,6 +73,7 @@ Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 _LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
 _LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "millrace.api.predicates")
 _LATER["Session"] = "millrace.api.session"
+_LATER["hub"] = "millrace.api.hub"
 
 
 def __getattr__(name: str) -> Any:

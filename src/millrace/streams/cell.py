@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millrace.streams.arrivals import Arrived
 from millrace.streams.log import Head, Log, Part, Stored, mergeable
-from millrace.streams.task import ContinuousJoin
+from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
     from millrace.figures import CellFigures
@@ -25,6 +25,7 @@ class Cell:
     Args:
         task: The join.
         lessons: What earlier eddies of the cell have learned.
+        joined: The join that the eddy runs, where its tuples carry more than the log has.
 
     Attributes:
         token: Names the attempt at a micro-batch that this is the state after.
@@ -32,12 +33,14 @@ class Cell:
         restored: Tuples that were read from the log so far.
     """
 
-    def __init__(self, task: ContinuousJoin, lessons: str | None = None) -> None:
+    def __init__(
+        self, task: ContinuousJoin, lessons: str | None = None, joined: ContinuousJoin | None = None
+    ) -> None:
         self.token = ""
         self.batch = -1
         self.restored = 0
         self._task = task
-        self._run = task.run(lessons)
+        self._run = (joined or task).run(lessons)
         self._blocks: dict[Part, Stored] = {}
         self._parts: set[Part] = set()
         # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
@@ -96,12 +99,26 @@ class Cell:
         self.token, self.batch = head.token, head.batch
 
     def _take_in(self, missed: list[tuple[Part, pa.RecordBatch]]) -> None:
-        names = [self._task.by_number[part.relation].alias for part, _ in missed]
-        ends = self._run.restore(zip(names, (rows for _, rows in missed), strict=True))
+        streams = [self._task.by_number[part.relation] for part, _ in missed]
+        names = [stream.alias for stream in streams]
+        carried = (
+            self._carried(s, rows, part.batch) for s, (part, rows) in zip(streams, missed, strict=True)
+        )
+        ends = self._run.restore(zip(names, carried, strict=True))
         for name, end, (part, rows) in zip(names, ends, missed, strict=True):
             self._ends[name].append((end, part.newest))
             self._parts.add(part)
             self.restored += rows.num_rows
+
+    def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+        """Return tuples as the eddy takes them in, which may be fewer.
+
+        Args:
+            stream: The stream.
+            rows: What the log has of it.
+            batch: Number of the micro-batch that they came with.
+        """
+        return rows
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch.
@@ -113,14 +130,17 @@ class Cell:
         self._fresh.clear()
         came = {self._task.by_number[number]: each for number, each in arrived.items() if each.rows.num_rows}
         before = {stream.alias: self._run.rows(stream.alias) for stream in came}
-        yield from self._run.extend({stream.alias: each.rows for stream, each in came.items()})
+        carried = {s.alias: self._carried(s, each.rows, self.batch) for s, each in came.items()}
+        yield from self._run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
         for stream, each in came.items():
             blocks = [
                 (Part(stream.number, newest, self.batch), rows) for newest, rows in each.blocks(stream.keeps)
             ]
             self._fresh += blocks
             end, last = before[stream.alias], self._run.rows(stream.alias)
-            whole = last - end == each.rows.num_rows  # no tuple was left out for a null key
+            whole = (
+                last - end == each.rows.num_rows
+            )  # no tuple was left out, for a null key or another reason
             for part, rows in blocks:
                 self._parts.add(part)
                 end += rows.num_rows

@@ -1,0 +1,89 @@
+"""A hub on Spark: each query has the rows of the query alone by DuckDB, with a restart in between."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+import millrace
+from millrace.errors import InputError
+from tests.streams.test_joins import Feed, plain, streaming  # noqa: F401  # a fixture
+
+pytestmark = pytest.mark.spark
+
+ON = """orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS
+    JOIN shipments s ON s.k = p.k AND s.t >= p.t - INTERVAL 5 SECONDS AND s.t <= p.t + INTERVAL 10 SECONDS"""
+QUERIES = {
+    "all": ("*", None),
+    "large": ("o.k, p.v AS paid", "o.v > 0.5 AND p.v <= 0.75"),
+    "odd": ("s.t, p.g AS kind", "p.g = 'odd' AND o.k IN (3, 5, 7, 11)"),
+    "pairs": ("o.k, o.v, s.v AS sent", "(o.v < s.v OR p.g IS NULL) AND s.v < 0.4"),
+    "late": (
+        "o.t, s.t AS sent, p.k",
+        "s.t >= TIMESTAMP'2020-09-13 12:27:10' AND NOT p.v BETWEEN 0.2 AND 0.6",
+    ),
+}
+
+
+def alone(feed, name, files=None):
+    """The rows of a query over all files, or over some, by DuckDB."""
+    select, where = QUERIES[name]
+    text = f"SELECT {select} FROM {ON}" + (f" WHERE {where}" if where else "")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for stream in feed.names:
+            paths = sorted(str(path) for path in (feed.folder / stream).glob("*.parquet"))
+            connection.execute(
+                f"CREATE VIEW {stream} AS FROM read_parquet({paths[files] if files else paths})"
+            )
+        return sorted(map(plain, connection.execute(text).fetchall()), key=repr)
+
+
+def written(folder):
+    """The rows that a query has written."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return sorted(map(plain, connection.execute(f"FROM '{folder}/*.parquet'").fetchall()), key=repr)
+
+
+def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
+    """Rows of each query are those of the query alone: over all data, or over what came since."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    given = []
+    hub = millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub")
+    for name in ("all", "large", "pairs"):
+        hub.add(name, *QUERIES[name], sink=tmp_path / name)
+    hub.add("odd", *QUERIES["odd"], sink=lambda rows, batch: given.append((batch, rows)))
+    for _ in range(3):
+        feed.put()
+    hub.start(availableNow=True).awaitTermination()
+    assert [each.state for each in hub.list()] == ["running"] * 4
+    assert len(alone(feed, "late")) > 10, "what the window has for it already"
+    hub.remove("large")
+    before = written(tmp_path / "large")
+    with pytest.raises(InputError, match=r"'odd' gives its rows to a function.*sinks=\{'odd'"):
+        millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub").start(availableNow=True)
+    hub = millrace.hub(
+        streaming,
+        feed.tables(),
+        ON,
+        tmp_path / "hub",
+        sinks={"odd": lambda rows, batch: given.append((batch, rows))},
+        options={"architecture": "stairs"},
+    )
+    hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
+    hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
+    for _ in range(2):
+        feed.put()
+    query = hub.start(availableNow=True)
+    query.awaitTermination()
+    assert written(tmp_path / "all") == alone(feed, "all") != []
+    assert written(tmp_path / "pairs") == alone(feed, "pairs") != []
+    assert written(tmp_path / "late") == alone(feed, "late") != []
+    odd = [plain(tuple(row.values())) for _, rows in given for row in rows.to_pylist()]
+    assert sorted(odd, key=repr) == alone(feed, "odd") != []
+    assert written(tmp_path / "large") == before == alone(feed, "large", slice(3)) != []
+    assert written(tmp_path / "new") == alone(feed, "large", slice(3, None)) != []
+    assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
+        ("all", "pairs", "odd", "late", "large"), "running"
+    )
