@@ -131,6 +131,7 @@ class Folder:
 
     def list(self) -> list[Listed]:
         """Return the queries that stand, are to come, or are about to leave."""
+        self.join()
         made = {int(path.name) for path in self._made.iterdir()}
         found: dict[int, Listed] = {}
         for change, told in self.written():
