@@ -91,7 +91,7 @@ class HubCluster(Cluster):
     def read(self, block):
         """Rows by query, and changes that are made."""
         found = []
-        for query, change, rows in zip(*pa.ipc.read_record_batch(block, ENVELOPE).columns, strict=True):
+        for query, change, _, rows in zip(*pa.ipc.read_record_batch(block, ENVELOPE).columns, strict=True):
             if change.is_valid:
                 found.append(("made", change.as_py()))
                 continue

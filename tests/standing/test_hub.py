@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from millrace.errors import InputError
+from millrace.errors import InputError, StateError
 from tests.streams.test_joins import Feed, plain, streaming  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.spark
@@ -87,3 +88,37 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
         ("all", "pairs", "odd", "late", "large"), "running"
     )
+
+
+def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):  # noqa: F811
+    """With the reason, and what would work."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    tables = feed.tables()
+    hub = millrace.hub(streaming, tables, ON, tmp_path / "hub", keep="wanted")
+    sink = tmp_path / "out"
+    for select, where, message in (
+        ("o.v + 1", None, r"selects columns of the join as they are"),
+        ("count(*)", None, r"selects columns|this is none"),
+        ("o.k", "upper(p.g) = 'ODD'", r"only Spark evaluates a condition on p: .*upper\(g\) = 'ODD'"),
+        ("o.k", "o.v + s.v > 1", r"only Spark evaluates .*o.v \+ s.v > 1"),
+        ("o.k", "o.v + 1 > s.v", r"only Spark evaluates .*o.v \+ 1"),
+        ("o.k", "o.v = s.v", r"o.v = s.v joins streams, and all queries of a hub join them alike"),
+        ("o.k", "o.k IN (SELECT k FROM payments)", r"only Spark evaluates|this is none"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hub.add("q", select, where, sink=sink)
+    with pytest.raises(InputError, match=r"since is 'then': expected 'now' or 'window'"):
+        hub.add("q", "*", sink=sink, since="then")
+    with pytest.raises(InputError, match=r"this hub keeps only rows that some query wants"):
+        hub.add("q", "*", sink=sink, since="window")
+    hub.add("q", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"there is a query 'q': remove it first"):
+        hub.add("q", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"there is no query 'p'.*'q'"):
+        hub.remove("p")
+    with pytest.raises(StateError, match=r"is of another join"):
+        millrace.hub(streaming, tables, ON, tmp_path / "hub")
+    names = streaming.range(3).withColumnRenamed("id", "k")
+    with pytest.raises(InputError, match=r"share a join of streams, and n is none"):
+        millrace.hub(streaming, {**tables, "n": names}, f"{ON} JOIN n ON n.k = o.k", tmp_path / "other")
+    assert pq.read_table(sink).schema.names == ["k"], "who reads it finds the columns before there are rows"

@@ -150,7 +150,7 @@ class Hub:
             str(self._folder.changes),
             keeps_all=self._keeps_all,
         )
-        deliver = Deliver(str(self._folder.path), self._functions)
+        deliver = Deliver(Folder(self._folder.path), self._functions)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
         writer = writer.option("checkpointLocation", str(self._folder.spark))
         self._query = (writer.trigger(**trigger) if trigger else writer).start()

@@ -155,7 +155,7 @@ def _only(plan: Plan) -> BlockPlan:
 def _filters(plan: BlockPlan) -> Iterator[Predicate]:
     for alias, rows in plan.rows.items():
         if not isinstance(rows, Read) or rows.filters is None:
-            where = f" ({rows.where})" if isinstance(rows, Read) else ""
+            where = f": {' '.join(rows.where.split())}" if isinstance(rows, Read) else ""
             raise _left_to_spark(f"a condition on {alias}{where}")
         yield from rows.filters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -114,7 +114,7 @@ class HubCell(Cell):
             arrived: Its tuples, by the stream's number.
         """
         if self.changes:
-            yield _told(self.changes)
+            yield _enveloped((None, change, 0, None) for change in self.changes)
             self.changes = ()
         if self._came:
             yield from self._of_window()
@@ -159,19 +159,14 @@ class HubCell(Cell):
         ]
         words = shared(lineages, mask(queries, self._words))
         known = by_slot(queries)
-        ids: list[int] = []
-        blocks: list[bytes] = []
+        found: list[tuple[int, None, int, bytes]] = []
         for slot, places in rows_by_slot(words):
             query = known[slot].query
             block = _result(rows, query.columns, query.residuals, query.schema, places)
             if block.num_rows:
-                ids.append(query.id)
-                blocks.append(block.serialize().to_pybytes())
-        if ids:
-            nothing = pa.nulls(len(ids), pa.int64())
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(ids), nothing, pa.array(blocks, pa.binary())], schema=ENVELOPE
-            )
+                found.append((query.id, None, block.num_rows, block.serialize().to_pybytes()))
+        if found:
+            yield _enveloped(found)
 
 
 def _result(
@@ -196,8 +191,7 @@ def _result(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _told(changes: tuple[int, ...]) -> pa.RecordBatch:
-    nothing = pa.nulls(len(changes), pa.int64())
-    return pa.RecordBatch.from_arrays(
-        [nothing, pa.array(changes, pa.int64()), pa.nulls(len(changes), pa.binary())], schema=ENVELOPE
-    )
+def _enveloped(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, ENVELOPE, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ENVELOPE)

@@ -116,12 +116,12 @@ class Deliver:
         functions: Of the queries that have a function as their sink, by name.
     """
 
-    folder: str
+    folder: Folder
     functions: Mapping[str, Sink]
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Deliver the rows of a micro-batch."""
-        folder = Folder(self.folder)
+        folder = self.folder
         queries = {
             change.query.id: (change.query, told["sink"])
             for change, told in folder.written()
@@ -133,7 +133,7 @@ class Deliver:
         left = rows.mapInArrow(Write(files, batch), rows.schema).toArrow()
         found: dict[int, list[pa.RecordBatch]] = {}
         for row in left.to_batches():
-            for id_, change, block in zip(*row.columns, strict=True):
+            for id_, change, _, block in zip(*row.columns, strict=True):
                 if change.is_valid:
                     folder.note_made(change.as_py())
                 else:

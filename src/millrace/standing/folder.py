@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Folder:
         self._made = self.path / "made"
         self._requests = self.path / "requests"
         self._answers = self.path / "answers"
+        self._known: list[tuple[Change, dict[str, Any]]] = []
 
     def begin(self, join: dict[str, Any]) -> None:
         """Make the folder, or go on with it.
@@ -106,24 +107,28 @@ class Folder:
             query: The query, with any number.
             told: What people are told of it.
         """
-        return self._append(lambda number: Change(number, _numbered(query, number)), told)
+        return self._append(lambda number: Change(number, replace(query, id=number)), told)
 
     def remove(self, gone: int) -> Change:
         """Write that a query goes."""
         return self._append(lambda number: Change(number, gone=gone), {})
 
-    def _append(self, change_of: Any, told: dict[str, Any]) -> Change:
+    def _append(self, change_of: Callable[[int], Change], told: dict[str, Any]) -> Change:
         while True:
-            number = 1 + max((int(path.stem) for path in self.changes.glob("*.json")), default=0)
-            change: Change = change_of(number)
-            if _write(self.changes / f"{number:08}.json", change.to_json() | {"told": told}):
+            number = len(self.written()) + 1
+            change = change_of(number)
+            if _write(self._path_of(number), change.to_json() | {"told": told}):
                 return change
 
-    def written(self) -> Iterator[tuple[Change, dict[str, Any]]]:
-        """Yield all changes in order, with what people are told of the query."""
-        for path in sorted(self.changes.glob("*.json")):
+    def written(self) -> Sequence[tuple[Change, dict[str, Any]]]:
+        """Return all changes in order, with what people are told of the query."""
+        while (path := self._path_of(len(self._known) + 1)).exists():
             fields = json.loads(path.read_text())
-            yield Change.from_json(fields), fields["told"]
+            self._known.append((Change.from_json(fields), fields["told"]))
+        return self._known
+
+    def _path_of(self, number: int) -> Path:
+        return self.changes / f"{number:08}.json"
 
     def note_made(self, number: int) -> None:
         """Note that a micro-batch has made a change."""
@@ -142,7 +147,7 @@ class Folder:
             elif change.gone in found and change.number in made:
                 del found[change.gone]
             elif change.gone in found:
-                found[change.gone] = Listed(**(vars(found[change.gone]) | {"state": "leaving"}))
+                found[change.gone] = replace(found[change.gone], state="leaving")
         return list(found.values())
 
     # Requests of other processes
@@ -177,11 +182,6 @@ class Folder:
         refused = json.loads(path.read_text())["refused"]
         path.unlink()
         return True, refused
-
-
-def _numbered(query: StandingQuery, number: int) -> StandingQuery:
-    fields = {name: getattr(query, name) for name in StandingQuery.__dataclass_fields__}
-    return StandingQuery(**(fields | {"id": number}))
 
 
 def _write(path: Path, fields: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from millrace.standing.cell import HubCell
@@ -66,6 +67,10 @@ class HubProcessor(CellProcessor):
         if number == 0:
             kept.changes = tuple(range(registry.version + 1, after.version + 1))
         return kept, before
+
+    def _counted(self, batch: pa.RecordBatch) -> int:
+        """Return the rows of all queries."""
+        return sum(batch.column("rows").to_pylist())
 
     def _read(self) -> Registry:
         """Return the queries as the state has them."""

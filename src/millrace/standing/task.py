@@ -17,7 +17,12 @@ CHANGES = -3
 """Number, in place of a relation's, of a block that holds a change of the queries."""
 
 ENVELOPE = pa.schema(
-    [pa.field("query", pa.int64()), pa.field("change", pa.int64()), pa.field("block", pa.binary())]
+    [
+        pa.field("query", pa.int64()),
+        pa.field("change", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("block", pa.binary()),
+    ]
 )
 """What cells give out: a block of a query's rows; or, without one, the number of a change that is made."""
 
