@@ -12,6 +12,7 @@ from tests.streams.test_joins import Feed, plain, streaming  # noqa: F401  # a f
 
 pytestmark = pytest.mark.spark
 
+TWO = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS"
 ON = """orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS
     JOIN shipments s ON s.k = p.k AND s.t >= p.t - INTERVAL 5 SECONDS AND s.t <= p.t + INTERVAL 10 SECONDS"""
 QUERIES = {
@@ -24,12 +25,15 @@ QUERIES = {
         "s.t >= TIMESTAMP'2020-09-13 12:27:10' AND NOT p.v BETWEEN 0.2 AND 0.6",
     ),
 }
+QUERIES["two"] = ("*", "p.v < o.v AND o.k <> 7")
+SOME = {"two": ("p", "o")}
+"""The queries that join two of the streams."""
 
 
 def alone(feed, name, files=None):
     """The rows of a query over all files, or over some, by DuckDB."""
     select, where = QUERIES[name]
-    text = f"SELECT {select} FROM {ON}" + (f" WHERE {where}" if where else "")
+    text = f"SELECT {select} FROM {TWO if name in SOME else ON}" + (f" WHERE {where}" if where else "")
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for stream in feed.names:
@@ -74,6 +78,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
     )
     hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
     hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
+    hub.add("two", *QUERIES["two"], sink=tmp_path / "two", streams=SOME["two"])
     for _ in range(2):
         feed.put()
     query = hub.start(availableNow=True)
@@ -84,9 +89,10 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
     odd = [plain(tuple(row.values())) for _, rows in given for row in rows.to_pylist()]
     assert sorted(odd, key=repr) == alone(feed, "odd") != []
     assert written(tmp_path / "large") == before == alone(feed, "large", slice(3)) != []
+    assert written(tmp_path / "two") == alone(feed, "two", slice(3, None)) != []
     assert written(tmp_path / "new") == alone(feed, "large", slice(3, None)) != []
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
-        ("all", "pairs", "odd", "late", "large"), "running"
+        ("all", "pairs", "odd", "late", "large", "two"), "running"
     )
 
 
@@ -107,6 +113,14 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):  # noqa: F811
     ):
         with pytest.raises(InputError, match=message):
             hub.add("q", select, where, sink=sink)
+    for streams, message in (
+        (("o", "x"), r"joins the streams \['o', 'x'\]: expected two or more of o, p, s"),
+        (("o",), r"expected two or more of o, p, s"),
+        (("o", "s"), r"no equality of the hub's join ties o, s together"),
+        (("o", "p"), r"the query reads s.k, and joins o, p only: name 's'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hub.add("q", "s.k", sink=sink, streams=streams)
     with pytest.raises(InputError, match=r"since is 'then': expected 'now' or 'window'"):
         hub.add("q", "*", sink=sink, since="then")
     with pytest.raises(InputError, match=r"this hub keeps only rows that some query wants"):
@@ -114,6 +128,8 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):  # noqa: F811
     hub.add("q", "o.k", sink=sink)
     with pytest.raises(InputError, match=r"there is a query 'q': remove it first"):
         hub.add("q", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"out is the sink of query 'q': give another"):
+        hub.add("other", "o.k", sink=sink)
     with pytest.raises(InputError, match=r"there is no query 'p'.*'q'"):
         hub.remove("p")
     with pytest.raises(StateError, match=r"is of another join"):

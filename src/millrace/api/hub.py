@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from millrace.errors import InputError, MillraceError, near
 from millrace.front.standing import SharedJoin
 from millrace.options import Options
+from millrace.spark.parallelism import is_connect
 from millrace.standing.delivery import Deliver, Sink
 from millrace.standing.folder import Folder, Listed
 from millrace.standing.lineage import STEM
@@ -71,6 +72,7 @@ class Hub:
         *,
         sink: Sink | str | Path,
         since: Since = "now",
+        streams: Iterable[str] | None = None,
     ) -> None:
         """Add a query; the next micro-batch begins with it, whether the hub runs or not.
 
@@ -82,6 +84,8 @@ class Hub:
                 micro-batch as an Arrow table, and the micro-batch's number.
             since: ``"now"`` for results of rows that arrive from now on, ``"window"`` also of those that
                 arrived before and are still kept.
+            streams: The streams that it joins, by their names in the join: all by default, or some, with the
+                join's conditions over these alone.
 
         Raises:
             InputError: There is a query of that name, or it wants what a hub does not give.
@@ -96,13 +100,21 @@ class Hub:
             )
         if any(each.name == name and each.state != "leaving" for each in self.list()):
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
-        wanted = self._join.wanted(select, where)
-        query = StandingQuery(0, name, wanted.filters, wanted.residuals, wanted.columns, wanted.schema, since)
+        wanted = self._join.wanted(select, where, streams)
+        query = StandingQuery(0, name, **vars(wanted), since=since)
         path = None
         if callable(sink):
+            if self._is_active and is_connect(self._spark):
+                raise InputError(
+                    f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, "
+                    "add the query, and start() it"
+                )
             self._functions[name] = sink
         else:
             path = Path(sink).absolute()
+            shared = [each.name for each in self.list() if each.sink == str(path)]
+            if shared:
+                raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
             path.mkdir(parents=True, exist_ok=True)
             # Who reads the folder finds the columns, also while there are no rows.
             pq.write_table(wanted.schema.empty_table(), path / "empty.parquet")
@@ -134,7 +146,7 @@ class Hub:
             InputError: It runs, or a query's function is not given.
             MillraceError: As :func:`millrace.sql` over streams.
         """
-        if self._query is not None and self._query.isActive:
+        if self._is_active:
             raise InputError("the hub runs already: stop() it first")
         for each in self.list():
             if each.sink is None and each.name not in self._functions:
@@ -155,6 +167,10 @@ class Hub:
         writer = writer.option("checkpointLocation", str(self._folder.spark))
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
         return self._query
+
+    @property
+    def _is_active(self) -> bool:
+        return self._query is not None and self._query.isActive
 
     def stop(self) -> None:
         """Stop; the folder has all that is needed to go on."""

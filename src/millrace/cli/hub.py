@@ -156,17 +156,16 @@ def add_command(
     select: Annotated[str, typer.Option(help="Its columns, as behind SELECT.")] = "*",
     where: Annotated[str | None, typer.Option(help="Its own conditions, as behind WHERE.")] = None,
     since: Annotated[Since, typer.Option(help="What it begins with.")] = Since.now,
+    streams: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="The streams that it joins; all by default.")
+    ] = None,
     wait: Patience = 20,
     debug: Debug = False,
 ) -> None:
     """Add a query to a hub, whether it runs or not."""
-    asked = {
-        "name": name,
-        "select": select,
-        "where": where,
-        "sink": str(sink.absolute()),
-        "since": since.value,
-    }
+    asked: dict[str, Any] = {"select": select, "where": where, "since": since.value}
+    asked |= {"name": name, "sink": str(sink.absolute())}
+    asked["streams"] = None if streams is None else streams.split(",")
     _ask(folder, {"what": "add", **asked}, wait, debug)
 
 
@@ -211,6 +210,7 @@ def list_command(folder: Where, json: Json = None, debug: Debug = False) -> None
         if json is not None:
             json_text.write([asdict(each) for each in found], json)
         if json != json_text.STDOUT:
-            names = ("name", "state", "since", "select", "where", "sink")
-            rows = [[str(getattr(each, name) or "") for name in names] for each in found]
+            names = ("name", "state", "streams", "since", "select", "where", "sink")
+            shown = [vars(each) | {"streams": ", ".join(each.streams)} for each in found]
+            rows = [[str(each[name] or "") for name in names] for each in shown]
             stdout.print(Fitted([Column(name) for name in names], rows))

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ import pyarrow as pa
 from millrace.errors import InputError
 from millrace.expressions import ColumnRef, Predicate, columns_of
 from millrace.front.build import block_of
+from millrace.front.components import Groups
 from millrace.front.frames import Frames
 from millrace.front.functions import Functions
 from millrace.front.parse import parse
@@ -21,11 +22,12 @@ from millrace.front.pipeline import Pipeline
 from millrace.front.plan import BlockPlan, Plan, Read
 from millrace.front.settings import Settings
 from millrace.front.tables import Catalog
+from millrace.front.template import quote
 from millrace.options import Options
 from millrace.spark.own_work import own_work
 from millrace.spark.types import arrow_schema
 from millrace.standing.query import terms
-from millrace.streams.retention import EventTimes
+from millrace.streams.retention import EventTimes, retention
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,12 +43,14 @@ class Wanted:
         residuals: Its conditions over several.
         columns: Where the columns of its result come from.
         schema: These columns.
+        streams: The streams that it joins.
     """
 
     filters: tuple[Predicate, ...]
     residuals: tuple[Predicate, ...]
     columns: tuple[ColumnRef, ...]
     schema: pa.Schema
+    streams: tuple[str, ...]
 
 
 class SharedJoin:
@@ -85,17 +89,21 @@ class SharedJoin:
         self._residuals = frozenset(terms(plan.join.residuals))
         self._equalities = frozenset(plan.join.equalities)
 
-    def wanted(self, select: str, where: str | None) -> Wanted:
+    def wanted(self, select: str, where: str | None, streams: Iterable[str] | None = None) -> Wanted:
         """Return what a query wants.
 
         Args:
             select: Its columns, as behind SELECT.
             where: Its own conditions, as behind WHERE; None for none.
+            streams: The streams that it joins, by their names in the join; None for all.
 
         Raises:
             InputError: It wants what only Spark evaluates.
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
+        joined = self._some(streams)
+        if len(joined) < len(self.block.join.aliases) and select.strip() == "*":
+            select = ", ".join(f"{quote(alias)}.*" for alias in joined)
         text = f"SELECT {select}\nFROM {self._source}"
         with self._planning() as (_, planned):
             whole, schema = planned(text if where is None else f"{text}\nWHERE (\n{where}\n)")
@@ -105,9 +113,9 @@ class SharedJoin:
                 "a hub's query selects columns of the join as they are, under any names: compute in a query "
                 "over what it writes, or give the stream a column with the expression"
             )
-        joined = frozenset(plan.join.equalities)
-        if joined != self._equalities:
-            more = " AND ".join(sorted(map(str, joined ^ self._equalities)))
+        equalities = frozenset(plan.join.equalities)
+        if equalities != self._equalities:
+            more = " AND ".join(sorted(map(str, equalities ^ self._equalities)))
             raise InputError(
                 f"{more} joins streams, and all queries of a hub join them alike: put it into the hub's "
                 "join, or make another hub"
@@ -120,7 +128,56 @@ class SharedJoin:
         for ref in (*read, *columns):
             if ref.column not in self.block.join.relation(ref.relation).schema.names:
                 raise _left_to_spark(ref.column)
-        return Wanted(filters, residuals, columns, arrow_schema(schema))
+            if ref.relation not in joined:
+                raise InputError(
+                    f"the query reads {ref}, and joins {', '.join(joined)} only: name {ref.relation!r} among "
+                    "its streams"
+                )
+        return Wanted(filters, residuals, columns, arrow_schema(schema), joined)
+
+    def _some(self, streams: Iterable[str] | None) -> tuple[str, ...]:
+        """Return the streams that a query joins, in the join's order.
+
+        Raises:
+            InputError: The hub cannot join just these.
+        """
+        join = self.block.join
+        if streams is None:
+            return join.aliases
+        named = set(streams)
+        if not named <= set(join.aliases) or len(named) < 2:
+            raise InputError(
+                f"a query joins the streams {sorted(named)}: expected two or more of "
+                f"{', '.join(join.aliases)}"
+            )
+        some = tuple(alias for alias in join.aliases if alias in named)
+        if len(some) == len(join.aliases):
+            return some
+        keys = Groups(ref for each in join.equalities for ref in (each.left, each.right))
+        for each in join.equalities:
+            keys.join((each.left, each.right))
+        if len(keys.sets()) != 1 or {ref.relation for ref in keys.sets()[0]} != set(join.aliases):
+            raise InputError(
+                "a query joins some of a hub's streams only where all of them are joined by one key, for "
+                "else rows of one stream are in several places: join all of them, or make another hub"
+            )
+        linked = Groups(some)
+        for each in join.equalities:
+            linked.join((each.left.relation, each.right.relation))
+        if not linked.are_together(some):
+            raise InputError(
+                f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"
+            )
+        bounds = [each for each in self.times.bounds if {each.earlier, each.later} <= named]
+        whole, own = retention(join.aliases, self.times.bounds), retention(some, bounds)
+        short = [alias for alias in some if own[alias] > whole[alias]]
+        if short:
+            raise InputError(
+                f"without the other streams' ranges of time, rows of {', '.join(short)} would be needed "
+                "longer than the hub keeps them: add a range between these streams to the hub's join, or "
+                "make another hub"
+            )
+        return some
 
     @contextmanager
     def _planning(self) -> Iterator[tuple[Frames, Callable[[str], tuple[Plan, StructType]]]]:

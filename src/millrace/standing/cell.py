@@ -1,34 +1,20 @@
-"""A cell of a hub: one eddy for all queries, and its results divided among these."""
+"""A cell of a hub: its streams are kept once, for eddies that run all queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from millrace.expressions import ColumnRef, columns_of, evaluate
-from millrace.standing.lineage import (
-    Lineages,
-    by_slot,
-    carrying,
-    columns,
-    mask,
-    rows_by_slot,
-    shared,
-)
+from millrace.standing.eddies import Eddies, enveloped, having
+from millrace.standing.lineage import Lineages, carrying, mask
 from millrace.standing.registry import Admitted, Registry
-from millrace.standing.task import ENVELOPE, Hub, name_of
+from millrace.standing.task import Hub
 from millrace.streams.arrivals import Arrived
 from millrace.streams.cell import Cell
 from millrace.streams.log import Head, Log
 from millrace.streams.task import Stream
-
-_ROWS = 1 << 17
-"""Results are divided among queries when there are so many of them, and at the end."""
 
 
 class HubCell(Cell):
@@ -44,13 +30,10 @@ class HubCell(Cell):
     """
 
     def __init__(self, task: Hub, registry: Registry, lessons: str | None = None) -> None:
-        self._reads: frozenset[ColumnRef] = frozenset().union(*(a.query.reads for a in registry.queries))
-        if not self._reads:
-            self._reads = frozenset((ColumnRef(task.streams[0].alias, task.streams[0].time),))
-        self._words = registry.words
-        self._joined = task.carrying(self._words, self._reads)
-        super().__init__(task, lessons, self._joined)
+        self._eddies = Eddies(task, registry, lessons)
+        super().__init__(task, run=self._eddies)
         self._hub = task
+        self._words = registry.words
         self._used: frozenset[int] = frozenset()
         self._old: dict[str, list[pa.RecordBatch]] = {}
         self._came: tuple[Admitted, ...] = ()
@@ -60,6 +43,7 @@ class HubCell(Cell):
     def _set(self, registry: Registry) -> None:
         self._registry = registry
         self._lineages = Lineages(self._hub.streams, registry)
+        self._eddies.take(registry)
         self._used |= registry.slots
 
     @property
@@ -70,18 +54,16 @@ class HubCell(Cell):
     def takes(self, registry: Registry) -> bool:
         """Go over to other queries; returns False where the state has to be made anew for them.
 
-        It has where a query wants tuples of the window, columns that results do not have, or the bit of one
-        that has gone, which tuples may still carry.
+        It has where a query wants tuples of the window, streams that none has joined or columns that results
+        do not have, or the bit of one that has gone, which tuples may still carry.
         """
         if registry == self._registry:
             return True
         known = {each.query.id for each in self._registry.queries}
-        came = [each for each in registry.queries if each.query.id not in known]
-        reads = frozenset().union(*(each.query.reads for each in came))
-        fits = (
-            registry.words == self._words
-            and reads <= self._reads
-            and all(each.query.since == "now" and each.slot not in self._used for each in came)
+        fits = registry.words == self._words and all(
+            each.query.since == "now" and each.slot not in self._used and self._eddies.takes(each.query)
+            for each in registry.queries
+            if each.query.id not in known
         )
         if fits:
             self._set(registry)
@@ -101,10 +83,8 @@ class HubCell(Cell):
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
         found = carrying(rows, self._lineages.of(stream, rows, batch))
         if self._came:
-            bits = mask(self._came, self._words)
-            words = [found.column(name).to_numpy() for name in columns(self._words)]
-            wanted = np.logical_or.reduce([word & bit != 0 for word, bit in zip(words, bits, strict=True)])
-            self._old.setdefault(stream.alias, []).append(found.filter(pa.array(wanted)))
+            old = having(found, mask(self._came, self._words))
+            self._old.setdefault(stream.alias, []).append(old)
         return found
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
@@ -114,84 +94,18 @@ class HubCell(Cell):
             arrived: Its tuples, by the stream's number.
         """
         if self.changes:
-            yield _enveloped((None, change, 0, None) for change in self.changes)
+            yield enveloped((None, change, 0, None) for change in self.changes)
             self.changes = ()
         if self._came:
-            yield from self._of_window()
+            came, self._came = self._came, ()
+            old, self._old = self._old, {}
+            yield from self._eddies.of_window({a: pa.concat_batches(rows) for a, rows in old.items()}, came)
         if not self._hub.keeps_all:
             arrived = {number: self._wanted(number, each) for number, each in arrived.items()}
-        yield from self._divided(super().extend(arrived), self._registry.queries)
-
-    def _of_window(self) -> Iterator[pa.RecordBatch]:
-        """Yield results of tuples that had all come before a query: new queries probe old data (PSoup)."""
-        came, self._came = self._came, ()
-        old, self._old = self._old, {}
-        run = self._joined.run()
-        given = {alias: pa.concat_batches(batches) for alias, batches in old.items()}
-        if len(given) == len(self._hub.streams):
-            yield from self._divided(run.extend(given), came)
+        yield from super().extend(arrived)
 
     def _wanted(self, number: int, arrived: Arrived) -> Arrived:
         """Return the tuples that some query wants."""
         stream = self._hub.by_number[number]
         wanted = self._lineages.of(stream, arrived.rows, self.batch + 1).any(axis=1)
         return replace(arrived, rows=arrived.rows.filter(pa.array(wanted)), times=arrived.times[wanted])
-
-    def _divided(
-        self, results: Iterator[pa.RecordBatch], queries: tuple[Admitted, ...]
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield results of the shared join by query."""
-        waiting: list[pa.RecordBatch] = []
-        count = 0
-        for batch in results:
-            waiting.append(batch)
-            count += batch.num_rows
-            if count >= _ROWS:
-                yield from self._by_query(pa.concat_batches(waiting), queries)
-                waiting, count = [], 0
-        if count:
-            yield from self._by_query(pa.concat_batches(waiting), queries)
-
-    def _by_query(self, rows: pa.RecordBatch, queries: tuple[Admitted, ...]) -> Iterator[pa.RecordBatch]:
-        lineages = [
-            [rows.column(name_of(ColumnRef(alias, name))).to_numpy() for name in columns(self._words)]
-            for alias in self._hub.join.aliases
-        ]
-        words = shared(lineages, mask(queries, self._words))
-        known = by_slot(queries)
-        found: list[tuple[int, None, int, bytes]] = []
-        for slot, places in rows_by_slot(words):
-            query = known[slot].query
-            block = _result(rows, query.columns, query.residuals, query.schema, places)
-            if block.num_rows:
-                found.append((query.id, None, block.num_rows, block.serialize().to_pybytes()))
-        if found:
-            yield _enveloped(found)
-
-
-def _result(
-    rows: pa.RecordBatch,
-    refs: tuple[ColumnRef, ...],
-    residuals: tuple[Any, ...],
-    schema: pa.Schema,
-    places: Any,
-) -> pa.RecordBatch:
-    """Return a query's rows among results of the shared join."""
-    taken = pa.array(places)
-    if residuals:
-        read = {ref for residual in residuals for ref in columns_of(residual)}
-        given = {ref: rows.column(name_of(ref)).take(taken) for ref in read}
-        for residual in residuals:
-            passes = pc.fill_null(evaluate(residual, given), False)
-            taken, given = taken.filter(passes), {ref: each.filter(passes) for ref, each in given.items()}
-    arrays = [
-        rows.column(name_of(ref)).take(taken).cast(field.type)
-        for ref, field in zip(refs, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _enveloped(rows: Iterable[tuple[int | None, int | None, int, bytes | None]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ENVELOPE, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ENVELOPE)

@@ -31,6 +31,7 @@ class Listed:
         name: Its name.
         select: Its columns, as it was given.
         where: Its conditions; None for none.
+        streams: The streams that it joins.
         since: ``"now"`` or ``"window"``.
         sink: The folder that its rows are written to; None for a function.
         state: ``"waiting"`` until a micro-batch begins with it, then ``"running"``; ``"leaving"`` until one
@@ -41,6 +42,7 @@ class Listed:
     name: str
     select: str
     where: str | None
+    streams: tuple[str, ...]
     since: str
     sink: str | None
     state: str
@@ -143,7 +145,9 @@ class Folder:
             if change.query is not None:
                 state = "running" if change.number in made else "waiting"
                 query = change.query
-                found[query.id] = Listed(query.id, query.name, **told, since=query.since, state=state)
+                found[query.id] = Listed(
+                    query.id, query.name, **told, streams=query.streams, since=query.since, state=state
+                )
             elif change.gone in found and change.number in made:
                 del found[change.gone]
             elif change.gone in found:

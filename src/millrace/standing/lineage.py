@@ -37,7 +37,11 @@ class Lineages:
         self._filters = {
             stream.alias: GroupedFilter(
                 stream.alias,
-                {each.slot: each.query.of(stream.alias) for each in registry.queries},
+                {
+                    each.slot: each.query.of(stream.alias)
+                    for each in registry.queries
+                    if stream.alias in each.query.streams
+                },
                 registry.words,
             )
             for stream in streams

@@ -25,6 +25,7 @@ class StandingQuery:
         residuals: Its conditions over several relations.
         columns: Where the columns of its result come from.
         schema: These columns.
+        streams: The streams that it joins, in the hub's order.
         since: Whether it begins with the tuples that arrive from now on, or with those of the window.
     """
 
@@ -34,6 +35,7 @@ class StandingQuery:
     residuals: tuple[Predicate, ...]
     columns: tuple[ColumnRef, ...]
     schema: pa.Schema
+    streams: tuple[str, ...]
     since: Since = "now"
 
     def of(self, alias: str) -> tuple[Predicate, ...]:
@@ -54,6 +56,7 @@ class StandingQuery:
             "residuals": [encoded(each) for each in self.residuals],
             "columns": [[ref.relation, ref.column] for ref in self.columns],
             "schema": encoded_schema(self.schema),
+            "streams": list(self.streams),
             "since": self.since,
         }
 
@@ -67,6 +70,7 @@ class StandingQuery:
             tuple(map(decoded, fields["residuals"])),
             tuple(ColumnRef(*each) for each in fields["columns"]),
             decoded_schema(fields["schema"]),
+            tuple(fields["streams"]),
             fields["since"],
         )
 

@@ -37,27 +37,28 @@ class Hub(ContinuousJoin):
 
     keeps_all: bool = True
 
-    def carrying(self, words: int, reads: frozenset[ColumnRef]) -> ContinuousJoin:
+    def carrying(self, aliases: tuple[str, ...], words: int, reads: frozenset[ColumnRef]) -> ContinuousJoin:
         """Return the join that an eddy runs: of tuples with lineages.
 
         Tuples without a query in common do not meet: what no query wants any more leaves the eddy as soon as
         that shows.
 
         Args:
+            aliases: The streams that it joins, of those of the hub.
             words: Of a lineage.
             reads: The columns of results that some query reads.
         """
         names = columns(words)
         fields = [pa.field(name, pa.uint64()) for name in names]
         relations = tuple(
-            replace(each, schema=pa.schema([*each.schema, *fields])) for each in self.join.relations
+            replace(each, schema=pa.schema([*each.schema, *fields]))
+            for each in self.join.relations
+            if each.alias in aliases
         )
-        lineages = {
-            alias: tuple(Column(ColumnRef(alias, name)) for name in names) for alias in self.join.aliases
-        }
-        residuals = list(self.join.residuals)
+        lineages = {alias: tuple(Column(ColumnRef(alias, name)) for name in names) for alias in aliases}
+        residuals = [each for each in self.join.residuals if relations_of(each) <= set(aliases)]
         spans = [relations_of(residual) for residual in residuals]
-        for a, b in combinations(self.join.aliases, 2):
+        for a, b in combinations(aliases, 2):
             overlap, pair = Overlap(lineages[a], lineages[b]), frozenset((a, b))
             if pair in spans:
                 # With the others over the same relations: each question by itself takes its time.
@@ -68,12 +69,13 @@ class Hub(ContinuousJoin):
         output = (*refs, *(each.ref for words_ in lineages.values() for each in words_))
         spec = JoinSpec(
             relations,
-            self.join.equalities,
+            tuple(e for e in self.join.equalities if {e.left.relation, e.right.relation} <= set(aliases)),
             tuple(residuals),
             tuple(OutputColumn(name_of(ref), ref) for ref in output),
         )
         fields_ = {name: getattr(self, name) for name in ContinuousJoin.__dataclass_fields__}
-        return ContinuousJoin(**(fields_ | {"join": spec}))
+        streams = tuple(each for each in self.streams if each.alias in aliases)
+        return ContinuousJoin(**(fields_ | {"join": spec, "streams": streams}))
 
 
 def name_of(ref: ColumnRef) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -19,13 +19,45 @@ _MOST_ROWS = 1 << 30
 """Rows have 32-bit numbers that count up for as long as an eddy lives."""
 
 
+class Kept(Protocol):
+    """Keeps tuples of streams in memory and makes results of them: what a cell needs of its eddy.
+
+    See :class:`millrace.runs.continuous.ContinuousRun`.
+    """
+
+    def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
+        """Take in tuples whose results are out already."""
+
+    def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the results that have a component among these tuples."""
+
+    def evict(self, below: Mapping[str, int]) -> None:
+        """Drop tuples."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+
+    def rows(self, alias: str) -> int:
+        """Return how many tuples of a stream have been kept so far."""
+
+    def held(self, alias: str) -> int:
+        """Return how many tuples of a stream are kept."""
+
+    def learned(self) -> str:
+        """Return what has been learned."""
+
+    def figures(self, cell: int) -> CellFigures:
+        """Return what has been done."""
+
+
 class Cell:
     """A cell's state after some micro-batch, and the eddy that makes results of the next one.
 
     Args:
         task: The join.
         lessons: What earlier eddies of the cell have learned.
-        joined: The join that the eddy runs, where its tuples carry more than the log has.
+        run: What keeps the tuples in memory and makes results, where it is not an eddy of the join.
 
     Attributes:
         token: Names the attempt at a micro-batch that this is the state after.
@@ -33,14 +65,12 @@ class Cell:
         restored: Tuples that were read from the log so far.
     """
 
-    def __init__(
-        self, task: ContinuousJoin, lessons: str | None = None, joined: ContinuousJoin | None = None
-    ) -> None:
+    def __init__(self, task: ContinuousJoin, lessons: str | None = None, run: Kept | None = None) -> None:
         self.token = ""
         self.batch = -1
         self.restored = 0
         self._task = task
-        self._run = (joined or task).run(lessons)
+        self._run: Kept = run or task.run(lessons)
         self._blocks: dict[Part, Stored] = {}
         self._parts: set[Part] = set()
         # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
