@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("block",),
     ("spark",),
     ("streams", "feeds"),
+    ("standing",),
     ("front", "streaming"),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
@@ -55,6 +56,7 @@ WITH_PYSPARK = {
     "streaming",
     "streams",
     "feeds",
+    "standing",
     "cli",
     "experiments",
     "benchmarks",

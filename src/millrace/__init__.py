@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from millrace.api.enabling import Enabled
+    from millrace.api.hub import hub
     from millrace.api.joining import Condition, Side
     from millrace.api.llm import llm_filter, llm_lookup
     from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
@@ -58,6 +59,7 @@ __all__ = [
     "filter",
     "function",
     "http",
+    "hub",
     "join",
     "llm_filter",
     "llm_lookup",
@@ -81,6 +83,7 @@ _LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"),
 _LATER |= dict.fromkeys(("llm_filter", "llm_lookup"), "millrace.api.llm")
 _LATER |= dict.fromkeys(("feed", "stream_log", "stream_report", "watch_streams"), "millrace.api.streams")
 _LATER["Session"] = "millrace.api.session"
+_LATER["hub"] = "millrace.api.hub"
 
 
 def __getattr__(name: str) -> Any:

@@ -99,6 +99,14 @@ class Truth:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Whether two sets of bits have one in common: each is written in columns of ``uint64``, as many."""
+
+    left: tuple[Column, ...]
+    right: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
 class Call:
     """A user's predicate called with these arguments.
 
@@ -148,7 +156,7 @@ class Or:
     arguments: tuple[Predicate, ...]
 
 
-Predicate = Compare | InList | Like | IsNull | Truth | Call | Exists | Not | And | Or
+Predicate = Compare | InList | Like | IsNull | Truth | Overlap | Call | Exists | Not | And | Or
 
 
 def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
@@ -163,6 +171,8 @@ def columns_of(node: Predicate | Operand) -> Iterator[ColumnRef]:
             yield from columns_of(right)
         case InList(operand, _, _) | Like(operand, _) | IsNull(operand) | Truth(operand):
             yield from columns_of(operand)
+        case Overlap(left, right):
+            yield from (each.ref for each in (*left, *right))
         case Call():
             for each in node.arguments:
                 yield from columns_of(each)
@@ -276,6 +286,11 @@ def evaluate(node: Predicate, columns: Mapping[ColumnRef, pa.Array]) -> pa.Array
             return pc.is_null(columns[arg.ref])
         case Truth(arg):
             return columns[arg.ref]
+        case Overlap(ours, theirs):
+            words = (
+                pc.bit_wise_and(columns[a.ref], columns[b.ref]) for a, b in zip(ours, theirs, strict=True)
+            )
+            return reduce(pc.or_, (pc.not_equal(each, pa.scalar(0, pa.uint64())) for each in words))
         case Call() | Exists():
             raise TypeError(f"{show(node)} is for a selection module to evaluate")
         case Not(arg):
@@ -316,20 +331,26 @@ def show(node: Predicate | Operand) -> str:
             return f"{show(arg)} IS NULL"
         case Truth(arg):
             return show(arg)
+        case Overlap(ours, theirs):
+            return " OR ".join(f"{show(a)} & {show(b)} <> 0" for a, b in zip(ours, theirs, strict=True))
         case Call():
             return f"{node.spec.name}({', '.join(map(show, node.arguments))})"
-        case Exists(relation, keys, condition, negated, null_aware):
-            if null_aware:
-                return (
-                    " ".join([show(keys[0].left), "NOT IN (SELECT", show(keys[0].right), "FROM", relation])
-                    + ")"
-                )
-            terms = " AND ".join(map(show, keys if condition is None else (*keys, condition)))
-            word = "NOT EXISTS" if negated else "EXISTS"
-            return " ".join([word, "(SELECT * FROM", relation, "WHERE", terms]) + ")"
+        case Exists():
+            return _show_exists(node)
         case Not(arg):
             return f"NOT ({show(arg)})"
         case And(args):
             return " AND ".join(f"({show(a)})" for a in args)
         case Or(args):
             return " OR ".join(f"({show(a)})" for a in args)
+
+
+def _show_exists(node: Exists) -> str:
+    if node.null_aware:
+        (key,) = node.keys
+        words = [show(key.left), "NOT IN (SELECT", show(key.right), "FROM", node.relation]
+    else:
+        terms = " AND ".join(map(show, node.keys if node.condition is None else (*node.keys, node.condition)))
+        word = "NOT EXISTS" if node.negated else "EXISTS"
+        words = [word, "(SELECT * FROM", node.relation, "WHERE", terms]
+    return " ".join(words) + ")"

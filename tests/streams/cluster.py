@@ -77,6 +77,8 @@ def rows_of(events: list[tuple[int, int, int]], window: int) -> pa.RecordBatch:
 class Cluster:
     """Runs micro-batches; ``processes`` are the memories of workers, one of which gets each task."""
 
+    processor = CellProcessor
+
     def __init__(self, task: ContinuousJoin, window: int):
         self.task, self.window = task, window
         self.state, self.results, self.rows = State(), [], []
@@ -90,11 +92,14 @@ class Cluster:
         )
         self.processes = [OrderedDict(), OrderedDict()]
 
-    def batch(self, arrived, process=0, watermark=None, fail=None):
-        """Run a micro-batch: tuples by alias; ``fail`` raises out of the so-manieth call of state."""
+    def batch(self, arrived, process=0, watermark=None, fail=None, blocks=()):
+        """Run a micro-batch: tuples by alias; ``fail`` raises out of the so-manieth call of state.
+
+        ``blocks`` are further rows for the cell: a number in place of a relation's, and bytes.
+        """
         state = self.state.copy()
         warm._CELLS = self.processes[process]
-        spark = CellProcessor(self.task, (0,))
+        spark = self.processor(self.task, (0,))
         counted = _Counting(state, fail)
         found = []
         spark.init(counted)
@@ -104,7 +109,8 @@ class Cluster:
                 (0, aliases.index(a), rows_of(e, self.window).serialize().to_pybytes())
                 for a, e in arrived.items()
                 if e
-            ],
+            ]
+            + [(0, *each) for each in blocks],
             columns=["cell", "relation", "block"],
         )
         calls = [(CONTROL, lambda times: spark.handleInputRows((CONTROL,), iter([frames[:0]]), times))]
@@ -119,19 +125,22 @@ class Cluster:
         if fail is not None:  # it made fewer calls, and the commit is lost
             raise Failed
         self.state = state  # the commit
-        schema = self.task.join.output_schema
         out = [row for df in found for row in df.to_dict("records")]
         for row in out:
             if row["block"] is not None:
-                self.results += pa.ipc.read_record_batch(pa.py_buffer(row["block"]), schema).to_pylist()
+                self.results += self.read(pa.py_buffer(row["block"]))
         self.rows.append(out[-1])
         if watermark is not None:
             self.watermark = max(self.watermark, watermark * 1000)
 
-    def try_batch(self, arrived, process, fail):
+    def read(self, block):
+        """Rows of what a cell gives out."""
+        return pa.ipc.read_record_batch(block, self.task.join.output_schema).to_pylist()
+
+    def try_batch(self, arrived, process, fail, blocks=()):
         """Run a micro-batch that fails; nothing of it stays."""
         with pytest.raises(Failed):
-            self.batch(arrived, process, fail=fail)
+            self.batch(arrived, process, fail=fail, blocks=blocks)
 
 
 class _Counting:

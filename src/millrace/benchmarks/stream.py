@@ -8,27 +8,19 @@ reports of it, from trigger to commit. The first ones, in which workers start, a
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
-
-import millrace
 from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
-from millrace.benchmarks.stream_cases import CASES, SCHEMA, Case
-from millrace.errors import ExecutionError
+from millrace.benchmarks.stream_cases import CASES, Case
+from millrace.benchmarks.stream_hub import hub
+from millrace.benchmarks.stream_sides import SKIPPED, Side, measured, own_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
 SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -41,7 +33,11 @@ SETTINGS = {
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     "spark.sql.streaming.pollingDelay": "300",
 }
-SKIPPED = 3
+HUB = "hub"
+"""The case of many queries."""
+
+NAMES = (*CASES, HUB)
+
 _SIDES = ("millrace", "spark", "millrace again")
 TARGETS = {
     "three_way_ratio": Target(high=0.35),
@@ -52,6 +48,8 @@ TARGETS = {
     "state_bytes_ratio": Target(high=0.5),
     "recovery_ratio": Target(high=1.0),
     "memory_flat": Target(high=1.1),
+    "hub_100_ratio": Target(high=4),
+    "hub_8_ratio": Target(high=0.05),
     "same_rows": Target(low=1, high=1),
 }
 
@@ -75,11 +73,17 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
     rows: list[dict[str, Any]] = []
     same = True
     for name in names:
+        if name == HUB:
+            outcome = hub(spark, scale, rounds, partial(_told, ticker, name))
+            figures |= outcome.figures
+            rows += outcome.rows
+            same &= outcome.same
+            continue
         case = CASES[name]
         case = Case(case.streams, max(60, round(case.rows * scale)), case.drifts, case.window)
-        with _folder() as folder:
-            sides = {side: _Side(spark, case, side, folder / side.replace(" ", "_")) for side in _SIDES}
-            times = _measured(case, sides, rounds, partial(_told, ticker, name))
+        with own_folder() as folder:
+            sides = {side: Side(spark, case, side, folder / side.replace(" ", "_")) for side in _SIDES}
+            times = measured(case, sides, rounds, partial(_told, ticker, name))
             medians = {side: harness.median(taken) for side, taken in times.items()}
             figures[f"{name}_ratio"] = medians["millrace"] / medians["spark"]
             rows += [
@@ -111,102 +115,7 @@ def _told(ticker: Ticker, case: str, side: str) -> None:
     ticker.tick()
 
 
-class _Side:
-    """A query that runs, with its files."""
-
-    def __init__(self, spark: SparkSession, case: Case, side: str, folder: Path) -> None:
-        self.folder = folder
-        self._spark, self._case, self._side = spark, case, side
-        self._progress: list[Any] = []
-        self._query: StreamingQuery | None = None
-
-    def start(self) -> None:
-        """Start the query, or start it again."""
-        tables: Mapping[str, DataFrame] = {
-            name: self._spark.readStream.schema(SCHEMA)
-            .option("maxFilesPerTrigger", 1)
-            .parquet(str(self.folder / name))
-            .withWatermark("t", "5 seconds")
-            for name in self._case.names
-        }
-        if self._side == "spark":
-            frame = _chained(self._spark, self._case, tables)
-        else:
-            frame = millrace.sql(self._case.text, self._spark, tables)
-        self._query = (
-            frame.writeStream.format("parquet")
-            .option("path", str(self.folder / "out"))
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .start()
-        )
-        self._seen: set[int] = set()
-
-    def work(self) -> float:
-        """Let it take in the new files, and return the seconds that Spark reports."""
-        assert self._query is not None
-        self._query.processAllAvailable()
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            new = [p for p in self._query.recentProgress if p.batchId not in self._seen and p.numInputRows]
-            if new:
-                self._seen |= {p.batchId for p in new}
-                self._progress += new
-                return sum(p.durationMs["triggerExecution"] for p in new) / 1000
-            time.sleep(0.02)
-        raise ExecutionError(f"the stream of {self._side} reports no progress: {self._query.exception()}")
-
-    def stop(self) -> None:
-        """Stop it."""
-        if self._query is not None:
-            self._query.stop()
-
-    def rows(self) -> tuple[int, float]:
-        """Return how many rows were written, and the sum of their numbers."""
-        table = pq.read_table(self.folder / "out", columns=["total"])
-        return table.num_rows, round(sum(table["total"].to_pylist()), 3)
-
-    def state_bytes(self) -> int:
-        """Return the bytes of the state in the checkpoint."""
-        files = (self.folder / "checkpoint" / "state").rglob("*")
-        return sum(each.stat().st_size for each in files if each.is_file())
-
-    def figure(self, name: str) -> list[float]:
-        """Return a figure of Millrace's in each micro-batch."""
-        return [float(next(iter(each.observedMetrics.values()))[name]) for each in self._progress]
-
-
-def _chained(spark: SparkSession, case: Case, tables: Mapping[str, DataFrame]) -> DataFrame:
-    for name, frame in tables.items():
-        frame.createOrReplaceTempView(name)
-    return spark.sql(case.chain)
-
-
-def _measured(
-    case: Case, sides: Mapping[str, _Side], rounds: int, done: Callable[[str], object]
-) -> dict[str, list[float]]:
-    """Return the seconds of each side's micro-batches, without the first ones."""
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    batches = SKIPPED + rounds
-    case.write([each.folder for each in sides.values()], 0, batches)
-    try:
-        for batch in range(batches):
-            order = list(sides)[batch % len(sides) :] + list(sides)[: batch % len(sides)]
-            for side in order:
-                if batch:
-                    case.write([sides[side].folder], batch, batches)
-                else:
-                    sides[side].start()
-                taken = sides[side].work()
-                if batch >= SKIPPED:
-                    times[side].append(taken)
-                done(side)
-    finally:
-        for each in sides.values():
-            each.stop()
-    return times
-
-
-def _recovery(case: Case, sides: Mapping[str, _Side], batch: int) -> float:
+def _recovery(case: Case, sides: Mapping[str, Side], batch: int) -> float:
     """Return the ratio of the first micro-batches after a restart."""
     taken = {}
     for side in ("millrace", "spark"):
@@ -217,12 +126,3 @@ def _recovery(case: Case, sides: Mapping[str, _Side], batch: int) -> float:
         finally:
             sides[side].stop()
     return taken["millrace"] / taken["spark"]
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="millrace-stream-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -46,13 +46,17 @@ class Case:
     @property
     def text(self) -> str:
         """The query, in one FROM."""
-        a, *others = self.names
+        a, tables = self.names[0], ", ".join(self.names)
         sums = " + ".join(f"{name}.v" for name in self.names)
+        return f"SELECT {a}.k, {a}.t, {sums} AS total FROM {tables} WHERE {self.condition}"
+
+    @property
+    def condition(self) -> str:
+        """What joins the streams."""
+        a, *others = self.names
         keys = " AND ".join(f"{a}.k = {name}.k" for name in others)
         pairs = [(x, y) for n, x in enumerate(self.names) for y in self.names[n + 1 :]]
-        ranges = " AND ".join(self._near(f"{x}.t", f"{y}.t") for x, y in pairs)
-        tables = ", ".join(self.names)
-        return f"SELECT {a}.k, {a}.t, {sums} AS total FROM {tables} WHERE {keys} AND {ranges}"
+        return f"{keys} AND {' AND '.join(self._near(f'{x}.t', f'{y}.t') for x, y in pairs)}"
 
     @property
     def chain(self) -> str:

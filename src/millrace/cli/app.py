@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import answers, bench, experiment, json_text
+from millrace.cli import answers, bench, experiment, hub, json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
 from millrace.cli.json_text import Json
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.add_typer(answers.app, name="answers")
 app.add_typer(bench.app, name="bench")
 app.add_typer(experiment.app, name="experiment")
+app.add_typer(hub.app, name="hub")
 
 
 class Engine(StrEnum):

@@ -229,12 +229,11 @@ def stream_command(
     """Joins of streams, micro-batch by micro-batch, against Spark's chained joins."""
     from millrace.benchmarks import stream
     from millrace.benchmarks.harness import parse_names
-    from millrace.benchmarks.stream_cases import CASES
     from millrace.cli.session import session
 
     frame = _Session(json, check, debug)
     with frame.errors():
-        names = tuple(CASES) if cases is None else parse_names("--cases", cases, tuple(CASES))
+        names = stream.NAMES if cases is None else parse_names("--cases", cases, stream.NAMES)
         names = names[:1] if quick and cases is None else names
         size = min(size, _QUICK_SCALE) if quick else size
         conf = {**stream.SETTINGS, "spark.sql.shuffle.partitions": "2"}

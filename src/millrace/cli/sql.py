@@ -89,6 +89,8 @@ _EXAMPLE = {
     "--lookup": "--lookup prices=prices.toml",
     "--option": "--option batch_size=10000",
     "--conf": "--conf spark.driver.memory=8g",
+    "--stream": "--stream orders=landing/orders",
+    "--time": "--time 'orders=t:10 minutes'",
 }
 
 

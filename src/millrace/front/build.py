@@ -99,7 +99,7 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
     for one in plan.filters:
         filters.append(Filter(one.name, one.calls, functions.filter(one.function, one.slots, one.labels)))
     for each in plan.blocks:
-        block = _block(each, frames)
+        block = block_of(each, frames)
         if each.times is None:
             run = execute(frames.spark, block, options)
         else:
@@ -118,7 +118,8 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
     )
 
 
-def _block(plan: BlockPlan, frames: Frames) -> Block:
+def block_of(plan: BlockPlan, frames: Frames) -> Block:
+    """Return a planned block with its inputs."""
     inputs: dict[str, Input] = {}
     sources = []
     for relation in plan.join.sources:

@@ -211,7 +211,8 @@ def rows_of(
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
     read = reading(planning, member, columns, where)
     why = "" if table is None or by_spark else table.why
-    return RelationSpec(member.alias, schema), replace(read, why=why)
+    known = None if member.alias in found.spark_only else filters
+    return RelationSpec(member.alias, schema), replace(read, why=why, filters=known)
 
 
 def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:

@@ -122,6 +122,24 @@ class Pipeline:
                 return self._as_written(statement, original, reasons)
             forced.update({id(node): reasons for node in asked})
 
+    def plan(self, statement: Statement) -> tuple[Plan, t.StructType]:
+        """Return what a query becomes, and the columns of its result; nothing is made.
+
+        Raises:
+            InputError: All of it stays with Spark.
+            pyspark.errors.AnalysisException: Spark refuses the query.
+        """
+        if statement.root is None:
+            raise InputError(f"only Spark can read the query: {statement.why}")
+        schema = Original(self._frames, self._catalog, statement, self._bound(statement)).schema
+        why = self._settings.bars(statement)
+        if why is not None:
+            raise InputError(why)
+        try:
+            return self._plan(statement, schema, {})[0], schema
+        except Leave as leave:
+            raise InputError(str(leave)) from None
+
     @property
     def understood(self) -> Understood | None:
         """What Spark made of the query as written; None where that cannot be compared later."""

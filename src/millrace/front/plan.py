@@ -32,11 +32,13 @@ class Read:
         template: A query whose columns are the relation's, in order, under whatever names.
         where: The conditions in it, for explanations.
         why: Why the tasks do not read its files themselves, for explanations.
+        filters: The conditions as predicates; None where only Spark evaluates some of them.
     """
 
     template: str
     where: str = ""
     why: str = ""
+    filters: tuple[Predicate, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

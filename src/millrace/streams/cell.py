@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from millrace.streams.arrivals import Arrived
 from millrace.streams.cell_figures import Orders, StreamFigures
 from millrace.streams.log import Head, Log, Part, Stored, mergeable
-from millrace.streams.task import ContinuousJoin
+from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
     from millrace.figures import CellFigures
@@ -20,12 +20,51 @@ _MOST_ROWS = 1 << 30
 """Rows have 32-bit numbers that count up for as long as an eddy lives."""
 
 
+class Kept(Protocol):
+    """Keeps tuples of streams in memory and makes results of them: what a cell needs of its eddy.
+
+    See :class:`millrace.runs.continuous.ContinuousRun`.
+    """
+
+    def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:
+        """Take in tuples whose results are out already."""
+
+    def extend(self, arrived: Mapping[str, pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the results that have a component among these tuples."""
+
+    def evict(self, below: Mapping[str, int]) -> None:
+        """Drop tuples."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+
+    def rows(self, alias: str) -> int:
+        """Return how many tuples of a stream have been kept so far."""
+
+    def held(self, alias: str) -> int:
+        """Return how many tuples of a stream are kept."""
+
+    def nbytes_of(self, alias: str) -> tuple[int, int]:
+        """Return the bytes of a stream's tuples with their indexes, and of the indexes alone."""
+
+    def take_orders(self) -> Orders:
+        """Return the orders that tuples took since this was last asked."""
+
+    def learned(self) -> str:
+        """Return what has been learned."""
+
+    def figures(self, cell: int) -> CellFigures:
+        """Return what has been done."""
+
+
 class Cell:
     """A cell's state after some micro-batch, and the eddy that makes results of the next one.
 
     Args:
         task: The join.
         lessons: What earlier eddies of the cell have learned.
+        run: What keeps the tuples in memory and makes results, where it is not an eddy of the join.
 
     Attributes:
         token: Names the attempt at a micro-batch that this is the state after.
@@ -33,12 +72,12 @@ class Cell:
         restored: Tuples that were read from the log so far.
     """
 
-    def __init__(self, task: ContinuousJoin, lessons: str | None = None) -> None:
+    def __init__(self, task: ContinuousJoin, lessons: str | None = None, run: Kept | None = None) -> None:
         self.token = ""
         self.batch = -1
         self.restored = 0
         self._task = task
-        self._run = task.run(lessons)
+        self._run: Kept = run or task.run(lessons)
         self._blocks: dict[Part, Stored] = {}
         self._parts: set[Part] = set()
         # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
@@ -127,12 +166,26 @@ class Cell:
         self.token, self.batch = head.token, head.batch
 
     def _take_in(self, missed: list[tuple[Part, pa.RecordBatch]]) -> None:
-        names = [self._task.by_number[part.relation].alias for part, _ in missed]
-        ends = self._run.restore(zip(names, (rows for _, rows in missed), strict=True))
+        streams = [self._task.by_number[part.relation] for part, _ in missed]
+        names = [stream.alias for stream in streams]
+        carried = (
+            self._carried(s, rows, part.batch) for s, (part, rows) in zip(streams, missed, strict=True)
+        )
+        ends = self._run.restore(zip(names, carried, strict=True))
         for name, end, (part, rows) in zip(names, ends, missed, strict=True):
             self._ends[name].append((end, part.newest))
             self._parts.add(part)
             self.restored += rows.num_rows
+
+    def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+        """Return tuples as the eddy takes them in, which may be fewer.
+
+        Args:
+            stream: The stream.
+            rows: What the log has of it.
+            batch: Number of the micro-batch that they came with.
+        """
+        return rows
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch.
@@ -144,14 +197,17 @@ class Cell:
         self._fresh.clear()
         came = {self._task.by_number[number]: each for number, each in arrived.items() if each.rows.num_rows}
         before = {stream.alias: self._run.rows(stream.alias) for stream in came}
-        yield from self._run.extend({stream.alias: each.rows for stream, each in came.items()})
+        carried = {s.alias: self._carried(s, each.rows, self.batch) for s, each in came.items()}
+        yield from self._run.extend({alias: rows for alias, rows in carried.items() if rows.num_rows})
         for stream, each in came.items():
             blocks = [
                 (Part(stream.number, newest, self.batch), rows) for newest, rows in each.blocks(stream.keeps)
             ]
             self._fresh += blocks
             end, last = before[stream.alias], self._run.rows(stream.alias)
-            whole = last - end == each.rows.num_rows  # no tuple was left out for a null key
+            whole = (
+                last - end == each.rows.num_rows
+            )  # no tuple was left out, for a null key or another reason
             for part, rows in blocks:
                 self._parts.add(part)
                 end += rows.num_rows

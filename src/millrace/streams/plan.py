@@ -11,11 +11,12 @@ import math
 import uuid
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 from millrace.block import Block, FrameInput, ParquetInput
@@ -41,8 +42,58 @@ _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
 
 
+@dataclass(frozen=True)
+class Dealt:
+    """A continuous join whose tuples are on their way to its cells.
+
+    Attributes:
+        task: The join.
+        cube: How tuples are dealt to cells.
+        keys: Spark's key of each cell, by the cell's number.
+        sides: The blocks of each stream.
+    """
+
+    task: ContinuousJoin
+    cube: Cube
+    keys: tuple[int, ...]
+    sides: tuple[DataFrame, ...]
+
+    def run(self, processor: StatefulProcessor, schema: pa.Schema, result: StructType) -> DataFrame:
+        """Return what the cells give out.
+
+        Args:
+            processor: Runs the cells.
+            schema: Of the blocks that they give out.
+            result: The same as Spark's columns.
+        """
+        worked = (
+            reduce(DataFrame.union, self.sides)
+            .groupBy("cell")
+            .transformWithStateInPandas(processor, OUTPUT, "Append", "EventTime")
+        )
+        *sums, lines = [field.split()[0] for field in OUTPUT.split(", ")][1:]
+        seen = worked.observe(
+            self.task.name,
+            *(sf.sum(name).alias(name) for name in sums),
+            sf.concat_ws(SEPARATOR, sf.collect_list(lines)).alias(lines),
+        )
+        return seen.mapInArrow(Unpack(schema), result)
+
+
 def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> BlockRun:
     """Return a block over streams as a streaming DataFrame; nothing runs yet.
+
+    Takes and raises what :func:`deal` does.
+    """
+    dealt = deal(spark, block, times, options)
+    task = dealt.task
+    columns = _without_watermark(block.result or spark_schema(block.schema))
+    result = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
+    return BlockRun(task.name, result, _show(block, task, dealt.cube), lambda *_: [], _endless)
+
+
+def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> Dealt:
+    """Deal the tuples of a block over streams to cells; nothing runs yet.
 
     Args:
         spark: The session.
@@ -92,21 +143,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
         assert isinstance(given, FrameInput)
         pack = Pack(task.schema_of(stream), Cut(stream.number, cube, options.block_bytes), keys)
         sides.append(given.frame.mapInArrow(pack, rows))
-    worked = (
-        reduce(DataFrame.union, sides)
-        .groupBy("cell")
-        .transformWithStateInPandas(CellProcessor(task, keys), OUTPUT, "Append", "EventTime")
-    )
-    *sums, lines = [field.split()[0] for field in OUTPUT.split(", ")][1:]
-    seen = worked.observe(
-        task.name,
-        *(sf.sum(name).alias(name) for name in sums),
-        sf.concat_ws(SEPARATOR, sf.collect_list(lines)).alias(lines),
-    )
-    result = seen.mapInArrow(
-        Unpack(join.output_schema), _without_watermark(block.result or spark_schema(block.schema))
-    )
-    return BlockRun(task.name, result, _show(block, task, cube), lambda *_: [], _endless)
+    return Dealt(task, cube, keys, tuple(sides))
 
 
 def _endless() -> Iterator[pa.RecordBatch]:

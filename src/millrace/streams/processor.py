@@ -106,7 +106,7 @@ class CellProcessor(StatefulProcessor):
         came = self._arrived(blocks, head.watermark)
         results = 0
         for batch in cell.extend(came):
-            results += batch.num_rows
+            results += self._counted(batch)
             yield _row(block=batch.serialize().to_pybytes())
         # Nothing that is given out depends on what follows.
         expired = cell.commit(log, watermark)
@@ -132,6 +132,11 @@ class CellProcessor(StatefulProcessor):
             seconds=time.perf_counter() - began,
             cells=told(cell.streams(counted, expired), cell.orders()),
         )
+
+    def _counted(self, batch: pa.RecordBatch) -> int:
+        """Return how many results a cell gives out with a batch."""
+        rows: int = batch.num_rows
+        return rows
 
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, and how it came about.

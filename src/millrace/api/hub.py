@@ -1,0 +1,234 @@
+"""``millrace.hub``: many standing queries over one join of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+from millrace.errors import InputError, MillraceError, near
+from millrace.front.standing import SharedJoin
+from millrace.options import Options
+from millrace.spark.parallelism import is_connect
+from millrace.standing.delivery import Deliver, Sink
+from millrace.standing.folder import Folder, Listed
+from millrace.standing.lineage import STEM
+from millrace.standing.plan import hub as planned
+from millrace.standing.query import Since, StandingQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Hub:
+    """Many standing queries over one join of streams; see :func:`millrace.hub`.
+
+    Args:
+        spark: The session.
+        streams: The streams, by name.
+        on: The join that the queries share, as behind FROM.
+        checkpoint: The hub's folder.
+        sinks: Functions for queries that are there from before.
+        keep: ``"all"`` or ``"wanted"``.
+        options: Settings of the run.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        streams: Mapping[str, DataFrame],
+        on: str,
+        checkpoint: str | Path,
+        sinks: Mapping[str, Sink] | None = None,
+        keep: Literal["all", "wanted"] = "all",
+        options: Options | dict[str, Any] | None = None,
+    ) -> None:
+        if keep not in ("all", "wanted"):
+            raise InputError(f"keep is {keep!r}: expected 'all' or 'wanted'")
+        self._spark = spark
+        self._options = Options.of(options)
+        self._keeps_all = keep == "all"
+        self._join = SharedJoin(spark, streams, on, self._options)
+        for relation in self._join.block.join.relations:
+            taken = [name for name in relation.schema.names if name.startswith(STEM)]
+            if taken:
+                raise InputError(
+                    f"stream {relation.alias!r} has a column {taken[0]!r}: a hub needs that name"
+                )
+        self._folder = Folder(checkpoint)
+        self._folder.begin({"on": on, "keep": keep})
+        self._functions: dict[str, Sink] = dict(sinks or {})
+        self._query: StreamingQuery | None = None
+
+    def add(
+        self,
+        name: str,
+        select: str,
+        where: str | None = None,
+        *,
+        sink: Sink | str | Path,
+        since: Since = "now",
+        streams: Iterable[str] | None = None,
+    ) -> None:
+        """Add a query; the next micro-batch begins with it, whether the hub runs or not.
+
+        Args:
+            name: Names it among those that stand.
+            select: Columns of the join, as behind SELECT.
+            where: Its own conditions, as behind WHERE.
+            sink: A folder to write Parquet files to; or a function that is given the rows of each
+                micro-batch as an Arrow table, and the micro-batch's number.
+            since: ``"now"`` for results of rows that arrive from now on, ``"window"`` also of those that
+                arrived before and are still kept.
+            streams: The streams that it joins, by their names in the join: all by default, or some, with the
+                join's conditions over these alone.
+
+        Raises:
+            InputError: There is a query of that name, or it wants what a hub does not give.
+            pyspark.errors.AnalysisException: Spark refuses the query.
+        """
+        if since not in ("now", "window"):
+            raise InputError(f"query {name!r}: since is {since!r}: expected 'now' or 'window'")
+        if since == "window" and not self._keeps_all:
+            raise InputError(
+                f"query {name!r}: this hub keeps only rows that some query wants, so what the window had is "
+                "gone: add it with since='now', or begin a hub with keep='all'"
+            )
+        if any(each.name == name and each.state != "leaving" for each in self.list()):
+            raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
+        wanted = self._join.wanted(select, where, streams)
+        query = StandingQuery(0, name, **vars(wanted), since=since)
+        path = None
+        if callable(sink):
+            if self._is_active and is_connect(self._spark):
+                raise InputError(
+                    f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, "
+                    "add the query, and start() it"
+                )
+            self._functions[name] = sink
+        else:
+            path = Path(sink).absolute()
+            shared = [each.name for each in self.list() if each.sink == str(path)]
+            if shared:
+                raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
+            path.mkdir(parents=True, exist_ok=True)
+            # Who reads the folder finds the columns, also while there are no rows.
+            pq.write_table(wanted.schema.empty_table(), path / "empty.parquet")
+        told = {"select": select, "where": where, "sink": None if path is None else str(path)}
+        self._folder.add(query, told)
+
+    def remove(self, name: str) -> None:
+        """Remove a query; the next micro-batch goes on without it. What it has written stays.
+
+        Raises:
+            InputError: There is none of that name.
+        """
+        standing = {each.name: each for each in self.list() if each.state != "leaving"}
+        if name not in standing:
+            raise InputError(f"there is no query {name!r}: {near(name, list(standing))}")
+        self._folder.remove(standing[name].id)
+
+    def list(self) -> list[Listed]:
+        """Return the queries."""
+        return self._folder.list()
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        """Start, or go on where the hub was stopped.
+
+        Args:
+            trigger: Spark's trigger, such as ``availableNow=True`` or ``processingTime="5 seconds"``.
+
+        Raises:
+            InputError: It runs, or a query's function is not given.
+            MillraceError: As :func:`millrace.sql` over streams.
+        """
+        if self._is_active:
+            raise InputError("the hub runs already: stop() it first")
+        for each in self.list():
+            if each.sink is None and each.name not in self._functions:
+                raise InputError(
+                    f"query {each.name!r} gives its rows to a function, which no restart remembers: give "
+                    f"hub() sinks={{{each.name!r}: function}}"
+                )
+        frame = planned(
+            self._spark,
+            self._join.block,
+            self._join.times,
+            self._options,
+            str(self._folder.changes),
+            keeps_all=self._keeps_all,
+        )
+        deliver = Deliver(Folder(self._folder.path), self._functions)
+        writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
+        writer = writer.option("checkpointLocation", str(self._folder.spark))
+        self._query = (writer.trigger(**trigger) if trigger else writer).start()
+        return self._query
+
+    @property
+    def _is_active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def stop(self) -> None:
+        """Stop; the folder has all that is needed to go on."""
+        if self._query is not None:
+            self._query.stop()
+
+    def answer(self) -> int:
+        """Do what other processes have asked for (``millrace hub add``); returns how much that was."""
+        count = 0
+        for name, asked in self._folder.requests():
+            count += 1
+            try:
+                getattr(self, "add" if asked.pop("what") == "add" else "remove")(**asked)
+            except (MillraceError, PySparkException) as error:
+                self._folder.answer(name, str(error))
+            else:
+                self._folder.answer(name, None)
+        return count
+
+
+def hub(
+    spark: SparkSession,
+    streams: Mapping[str, DataFrame],
+    on: str,
+    checkpoint: str | Path,
+    *,
+    sinks: Mapping[str, Sink] | None = None,
+    keep: Literal["all", "wanted"] = "all",
+    options: Options | dict[str, Any] | None = None,
+) -> Hub:
+    """Return a hub: many standing queries over one join of streams, run by one eddy for all of them.
+
+    >>> hub = millrace.hub(  # doctest: +SKIP
+    ...     spark, {"orders": orders, "payments": payments},
+    ...     on="orders o JOIN payments p ON o.id = p.id AND p.t BETWEEN o.t AND o.t + INTERVAL 1 HOUR",
+    ...     checkpoint="hub",
+    ... )
+    >>> hub.add("large", "o.id, p.amount", "o.total > 1000", sink="large")  # doctest: +SKIP
+    >>> hub.start()  # doctest: +SKIP
+    >>> hub.add("late", "o.id", "o.region IN (3, 5)", sink=print, since="window")  # doctest: +SKIP
+
+    Each query has the rows of ``SELECT select FROM on WHERE where`` run by :func:`sql` alone. As in CACQ
+    (Madden et al. 2002) the queries' conditions are grouped filters, tuples carry a bit for each query that
+    may still want them, and all queries share the join's state; as in PSoup (Chandrasekaran & Franklin 2002)
+    a new query may ask for what the window has.
+
+    Args:
+        spark: The session; its state store has to be RocksDB, as for :func:`sql` over streams.
+        streams: Streaming DataFrames with watermarks, by name.
+        on: The join that all queries share, as behind FROM: equalities, and ranges of event time.
+        checkpoint: A folder for the queries and for Spark's checkpoint; one that has a hub is gone on with.
+        sinks: Functions for queries that are there from before and give their rows to one, by name.
+        keep: ``"all"`` keeps every row of the window, for queries to come; ``"wanted"`` those that pass the
+            conditions of some query, and queries begin with ``since="now"``.
+        options: Settings of the run.
+
+    Raises:
+        MillraceError: The join is none that an eddy runs as a whole, or the folder has another one.
+        pyspark.errors.AnalysisException: Spark refuses it.
+    """
+    return Hub(spark, streams, on, checkpoint, sinks, keep, options)

@@ -1,0 +1,1 @@
+"""Standing queries: many of them over one join of streams, which one eddy runs for all (CACQ, PSoup)."""

@@ -1,0 +1,66 @@
+"""A hub's join as a streaming DataFrame: changes of the queries are one more source of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from millrace.block import Block
+from millrace.options import Options
+from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
+from millrace.spark.types import spark_schema
+from millrace.standing.processor import HubProcessor
+from millrace.standing.task import CHANGES, ENVELOPE, Hub
+from millrace.streams.plan import deal
+from millrace.streams.retention import EventTimes
+from millrace.streams.task import ContinuousJoin
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Copies changes to all cells.
+
+    Attributes:
+        keys: Spark's key of each cell.
+    """
+
+    keys: tuple[int, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield a block for each change and cell."""
+        for batch in batches:
+            texts = [text.encode() for text in batch.column(0).to_pylist()]
+            blocks = [(key, CHANGES, pa.py_buffer(text)) for text in texts for key in self.keys]
+            if blocks:
+                yield block_rows(blocks)
+
+
+def hub(
+    spark: SparkSession, block: Block, times: EventTimes, options: Options, changes: str, *, keeps_all: bool
+) -> DataFrame:
+    """Return what the cells of a hub give out, as rows of ``ENVELOPE``; nothing runs yet.
+
+    Args:
+        spark: The session.
+        block: The join that the queries share.
+        times: The event times.
+        options: The run's settings.
+        changes: The folder of the changes of queries, a file each.
+        keeps_all: Whether the log has tuples that no query wants.
+
+    Raises:
+        MillraceError: As :func:`millrace.streams.plan.deal`.
+    """
+    dealt = deal(spark, block, times, options)
+    task = Hub(
+        **{name: getattr(dealt.task, name) for name in ContinuousJoin.__dataclass_fields__},
+        keeps_all=keeps_all,
+    )
+    texts = spark.readStream.schema("value string").option("wholetext", True).text(changes)
+    side = texts.mapInArrow(Announce(dealt.keys), spark_schema(BLOCK_SCHEMA))
+    return replace(dealt, task=task, sides=(*dealt.sides, side)).run(
+        HubProcessor(task, dealt.keys), ENVELOPE, spark_schema(ENVELOPE)
+    )

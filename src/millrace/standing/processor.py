@@ -1,0 +1,79 @@
+"""What Spark calls for a cell of a hub: changes of the queries first, then tuples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+from millrace.standing.cell import HubCell
+from millrace.standing.registry import Change, Registry
+from millrace.standing.task import CHANGES, Hub
+from millrace.streams import warm
+from millrace.streams.cell import Cell
+from millrace.streams.log import Head
+from millrace.streams.processor import CellProcessor
+
+
+class HubProcessor(CellProcessor):
+    """Runs the cells of a hub.
+
+    Args:
+        task: The hub's join.
+        keys: Spark's key of each cell, by the cell's number.
+    """
+
+    def __init__(self, task: Hub, keys: tuple[int, ...]) -> None:
+        super().__init__(task, keys)
+        self._hub = task
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Begin with a partition."""
+        super().init(handle)
+        self._seen = handle.getValueState("seen", "seen bigint")
+        self._queries = handle.getValueState("queries", "queries string")
+
+    def _work(
+        self, number: int, blocks: list[tuple[int, bytes]], milliseconds: int
+    ) -> Iterator[pd.DataFrame]:
+        self._changes = [Change.from_json(json.loads(block)) for n, block in blocks if n == CHANGES]
+        self._watermark = milliseconds * 1000 if milliseconds > 0 else None
+        yield from super()._work(number, [each for each in blocks if each[0] != CHANGES], milliseconds)
+
+    def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
+        """Return the cell's state after the latest micro-batch, for the queries of the next one."""
+        seen = (self._seen.get() or (0,))[0] if self._seen.exists() else 0
+        cell = warm.take(self._task.name, number)
+        kept = cell if isinstance(cell, HubCell) and not cell.is_worn and cell.follows(head) else None
+        registry = kept.registry if kept is not None and kept.registry.seen == seen else None
+        if registry is None:
+            registry = self._read()
+        after = registry.after(self._changes, head.batch + 1, self._watermark)
+        if after != registry:
+            self._seen.update((after.seen,))
+            self._queries.update((after.to_text(),))
+        came = tuple(each for each in after.queries if each.batch == head.batch + 1)
+        window = tuple(each for each in came if each.query.since == "window")
+        rebuilt = kept is None or bool(window) or not kept.takes(after)
+        if kept is None or rebuilt:
+            kept = HubCell(self._hub, after, self._log.lessons())
+            before = 0
+            kept.catch_up_for(self._log, head, window)
+        else:
+            before = kept.restored
+            kept.catch_up(self._log, head)
+        if number == 0:
+            kept.changes = tuple(range(registry.version + 1, after.version + 1))
+        return kept, before, rebuilt and head.batch >= 0
+
+    def _counted(self, batch: pa.RecordBatch) -> int:
+        """Return the rows of all queries."""
+        return sum(batch.column("rows").to_pylist())
+
+    def _read(self) -> Registry:
+        """Return the queries as the state has them."""
+        found = self._queries.get() if self._queries.exists() else None
+        return Registry() if found is None else Registry.from_text(str(found[0]))

@@ -1,0 +1,285 @@
+"""Each query of a hub has the rows of the query alone, whatever comes, goes and fails."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.expressions import Column, ColumnRef, Compare, InList, Literal, Or
+from millrace.standing import cell as cells, eddies, lineage, registry as registries
+from millrace.standing.processor import HubProcessor
+from millrace.standing.query import StandingQuery
+from millrace.standing.registry import Change
+from millrace.standing.task import CHANGES, ENVELOPE, Hub
+from millrace.streams.task import ContinuousJoin
+from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
+from tests.streams.test_cell import DELAY, NAMES, WINDOW, cut
+
+whole = pa.int64()
+
+
+def query_of(number, drawn):
+    """A query, and the same as a function of rows by alias: key, time and number."""
+    kind, alias, low, since, names = drawn
+    alias = alias if alias in names else names[0]
+    beside = names[-1] if alias == names[0] else names[0]
+    n, k = Column(ColumnRef(alias, "n")), Column(ColumnRef(alias, "k"))
+    other = Column(ColumnRef(beside, "n"))
+    filters, residuals, passes = {
+        "all": ((), (), lambda rows: True),
+        "range": (
+            (Compare(">=", n, Literal(low, whole), whole), Compare("<", n, Literal(low + 20, whole), whole)),
+            (),
+            lambda rows: low <= rows[alias][2] < low + 20,
+        ),
+        "key": (
+            (Compare("=", k, Literal(low % 3, whole), whole),),
+            (),
+            lambda rows: rows[alias][0] == low % 3,
+        ),
+        "either": (
+            (Or((Compare("=", k, Literal(1, whole), whole), Compare(">", n, Literal(low, whole), whole))),),
+            (),
+            lambda rows: rows[alias][0] == 1 or rows[alias][2] > low,
+        ),
+        "list": (
+            (InList(n, tuple(range(low, 60, 3)), whole),),
+            (),
+            lambda rows: rows[alias][2] in range(low, 60, 3),
+        ),
+        "pair": (
+            (),
+            (Compare("<", n, other, whole),),
+            lambda rows: rows[alias][2] < rows[beside][2],
+        ),
+    }[kind]
+    columns = tuple(ColumnRef(name, "n") for name in names)
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    streams = tuple(names)
+    return StandingQuery(number, f"q{number}", filters, residuals, columns, schema, streams, since), passes
+
+
+drawn = st.tuples(
+    st.sampled_from(["all", "range", "key", "either", "list", "pair"]),
+    st.sampled_from(NAMES),
+    st.integers(0, 50),
+    st.sampled_from(["now", "window"]),
+    st.sampled_from(["abc", "abc", "ab", "bc"]),
+)
+events = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.integers(0, 2), st.integers(0, DELAY), st.booleans()),
+    min_size=1,
+    max_size=60,
+)
+# By the micro-batch: queries that come, and which of those that stand goes.
+steps = st.dictionaries(
+    st.integers(0, 20),
+    st.tuples(st.lists(drawn, max_size=3), st.one_of(st.none(), st.integers(0, 3))),
+    max_size=6,
+)
+attempts = st.lists(
+    st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 14), st.just(LOST))), max_size=40
+)
+
+
+class HubCluster(Cluster):
+    """Runs micro-batches of a hub."""
+
+    processor = HubProcessor
+
+    def read(self, block):
+        """Rows by query, and changes that are made."""
+        found = []
+        for query, change, _, rows in zip(*pa.ipc.read_record_batch(block, ENVELOPE).columns, strict=True):
+            if change.is_valid:
+                found.append(("made", change.as_py()))
+                continue
+            schema = self.schemas[query.as_py()]
+            batch = pa.ipc.read_record_batch(rows.as_buffer(), schema)
+            found += [(query.as_py(), *row.values()) for row in batch.to_pylist()]
+        return found
+
+
+def hub_of(keeps_all):
+    """The join of the streams, for queries."""
+    task = join_of(NAMES, WINDOW)
+    return Hub(**{n: getattr(task, n) for n in ContinuousJoin.__dataclass_fields__}, keeps_all=keeps_all)
+
+
+def play(given_events, changes, tries=(), *, keeps_all=True, restart=None, shuffled=False):
+    """Run all micro-batches; returns the rows of each query, and those of each query alone."""
+    batches, everything = cut(given_events)
+    cluster = HubCluster(hub_of(keeps_all), WINDOW)
+    cluster.schemas = {}
+    keeps = {stream.alias: stream.keeps for stream in cluster.task.streams}
+    number, latest, standing, queries = 0, 0, [], {}
+    arrived: dict[str, list[tuple[int, tuple[int, int, int]]]] = {name: [] for name in NAMES}
+    for place, batch in enumerate(batches):
+        blocks = []
+        come, goes = changes.get(place, ((), None))
+        if goes is not None and goes < len(standing):
+            number += 1
+            gone = standing.pop(goes)
+            queries[gone]["until"] = place
+            blocks.append(Change(number, gone=gone))
+        for each in come:
+            number += 1
+            since = each[3] if keeps_all else "now"
+            query, passes = query_of(number, (*each[:3], since, each[4] if len(each) > 4 else NAMES))
+            cluster.schemas[number] = query.schema
+            standing.append(number)
+            queries[number] = {
+                "passes": passes,
+                "from": place,
+                "until": len(batches),
+                "since": since,
+                "names": query.streams,
+                "watermark": cluster.watermark,
+            }
+            blocks.append(Change(number, query))
+        blocks = [(CHANGES, json.dumps(each.to_json()).encode()) for each in blocks]
+        if shuffled:
+            blocks.reverse()
+        if place == restart:
+            cluster.restart(architecture="stairs")
+        process, fail = tries[place % len(tries)] if tries else (0, None)
+        if fail is not None:
+            cluster.try_batch(
+                {**batch, "b": [*batch["b"], (0, max(latest, 1), 9999)]}, 1 - process, fail, blocks
+            )
+        latest = max([latest, *(row[1] for rows in batch.values() for row in rows)])
+        cluster.batch(batch, process, watermark=latest - DELAY, blocks=blocks)
+        for name, rows in batch.items():
+            arrived[name] += [(place, row) for row in rows]
+    got = Counter(row for row in cluster.results if row[0] != "made")
+    assert [row[1] for row in cluster.results if row[0] == "made"] == list(range(1, number + 1))
+    place_of = {row[2]: place for rows in arrived.values() for place, row in rows}
+    want = Counter()
+    for each, query in queries.items():
+        seen = {
+            name: [
+                row
+                for place, row in rows
+                if place >= query["from"]
+                or (
+                    query["since"] == "window"
+                    and row[1] * SECOND + max(0, keeps[name]) >= query["watermark"] * 1000
+                )
+            ]
+            for name, rows in arrived.items()
+        }
+        by_number = {name: {row[2]: row for row in rows} for name, rows in everything.items()}
+        for found in answer(seen, query["names"], WINDOW):
+            rows = {name: by_number[name][n] for name, n in zip(query["names"], found, strict=True)}
+            if query["passes"](rows) and max(place_of[n] for n in found) < query["until"]:
+                want[each, *found] += 1
+    return got, want, cluster
+
+
+@settings(max_examples=150, deadline=None)
+@given(events, steps, attempts, st.booleans(), st.one_of(st.none(), st.integers(0, 20)), st.booleans())
+def test_each_query_has_the_rows_of_the_query_alone(
+    given_events, changes, tries, keeps_all, restart, shuffled
+):
+    """With queries that come and go, failed attempts, workers that are behind and restarts."""
+    got, want, _ = play(given_events, changes, tries, keeps_all=keeps_all, restart=restart, shuffled=shuffled)
+    assert got == want
+
+
+STEADY = [(NAMES[i % 3], i % 2, i % (DELAY + 1), i % 2 == 0) for i in range(120)]
+CHANGES_OF_ALL_KINDS = {
+    0: ([("range", "a", 10, "now"), ("key", "b", 1, "now"), ("pair", "a", 0, "now")], None),
+    12: ([("all", "a", 0, "now", "bc"), ("list", "c", 5, "window")], 0),
+    20: ([("either", "b", 40, "window"), ("key", "a", 0, "now")], 1),
+    30: ([("range", "c", 30, "window"), ("all", "a", 0, "window", "ab")], 0),
+}
+
+
+def test_more_than_one_word_and_slots_that_are_used_again():
+    """A hundred queries need two words, and a bit that was another's brings nothing of it along."""
+    many = [("range", NAMES[i % 3], i % 50, "now") for i in range(100)]
+    changes = {0: (many, None)} | {p: ([("key", "b", p, "now")], p % 5) for p in range(2, 55, 3)}
+    got, want, cluster = play(STEADY, changes, [(0, None), (1, None), (0, LOST)])
+    assert got == want and len({row[0] for row in want}) > 60
+    assert cluster.rows[-1]["held"] > 0
+
+
+@pytest.mark.parametrize("keeps_all", [True, False])
+def test_what_no_query_wants_is_not_in_join_state(keeps_all):
+    """It is in the log where it is kept for queries to come, and else nowhere."""
+    changes = {0: ([("key", "a", 1, "now"), ("key", "b", 1, "now"), ("key", "c", 1, "now")], None)}
+    wanted, want, some = play(STEADY, changes, keeps_all=keeps_all)
+    assert wanted == want != Counter()
+    everything = {0: ([("all", "a", 0, "now")], None)}
+    _, _, all_ = play(STEADY, everything)
+    none, _, empty = play(STEADY, {}, keeps_all=keeps_all)
+    assert not none and empty.rows[-1]["held"] == 0
+    assert max(each["held"] for each in all_.rows) > 0
+
+    def logged(cluster):
+        return sum(len(data) for blocks in cluster.state.data["log"].values() for _, data in blocks.values())
+
+    assert (logged(empty) > 0) == keeps_all
+    assert logged(some) <= logged(all_)
+
+
+RULES = {
+    "a result's lineage is that of one component": lambda m: m.setattr(
+        eddies,
+        "shared",
+        lambda lineages, wanted: [word & bits for word, bits in zip(lineages[0], wanted, strict=True)],
+    ),
+    "old tuples pass for new ones": lambda m: m.setattr(lineage, "_outside", lambda *_: slice(0)),
+    "new queries see nothing old": lambda m: m.setattr(lineage, "_outside", lambda *_: slice(None)),
+    "new queries do not probe": lambda m: m.setattr(eddies.Footprint, "of_window", lambda *_: iter(())),
+    "queries do not go": lambda m: m.setattr(registries.Registry, "_changed", _without_removal),
+}
+_changed = registries.Registry._changed
+
+
+def _without_removal(self, change, batch, watermark):
+    changed = _changed(self, change, batch, watermark)
+    return replace(changed, queries=self.queries) if change.query is None else changed
+
+
+@functools.cache
+def steady():
+    """What is right, with many changes."""
+    changes = dict(CHANGES_OF_ALL_KINDS)
+    changes |= {p: ([("key", "a", p, "now")] * 2, 0) for p in range(1, 12, 3)}
+    got, want, _ = play(STEADY, changes)
+    assert got == want and len(want) > 100
+    return changes, want
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_broken_rules_are_caught(monkeypatch, rule):
+    """Each rule is needed."""
+    changes, want = steady()
+    RULES[rule](monkeypatch)
+    got, _, _ = play(STEADY, changes)
+    assert got != want
+
+
+def test_a_bit_that_was_anothers_has_state_made_anew(monkeypatch):
+    """Tuples carry the bits of queries that have gone; here the next query gets the same one at once."""
+    monkeypatch.setattr(
+        registries.Registry, "_changed", lambda self, *given: _changed(replace(self, last=-1), *given)
+    )
+    changes = {p: ([("all", "a", 0, "now")], 0) for p in range(10, 50, 5)}
+    got, want, _ = play(STEADY, changes)
+    assert got == want and len(want) > 20
+    put = cells.HubCell._set
+    monkeypatch.setattr(
+        cells.HubCell,
+        "_set",
+        lambda self, registry: put(self, registry) or setattr(self, "_used", frozenset()),
+    )
+    got, _, _ = play(STEADY, changes)
+    assert got > want

@@ -1,0 +1,141 @@
+"""A hub on Spark: each query has the rows of the query alone by DuckDB, with a restart in between."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+import millrace
+from millrace.errors import InputError, StateError
+from tests.streams.conftest import streaming  # noqa: F401  # a fixture
+from tests.streams.test_joins import Feed, plain
+
+pytestmark = pytest.mark.spark
+
+TWO = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS"
+ON = """orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS
+    JOIN shipments s ON s.k = p.k AND s.t >= p.t - INTERVAL 5 SECONDS AND s.t <= p.t + INTERVAL 10 SECONDS"""
+QUERIES = {
+    "all": ("*", None),
+    "large": ("o.k, p.v AS paid", "o.v > 0.5 AND p.v <= 0.75"),
+    "odd": ("s.t, p.g AS kind", "p.g = 'odd' AND o.k IN (3, 5, 7, 11)"),
+    "pairs": ("o.k, o.v, s.v AS sent", "(o.v < s.v OR p.g IS NULL) AND s.v < 0.4"),
+    "late": (
+        "o.t, s.t AS sent, p.k",
+        "s.t >= TIMESTAMP'2020-09-13 12:27:10' AND NOT p.v BETWEEN 0.2 AND 0.6",
+    ),
+}
+QUERIES["two"] = ("*", "p.v < o.v AND o.k <> 7")
+SOME = {"two": ("p", "o")}
+"""The queries that join two of the streams."""
+
+
+def alone(feed, name, files=None):
+    """The rows of a query over all files, or over some, by DuckDB."""
+    select, where = QUERIES[name]
+    text = f"SELECT {select} FROM {TWO if name in SOME else ON}" + (f" WHERE {where}" if where else "")
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for stream in feed.names:
+            paths = sorted(str(path) for path in (feed.folder / stream).glob("*.parquet"))
+            connection.execute(
+                f"CREATE VIEW {stream} AS FROM read_parquet({paths[files] if files else paths})"
+            )
+        return sorted(map(plain, connection.execute(text).fetchall()), key=repr)
+
+
+def written(folder):
+    """The rows that a query has written."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return sorted(map(plain, connection.execute(f"FROM '{folder}/*.parquet'").fetchall()), key=repr)
+
+
+def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
+    """Rows of each query are those of the query alone: over all data, or over what came since."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    given = []
+    hub = millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub")
+    for name in ("all", "large", "pairs"):
+        hub.add(name, *QUERIES[name], sink=tmp_path / name)
+    hub.add("odd", *QUERIES["odd"], sink=lambda rows, batch: given.append((batch, rows)))
+    for _ in range(3):
+        feed.put()
+    hub.start(availableNow=True).awaitTermination()
+    assert [each.state for each in hub.list()] == ["running"] * 4
+    assert len(alone(feed, "late")) > 10, "what the window has for it already"
+    hub.remove("large")
+    before = written(tmp_path / "large")
+    with pytest.raises(InputError, match=r"'odd' gives its rows to a function.*sinks=\{'odd'"):
+        millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub").start(availableNow=True)
+    hub = millrace.hub(
+        streaming,
+        feed.tables(),
+        ON,
+        tmp_path / "hub",
+        sinks={"odd": lambda rows, batch: given.append((batch, rows))},
+        options={"architecture": "stairs"},
+    )
+    hub.add("late", *QUERIES["late"], sink=tmp_path / "late", since="window")
+    hub.add("large", *QUERIES["large"], sink=tmp_path / "new")
+    hub.add("two", *QUERIES["two"], sink=tmp_path / "two", streams=SOME["two"])
+    for _ in range(2):
+        feed.put()
+    query = hub.start(availableNow=True)
+    query.awaitTermination()
+    assert written(tmp_path / "all") == alone(feed, "all") != []
+    assert written(tmp_path / "pairs") == alone(feed, "pairs") != []
+    assert written(tmp_path / "late") == alone(feed, "late") != []
+    odd = [plain(tuple(row.values())) for _, rows in given for row in rows.to_pylist()]
+    assert sorted(odd, key=repr) == alone(feed, "odd") != []
+    assert written(tmp_path / "large") == before == alone(feed, "large", slice(3)) != []
+    assert written(tmp_path / "two") == alone(feed, "two", slice(3, None)) != []
+    assert written(tmp_path / "new") == alone(feed, "large", slice(3, None)) != []
+    assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
+        ("all", "pairs", "odd", "late", "large", "two"), "running"
+    )
+
+
+def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):  # noqa: F811
+    """With the reason, and what would work."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    tables = feed.tables()
+    hub = millrace.hub(streaming, tables, ON, tmp_path / "hub", keep="wanted")
+    sink = tmp_path / "out"
+    for select, where, message in (
+        ("o.v + 1", None, r"selects columns of the join as they are"),
+        ("count(*)", None, r"selects columns|this is none"),
+        ("o.k", "upper(p.g) = 'ODD'", r"only Spark evaluates a condition on p: .*upper\(g\) = 'ODD'"),
+        ("o.k", "o.v + s.v > 1", r"only Spark evaluates .*o.v \+ s.v > 1"),
+        ("o.k", "o.v + 1 > s.v", r"only Spark evaluates .*o.v \+ 1"),
+        ("o.k", "o.v = s.v", r"o.v = s.v joins streams, and all queries of a hub join them alike"),
+        ("o.k", "o.k IN (SELECT k FROM payments)", r"only Spark evaluates|this is none"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hub.add("q", select, where, sink=sink)
+    for streams, message in (
+        (("o", "x"), r"joins the streams \['o', 'x'\]: expected two or more of o, p, s"),
+        (("o",), r"expected two or more of o, p, s"),
+        (("o", "s"), r"no equality of the hub's join ties o, s together"),
+        (("o", "p"), r"the query reads s.k, and joins o, p only: name 's'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hub.add("q", "s.k", sink=sink, streams=streams)
+    with pytest.raises(InputError, match=r"since is 'then': expected 'now' or 'window'"):
+        hub.add("q", "*", sink=sink, since="then")
+    with pytest.raises(InputError, match=r"this hub keeps only rows that some query wants"):
+        hub.add("q", "*", sink=sink, since="window")
+    hub.add("q", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"there is a query 'q': remove it first"):
+        hub.add("q", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"out is the sink of query 'q': give another"):
+        hub.add("other", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"there is no query 'p'.*'q'"):
+        hub.remove("p")
+    with pytest.raises(StateError, match=r"is of another join"):
+        millrace.hub(streaming, tables, ON, tmp_path / "hub")
+    names = streaming.range(3).withColumnRenamed("id", "k")
+    with pytest.raises(InputError, match=r"share a join of streams, and n is none"):
+        millrace.hub(streaming, {**tables, "n": names}, f"{ON} JOIN n ON n.k = o.k", tmp_path / "other")
+    assert pq.read_table(sink).schema.names == ["k"], "who reads it finds the columns before there are rows"
