@@ -31,6 +31,7 @@ from millrace.spark.placement import dealing, with_nulls
 from millrace.spark.types import spark_schema
 from millrace.streams.cell_figures import SEPARATOR
 from millrace.streams.exchange import Pack, Unpack
+from millrace.streams.micro_batch import PREFIX
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
 from millrace.streams.task import ContinuousJoin, Stream
@@ -77,7 +78,7 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
     task = ContinuousJoin(
-        f"continuous_{uuid.uuid4().hex}",
+        f"{PREFIX}{uuid.uuid4().hex}",
         join,
         streams,
         {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
