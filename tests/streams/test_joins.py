@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import millrace
-from millrace.errors import InputError, SetupError
+from millrace.errors import ExecutionError, InputError, SetupError
 from millrace.streams import plan
 from tests.streams.conftest import ROCKSDB
 
@@ -114,6 +114,8 @@ def test_three_streams_and_a_restart(streaming, tmp_path):
     for _ in range(3):
         feed.put()
     query = millrace.query(THREE, streaming, feed.tables())
+    with pytest.raises(ExecutionError, match="report for each query that was started"):
+        millrace.report(query.df)
     assert "o: a stream by t, kept for 50 s behind the watermark" in query.explain()
     first = feed.run(query.df)
     for _ in range(7):

@@ -19,6 +19,7 @@ from millrace.planned import BlockShape, Planned, settings
 from millrace.predicates.estimate import Estimate
 from millrace.run_report import RunReport
 from millrace.spark.plans import Mode, planned
+from millrace.streams.micro_batch import PREFIX
 from millrace.values import show as show_value
 
 if TYPE_CHECKING:
@@ -164,8 +165,14 @@ class Query(Prepared):
                 know.
 
         Raises:
-            ExecutionError: ``df`` has not run yet, or the option ``report`` is off.
+            ExecutionError: ``df`` has not run yet, or the option ``report`` is off; or it joins streams, for
+                which each query that was started of it has a report of its own.
         """
+        if any(name.startswith(PREFIX) for name in self.runs):
+            raise ExecutionError(
+                "a join of streams has a report for each query that was started of it: "
+                "millrace.stream_report(df.writeStream.….start())"
+            )
         found: dict[str, list[CellFigures]] = {}
         for one in self.taken:
             found[one.block.name] = one.run.figures(executed or self.df)

@@ -141,7 +141,6 @@ def demo_command(
     debug: Debug = False,
 ) -> None:
     """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
-    from millrace import demo, demo_stream
     from millrace.cli.session import session
 
     stdout, stderr = consoles()
@@ -149,11 +148,15 @@ def demo_command(
         json_text.check(json)
         shown = stderr if json == json_text.STDOUT else stdout
         if stream:
+            from millrace import demo_stream  # without what the other demo needs
+
             with session("millrace demo", master, conf=demo_stream.SETTINGS, debug=debug) as spark:
                 report = demo_stream.run(spark, shown, seconds, rate)
             if json is not None:
                 json_text.write(report.to_dict(), json)
             raise typer.Exit
+        from millrace import demo
+
         files = demo.prepare(scale, data, stdout)
         with session("millrace demo", master, debug=debug) as spark:
             # Whoever wants the document on standard output wants nothing else there.

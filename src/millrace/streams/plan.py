@@ -32,6 +32,7 @@ from millrace.spark.placement import dealing, with_nulls
 from millrace.spark.types import spark_schema
 from millrace.streams.cell_figures import SEPARATOR
 from millrace.streams.exchange import Pack, Unpack
+from millrace.streams.micro_batch import PREFIX
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
 from millrace.streams.task import ContinuousJoin, Stream
@@ -128,7 +129,7 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     if options.architecture == "auto":
         options = replace(options, architecture="stems")
     task = ContinuousJoin(
-        f"continuous_{uuid.uuid4().hex}",
+        f"{PREFIX}{uuid.uuid4().hex}",
         join,
         streams,
         {alias: _table(block, alias) for alias in aliases if alias not in times.columns},
