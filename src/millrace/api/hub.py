@@ -182,8 +182,9 @@ class Hub:
         count = 0
         for name, asked in self._folder.requests():
             count += 1
+            what = self.add if asked.pop("what") == "add" else self.remove
             try:
-                getattr(self, "add" if asked.pop("what") == "add" else "remove")(**asked)
+                what(**asked)
             except (MillraceError, PySparkException) as error:
                 self._folder.answer(name, str(error))
             else:
