@@ -16,7 +16,7 @@ TWO = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTER
 ON = """orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS
     JOIN shipments s ON s.k = p.k AND s.t >= p.t - INTERVAL 5 SECONDS AND s.t <= p.t + INTERVAL 10 SECONDS"""
 QUERIES = {
-    "all": ("*", None),
+    "all": ("o.*, p.t AS paid, p.v AS price, p.g AS kind, s.t AS sent", None),
     "large": ("o.k, p.v AS paid", "o.v > 0.5 AND p.v <= 0.75"),
     "odd": ("s.t, p.g AS kind", "p.g = 'odd' AND o.k IN (3, 5, 7, 11)"),
     "pairs": ("o.k, o.v, s.v AS sent", "(o.v < s.v OR p.g IS NULL) AND s.v < 0.4"),
@@ -25,7 +25,7 @@ QUERIES = {
         "s.t >= TIMESTAMP'2020-09-13 12:27:00' AND NOT p.v BETWEEN 0.2 AND 0.6",
     ),
 }
-QUERIES["two"] = ("*", "p.v < o.v AND o.k <> 7")
+QUERIES["two"] = ("p.*, o.t AS ordered", "p.v < o.v AND o.k <> 7")
 SOME = {"two": ("p", "o")}
 """The queries that join two of the streams."""
 
@@ -129,6 +129,8 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):  # noqa: F811
         hub.add("q", "o.k", sink=sink)
     with pytest.raises(InputError, match=r"out is the sink of query 'q': give another"):
         hub.add("other", "o.k", sink=sink)
+    with pytest.raises(InputError, match=r"several columns g, k, t, v, which a file cannot have"):
+        hub.add("other", "*", sink=tmp_path / "other")
     with pytest.raises(InputError, match=r"there is no query 'p'.*'q'"):
         hub.remove("p")
     with pytest.raises(StateError, match=r"is of another join"):
