@@ -119,10 +119,17 @@ class Spending:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a call of a language model has taken, in tokens."""
+    """What a call of a language model has taken, in tokens.
+
+    Attributes:
+        read: By the model.
+        written: By the model.
+        told: Whether the endpoint has said so; else it is a guess, and no cost can be made of it.
+    """
 
     read: int
     written: int
+    told: bool = True
 
     @property
     def tokens(self) -> int:
@@ -171,6 +178,8 @@ def cost_of(cost: Cost, request: object, answer: object) -> float:
     """
     try:
         found = float(cost(request, answer))
+    except BudgetError:
+        raise
     except Exception as error:
         raise BudgetError(f"the function for cost raised {type(error).__name__}: {error}") from error
     if not 0 <= found < math.inf:

@@ -20,6 +20,7 @@ from millrace.standing.plan import hub as planned
 from millrace.standing.query import Since, StandingQuery
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -103,23 +104,37 @@ class Hub:
         wanted = self._join.wanted(select, where, streams)
         query = StandingQuery(0, name, **vars(wanted), since=since)
         path = None
-        if callable(sink):
-            if self._is_active and is_connect(self._spark):
-                raise InputError(
-                    f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, "
-                    "add the query, and start() it"
-                )
-            self._functions[name] = sink
+        if not callable(sink):
+            path = self._files(name, Path(sink).absolute(), wanted.schema)
+        elif self._is_active and is_connect(self._spark):
+            raise InputError(
+                f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
+                "the query, and start() it"
+            )
         else:
-            path = Path(sink).absolute()
-            shared = [each.name for each in self.list() if each.sink == str(path)]
-            if shared:
-                raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
-            path.mkdir(parents=True, exist_ok=True)
-            # Who reads the folder finds the columns, also while there are no rows.
-            pq.write_table(wanted.schema.empty_table(), path / "empty.parquet")
+            self._functions[name] = sink
         told = {"select": select, "where": where, "sink": None if path is None else str(path)}
         self._folder.add(query, told)
+
+    def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
+        """Return the folder of a query's files; whoever reads it finds the columns before there are rows.
+
+        Raises:
+            InputError: Another query writes there, or files cannot have such columns.
+        """
+        shared = [each.name for each in self.list() if each.sink == str(path)]
+        if shared:
+            raise InputError(f"query {name!r}: {path} is the sink of query {shared[0]!r}: give another")
+        lower = [each.lower() for each in schema.names]
+        twice = sorted({each for each in lower if lower.count(each) > 1})
+        if twice:
+            raise InputError(
+                f"query {name!r} has several columns {', '.join(twice)}, which a file cannot have: name them "
+                "apart with AS"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        pq.write_table(schema.empty_table(), path / "empty.parquet")
+        return path
 
     def remove(self, name: str) -> None:
         """Remove a query; the next micro-batch goes on without it. What it has written stays.
@@ -182,8 +197,9 @@ class Hub:
         count = 0
         for name, asked in self._folder.requests():
             count += 1
+            what = self.add if asked.pop("what") == "add" else self.remove
             try:
-                getattr(self, "add" if asked.pop("what") == "add" else "remove")(**asked)
+                what(**asked)
             except (MillraceError, PySparkException) as error:
                 self._folder.answer(name, str(error))
             else:

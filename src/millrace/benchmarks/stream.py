@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millrace.benchmarks import harness
+from millrace.benchmarks import harness, stream_hub
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.stream_cases import CASES, Case
-from millrace.benchmarks.stream_hub import hub
 from millrace.benchmarks.stream_sides import SKIPPED, Side, measured, own_folder
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
     same = True
     for name in names:
         if name == HUB:
-            outcome = hub(spark, scale, rounds, partial(_told, ticker, name))
+            outcome = stream_hub.hub(spark, scale, rounds, partial(_told, ticker, name))
             figures |= outcome.figures
             rows += outcome.rows
             same &= outcome.same
@@ -107,7 +106,7 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
 
 def runs(names: tuple[str, ...], rounds: int) -> int:
     """Return how often a ticker ticks."""
-    return len(names) * len(_SIDES) * (SKIPPED + rounds)
+    return sum(len(stream_hub.SIDES if name == HUB else _SIDES) for name in names) * (SKIPPED + rounds)
 
 
 def _told(ticker: Ticker, case: str, side: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import millrace
 from millrace.benchmarks import harness
 from millrace.benchmarks.stream_cases import CASES, Case
-from millrace.benchmarks.stream_sides import Side, measured, own_folder
+from millrace.benchmarks.stream_sides import Side, measured, own_folder, suffix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 QUERIES = 100
 BESIDE = 8
+SIDES = (f"hub of {QUERIES}", f"{BESIDE} in Spark", "one alone", "one again")
 
 
 @dataclass(frozen=True)
@@ -51,26 +52,30 @@ def hub(spark: SparkSession, scale: float, rounds: int, done: Callable[[str], ob
     case = replace(base, rows=max(60, round(base.rows * scale)))
     with own_folder() as folder:
         sides: dict[str, Side] = {
-            "millrace": _Hub(spark, case, "hub", folder / "hub"),
-            "spark": _Beside(spark, case, "spark", folder / "spark"),
-            "millrace again": _One(spark, case, "one", folder / "one"),
+            SIDES[0]: _Hub(spark, case, "hub", folder / "hub"),
+            SIDES[1]: _Beside(spark, case, "spark", folder / "spark"),
+            SIDES[2]: _One(spark, case, "one", folder / "one"),
+            SIDES[3]: _One(spark, case, "one again", folder / "again"),
         }
         times = measured(case, sides, rounds, done)
-        medians = {side: harness.median(taken) for side, taken in times.items()}
         written = folder / "hub" / "queries"
         same = [_sums(written / "0") == _sums(folder / "one" / "out")]
-        same += [
-            _sums(written / str(n)) == _sums(folder / "spark" / f"out{f'_{n}' if n else ''}")
-            for n in range(BESIDE)
-        ]
-    names = {"millrace": f"hub of {QUERIES}", "spark": f"{BESIDE} in Spark", "millrace again": "one alone"}
+        beside = [folder / "spark" / f"out{suffix(number)}" for number in range(BESIDE)]
+        same += [_sums(written / str(number)) == _sums(each) for number, each in enumerate(beside)]
+    many, spark_s, one, again = (harness.median(times[side]) for side in SIDES)
     figures = {
-        "hub_100_ratio": medians["millrace"] / medians["millrace again"],
-        "hub_8_ratio": (medians["millrace"] / QUERIES) / (medians["spark"] / BESIDE),
+        "hub_100_ratio": many / one,
+        "hub_8_ratio": (many / QUERIES) / (spark_s / BESIDE),
+        "hub_aa": again / one,
     }
     rows = [
-        {"case": "hub", "side": names[side], "median_s": medians[side], "spread": harness.spread(times[side])}
-        for side in sides
+        {
+            "case": "hub",
+            "side": side,
+            "median_s": harness.median(times[side]),
+            "spread": harness.spread(times[side]),
+        }
+        for side in SIDES
     ]
     return HubOutcome(figures, rows, all(same))
 

@@ -51,7 +51,7 @@ class Side:
         return [self._written(millrace.sql(self._case.text, self._spark, tables))]
 
     def _written(self, frame: DataFrame, number: int = 0) -> StreamingQuery:
-        name = "" if number == 0 else f"_{number}"
+        name = suffix(number)
         return (
             frame.writeStream.format("parquet")
             .option("path", str(self.folder / f"out{name}"))
@@ -134,6 +134,11 @@ def measured(
         for each in sides.values():
             each.stop()
     return times
+
+
+def suffix(number: int) -> str:
+    """Return what the folders of a side's queries have behind their names, but for the first."""
+    return f"_{number}" if number else ""
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+from millrace.budget import Cost, Usage, cost_of
 from millrace.coordination import codec
 from millrace.coordination.chunk import Chunk, Claimed, Failure, Notification, split_keys
 from millrace.coordination.codec import Message
@@ -43,6 +44,23 @@ class Permit:
     cost: float | None = None
     tokens: int | None = None
     outcome: str | None = None
+
+    def charge(self, cost: Cost | None, request: object, answer: object) -> None:
+        """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
+
+        Args:
+            cost: Tells what it has cost; None where nothing bounds that, or the price is fixed.
+            request: What was asked, for ``cost``.
+            answer: What has come, for ``cost``.
+
+        Raises:
+            BudgetError: What it has cost cannot be told.
+        """
+        usage = getattr(answer, "usage", None)
+        if isinstance(usage, Usage):
+            self.tokens = usage.tokens or None  # one that took none says nothing of others
+        if cost is not None:
+            self.cost = cost_of(cost, request, answer)
 
 
 class Client:

@@ -25,7 +25,6 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from millrace.budget import cost_of
 from millrace.coordination import Chunk, Claimed, Client, Failure
 from millrace.coordination.client import KEYS_A_MESSAGE
 from millrace.coordination.secrets import Secrets
@@ -236,18 +235,16 @@ class Asking:
                 try:
                     found = await _in_time(session.fetch(keys), terms.timeout)
                     permit.outcome = ""
-                    if terms.cost is not None:
-                        permit.cost = cost_of(terms.cost, keys.to_pylist(), found)
-                    if isinstance(found, Fetched):
-                        permit.tokens = found.usage.tokens
-                        found = found.rows
-                    return found
+                    permit.charge(terms.cost, keys.to_pylist(), found)
+                    return found.rows if isinstance(found, Fetched) else found
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
                     permit.outcome = refused.kind if refused.again and refused.kind not in _LIMITED else ""
                     if refused.kind in _OVERLOADED:  # for all tasks, not for this one alone
                         own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
                         client.pause(own if refused.wait is None else self._asked_for(refused))
+                    if refused.usage is not None:
+                        permit.charge(terms.cost, keys.to_pylist(), refused)
                     raise
                 finally:
                     self.totals.seconds += time.perf_counter() - began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from millrace.budget import Usage
+
 
 class Refused(Exception):
     """A request was not answered, or not with what was asked for.
@@ -16,6 +18,7 @@ class Refused(Exception):
         wait: Seconds to wait before it, as the source asks for; None if it did not say. Whoever asks waits
             for ``max_retry_after`` at most.
         singly: Of a request for several keys: whether they should be asked one by one instead.
+        usage: What the request has taken all the same; None if that is not known.
     """
 
     def __init__(
@@ -26,6 +29,7 @@ class Refused(Exception):
         again: bool = False,
         wait: float | None = None,
         singly: bool = False,
+        usage: Usage | None = None,
     ) -> None:
         super().__init__(kind, message)
         self.kind = kind
@@ -33,16 +37,24 @@ class Refused(Exception):
         self.again = again
         self.wait = wait
         self.singly = singly
+        self.usage = usage
 
     def __str__(self) -> str:
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (self.kind, self.message, self.again, self.wait, self.singly)
+        return _refused, (self.kind, self.message, self.again, self.wait, self.singly, self.usage)
 
 
-def _refused(kind: str, message: str, again: bool, wait: float | None, singly: bool) -> Refused:  # noqa: FBT001
-    return Refused(kind, message, again=again, wait=wait, singly=singly)
+def _refused(
+    kind: str,
+    message: str,
+    again: bool,  # noqa: FBT001
+    wait: float | None,
+    singly: bool,  # noqa: FBT001
+    usage: Usage | None,
+) -> Refused:
+    return Refused(kind, message, again=again, wait=wait, singly=singly, usage=usage)
 
 
 MOST_SHOWN = 500

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
-from millrace.budget import Spending, cost_of
+from millrace.budget import Spending
 from millrace.coordination import (
     Address,
     Chunk,
@@ -239,6 +239,7 @@ class _Asking:
         name = self._spec.name
         async with self._limits.permit() as permit:
             self._calls += len(rows)
+            request = rows if self._spec.batch else rows[0]
             arguments = [list(column) for column in zip(*rows, strict=True)] if self._spec.batch else rows[0]
             awaitable = self._spec.function(*arguments)
             if not inspect.isawaitable(awaitable):
@@ -251,11 +252,10 @@ class _Asking:
             except CallError as error:
                 if error.wait is not None:
                     self._limits.pause(min(error.wait, _LONGEST_WAIT))
+                if error.usage is not None:
+                    permit.charge(self._cost, request, error)
                 raise
-            if isinstance(result, Answered):
-                permit.tokens = result.usage.tokens
-            if self._cost is not None:
-                permit.cost = cost_of(self._cost, rows if self._spec.batch else rows[0], result)
+            permit.charge(self._cost, request, result)
             if isinstance(result, Answered):
                 result = result.result
         if not self._spec.batch:

@@ -33,15 +33,23 @@ class CallError(Exception):
         again: Whether another attempt may succeed.
         wait: Seconds for which the service wants nobody to ask.
         singly: Of a call for several rows: whether they should be asked one by one instead.
+        usage: What the call has taken all the same; None if that is not known.
     """
 
     def __init__(
-        self, message: str, *, again: bool = True, wait: float | None = None, singly: bool = False
+        self,
+        message: str,
+        *,
+        again: bool = True,
+        wait: float | None = None,
+        singly: bool = False,
+        usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
         self.again = again
         self.wait = wait
         self.singly = singly
+        self.usage = usage
 
 
 class ServiceSession(Protocol):

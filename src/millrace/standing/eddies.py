@@ -118,12 +118,10 @@ class Footprint:
             came: The queries.
         """
         own = tuple(each for each in came if each.query.streams == self.aliases)
-        if own and old.keys() >= set(self.aliases):
-            wanted = mask(own, self._words)
-            run = self._join.run()
-            yield from self._divided(
-                run.extend({alias: having(old[alias], wanted) for alias in self.aliases}), own
-            )
+        wanted = mask(own, self._words)
+        given = {alias: having(rows, wanted) for alias, rows in old.items() if alias in self.aliases}
+        if len(given) == len(self.aliases) and all(rows.num_rows for rows in given.values()):
+            yield from self._divided(self._join.run().extend(given), own)
 
     def _divided(
         self, results: Iterator[pa.RecordBatch], queries: tuple[Admitted, ...]
