@@ -44,6 +44,7 @@ SMALL: dict[str, dict[str, float]] = {
     "beyond-drift": {"phase": 8000},
     "beyond-content": {},
     "beyond-peers": {"size": 0.004, "joins": 3, "batch": 20},
+    "beyond-cascade": {"sets": 10, "rows": 8000, "sample": 1000, "sharpness": 6},
 }
 """Sizes that keep the suite short; the shape does not depend on them."""
 

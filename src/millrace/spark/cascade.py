@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.errors import ExecutionError, PredicateError
 from millrace.predicates.cascade import Maybe, Score, Thresholds, learned
 from millrace.predicates.outcome import KEPT, RAISED
 from millrace.predicates.spec import PredicateSpec
+from millrace.predicates.values import Values
 from millrace.spark.judging import drawn, judged
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values
@@ -53,7 +55,19 @@ class Cascade:
         check_arity(self.costly.spec, len(columns))
         check_arity(PredicateSpec("score", self.score.function), len(columns))
         arrays = drawn(df, [sf.col(name) for name in columns], sample, seed, "a cascade")
-        values = spark_values(df.sparkSession)
+        return self.fit(arrays, spark_values(df.sparkSession))
+
+    def fit(self, arrays: list[pa.Array], values: Values) -> FittedCascade:
+        """Let both stages judge a uniform sample that was drawn before.
+
+        Args:
+            arrays: An array of the sample's rows for each argument.
+            values: Makes the functions' arguments of them.
+
+        Raises:
+            ExecutionError: The costly predicate raised.
+            PredicateError: A function returns something else than it should.
+        """
         outcome, _ = judged(self.costly.spec, arrays, values)
         if (outcome.truth == RAISED).any() and self.costly.spec.on_error == "fail":
             first = next(iter(outcome.failures.values()), None)

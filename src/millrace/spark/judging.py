@@ -12,7 +12,7 @@ from millrace.errors import InputError, OptionError
 from millrace.predicates.callers import caller_of
 from millrace.predicates.outcome import Outcome
 from millrace.predicates.spec import PredicateSpec
-from millrace.spark.values import SparkValues
+from millrace.predicates.values import Values
 
 _LEAST, _MOST = 10, 1_000_000
 
@@ -44,7 +44,7 @@ def drawn(df: DataFrame, columns: Sequence[Column], sample: int, seed: int, what
     return [pa.concat_arrays(c.chunks) if c.num_chunks else pa.nulls(0, c.type) for c in table.columns]
 
 
-def judged(spec: PredicateSpec, arrays: list[pa.Array], values: SparkValues) -> tuple[Outcome, float]:
+def judged(spec: PredicateSpec, arrays: list[pa.Array], values: Values) -> tuple[Outcome, float]:
     """Return what a predicate says of the rows, and the seconds that it took; limits hold for it alone."""
     caller = caller_of(spec, values, None, "sample")
     began = time.perf_counter()

@@ -1,6 +1,6 @@
 """What the papers left open, in the form of their experiments."""
 
-from millrace.experiments.beyond import content, convergence, correlated, drift, initial_delay, peers
+from millrace.experiments.beyond import cascade, content, convergence, correlated, drift, initial_delay, peers
 from millrace.experiments.experiment import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -10,4 +10,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     content.EXPERIMENT,
     convergence.EXPERIMENT,
     peers.EXPERIMENT,
+    cascade.EXPERIMENT,
 )

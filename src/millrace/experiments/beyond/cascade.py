@@ -1,0 +1,201 @@
+"""Cascades: what thresholds learned on a sample promise of all rows, and what they spare.
+
+A data set has rows that the costly predicate keeps or not, and scores that tell both apart more or less.
+The cascade is fitted to a uniform sample and filters all rows, both stages as modules of an eddy. Graded
+scores are of beta distributions; coarse ones are the same rounded to tenths, so that many rows tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+import pyarrow as pa
+
+import millrace
+from millrace.clock import VirtualClock
+from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.lab.block import block
+from millrace.experiments.lab.sources import batches
+from millrace.experiments.stated import stated
+from millrace.expressions import Call, Column, ColumnRef
+from millrace.options import Options
+from millrace.predicates.cascade import Array, Thresholds
+from millrace.predicates.values import PlainValues
+from millrace.runs.run_of import run_of
+from millrace.spark.cascade import FittedCascade
+
+NO_MARGIN, BLIND, BACKWARDS = "no-margin", "blind", "backwards"
+SCORING, ASKING = 1e-7, 1e-4
+"""Seconds a row, of the score and of the costly predicate."""
+
+GRADED, COARSE = "graded", "coarse"
+_ALIKE = 2.0
+"""The other parameter of the beta distributions."""
+_MISSING = 0.01
+"""Share of the rows without a score."""
+_COLUMNS = ("score", "kept")
+
+
+@dataclass
+class Clocked:
+    """Both stages: they look up what they say, take their time, and count the rows they were asked for."""
+
+    clock: VirtualClock
+    asked: int = 0
+
+    def score(self, score: pa.Array, _kept: pa.Array) -> pa.Array:
+        """Return the score."""
+        self.clock.advance(len(score) * SCORING)
+        return score
+
+    def costly(self, _score: pa.Array, kept: pa.Array) -> pa.Array:
+        """Return what it keeps."""
+        self.clock.advance(len(kept) * ASKING)
+        self.asked += len(kept)
+        return kept
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one data set.
+
+    Attributes:
+        recall: Share of the rows that the costly predicate keeps which were kept.
+        precision: Share of the kept rows that it keeps.
+        asked: Its calls over all rows, those of the sample among them.
+        needed: Its calls without the sample's, over the rows that thresholds leave to it.
+        seconds: Over those of asking about every row.
+    """
+
+    recall: float
+    precision: float
+    asked: float
+    needed: float
+    seconds: float
+
+
+def drawn(settings: Settings, seed: int, kind: str) -> pa.Table:
+    """Return a data set: scores, null where there is none, and what the costly predicate keeps."""
+    random = np.random.default_rng(seed)
+    rows, sharp = settings.whole("rows"), settings["sharpness"]
+    kept = random.random(rows) < settings["kept"]
+    scores = np.where(kept, random.beta(sharp, _ALIKE, rows), random.beta(_ALIKE, sharp, rows))
+    if settings.ablated == BLIND:
+        random.shuffle(scores)
+    if kind == COARSE:
+        scores = scores.round(1)
+    missing = random.random(rows) < _MISSING
+    return pa.table([pa.array(scores, mask=missing), pa.array(kept)], _COLUMNS)
+
+
+def in_the_sample(scores: Array, kept: Array, recall: float, precision: float) -> Thresholds:
+    """Return the thresholds that lose and err as much as allowed in the sample itself."""
+    ascending, descending = np.sort(scores[kept]), np.sort(scores[~kept])[::-1]
+    low = float(ascending[int(len(ascending) * (1 - recall))])
+    wrong = int((1 / precision - 1) * recall * len(ascending))
+    high = float(np.nextafter(descending[wrong], np.inf)) if wrong < len(descending) else low
+    high = max(low, high)
+    return Thresholds(
+        low, high, len(kept), int(kept.sum()), float(((scores >= low) & (scores < high)).mean())
+    )
+
+
+def filtered(settings: Settings, seed: int, kind: str) -> Found:
+    """Fit a cascade to a sample of a data set, and filter all of it by an eddy."""
+    table = drawn(settings, seed, kind)
+    scores, kept = table["score"].to_numpy(), table["kept"].to_numpy()
+    clock = VirtualClock()
+    stages = Clocked(clock)
+    made = millrace.cascade(
+        stages.score,
+        millrace.predicate(stages.costly, kind="arrow", name="costly"),
+        recall=settings["recall"],
+        precision=settings["precision"],
+        confidence=settings["confidence"],
+        kind="arrow",
+    )
+    places = np.random.default_rng((seed, 1)).choice(len(kept), settings.whole("sample"), replace=False)
+    fitted = made.fit([table[name].take(places).combine_chunks() for name in _COLUMNS], PlainValues())
+    sampled = stages.asked
+    if settings.ablated == NO_MARGIN:
+        known = ~np.isnan(scores[places])
+        fitted = FittedCascade(
+            made, in_the_sample(scores[places][known], kept[places][known], made.recall, made.precision)
+        )
+    arguments = tuple(Column(ColumnRef("t", name)) for name in _COLUMNS)
+    calls = [Call(applied.spec, arguments) for applied in fitted(*_COLUMNS)]
+    backwards = settings.ablated == BACKWARDS
+    spec = block({"t": table}, predicates=calls[::-1] if backwards else calls, all_columns=True)
+    options = Options(architecture="static" if backwards else "stems", batch_size=settings.whole("batch"))
+    run = run_of(spec, {"t": batches(table, options.batch_size)}, options, clock=clock)
+    passed = [result["t_kept"].to_numpy(zero_copy_only=False) for result in run.run()]
+    right, rows = sum(int(each.sum()) for each in passed), sum(map(len, passed))
+    low, high = fitted.thresholds.low, fitted.thresholds.high
+    unsure = ~(scores < low) & ~(scores >= high)
+    return Found(
+        right / kept.sum(),
+        right / rows,
+        stages.asked / len(kept),
+        (stages.asked - sampled) / unsure.sum(),
+        clock.now() / (len(kept) * ASKING),
+    )
+
+
+def run(settings: Settings) -> Outcome:
+    """Filter data sets of both kinds; those of seed 0 have the seeds 0, 1, 2, …"""
+    many = settings.whole("sets")
+    seeds = range(settings.seed * many, (settings.seed + 1) * many)
+    found: dict[str, list[Found]] = {}
+
+    def progressing(kind: str) -> Iterator[Found]:
+        for seed in seeds:
+            yield filtered(settings, seed, kind)
+            settings.progress((len(found) * many + seed - seeds[0] + 1) / (2 * many))
+
+    for kind in (GRADED, COARSE):
+        found[kind] = list(progressing(kind))
+    figures: dict[str, float] = {}
+    for kind, each in found.items():
+        recalled = np.array([one.recall >= settings["recall"] for one in each])
+        precise = np.array([one.precision >= settings["precision"] for one in each])
+        figures |= {
+            f"{kind}_recall_held": recalled.mean(),
+            f"{kind}_precision_held": precise.mean(),
+            f"{kind}_held": (recalled & precise).mean(),
+            f"{kind}_asked": fmean(one.asked for one in each),
+            f"{kind}_seconds": fmean(one.seconds for one in each),
+            f"{kind}_needed": fmean(one.needed for one in each),
+        }
+    figures["held"] = min(figures[f"{kind}_held"] for kind in found)
+    figures["asked"] = figures[f"{GRADED}_asked"]
+    figures["needed"] = max(figures[f"{kind}_needed"] for kind in found)
+    return Outcome(tuple(map(partial(_panel, found), ("recall", "precision", "asked"))), figures)
+
+
+def _panel(found: dict[str, list[Found]], name: str) -> Panel:
+    """Return the values of all data sets in ascending order."""
+    values = {kind: sorted(getattr(one, name) for one in each) for kind, each in found.items()}
+    label = "costly calls over rows" if name == "asked" else f"{name} on all rows"
+    curves = [Curve(kind, range(1, len(each) + 1), each) for kind, each in values.items()]
+    return Panel(name, "data sets, in ascending order", label, curves, "points")
+
+
+EXPERIMENT = stated(
+    "beyond-cascade",
+    (
+        Parameter("sets", 100, 1, 10_000, "", "data sets of each kind"),
+        Parameter("rows", 50_000, 1000, 10_000_000, "tuples", "in a data set"),
+        Parameter("sample", 2000, 10, 100_000, "tuples", "that both stages judge before"),
+        Parameter("kept", 0.3, 0.01, 0.99, "", "share of the rows that the costly predicate keeps"),
+        Parameter("sharpness", 5.0, 1.0, 100.0, "", "beta distributions of graded scores have it and 2"),
+        Parameter("recall", 0.95, 0.5, 0.999, "", "asked for"),
+        Parameter("precision", 0.95, 0.5, 0.999, "", "asked for"),
+        Parameter("confidence", 0.95, 0.5, 0.999, "", "asked for"),
+        Parameter("batch", 1000, 10, 10_000, "tuples", "that come at a time"),
+    ),
+    run,
+)
