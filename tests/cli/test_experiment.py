@@ -19,7 +19,11 @@ from tests.experiments.frame_cases import experiment, failing
 @pytest.fixture
 def ask(monkeypatch):
     """Run ``millrace experiment ARGUMENTS…`` over two small experiments, and one on the wall clock."""
-    cases = (experiment("eddies-fig4"), experiment("eddies-fig5"), experiment("overheads-fig5", wall=True))
+    cases = (
+        experiment("eddies-fig4"),
+        experiment("eddies-fig5", small={"points": 8}),
+        experiment("overheads-fig5", wall=True),
+    )
     monkeypatch.setattr(registry, "EXPERIMENTS", {each.id: each for each in cases})
     return lambda *arguments: CliRunner(env=SCREEN).invoke(app, ["experiment", *map(str, arguments)])
 
@@ -36,6 +40,17 @@ def test_a_run_prints_its_figure_and_writes_its_files(ask, tmp_path):
     assert told["figures"]["rise"] == 3.5
     assert {each.name for each in out.iterdir()} == {"eddies-fig5.png", "eddies-fig5.svg", "index.html"}
     assert "--seed 3 --set points=8" in (out / "index.html").read_text()
+
+
+def test_seeds_go_into_the_table(ask, tmp_path):
+    """So many runs of each, at the small size; the table has them beside each other."""
+    path = tmp_path / "table.json"
+    result = ask("run", "eddies-fig5", "--seeds", 3, "--seed", 4, "--small", "--table", path)
+    assert result.exit_code == 0, result.output
+    assert "3 of 3: eddies-fig5" in result.stderr
+    (told,) = json.loads(path.read_text())
+    assert (told["seeds"], told["figures"]["rise"], told["holds"]) == ([4, 5, 6], [3.5] * 3, [[True] * 3])
+    assert "eddies-fig5" in path.with_suffix(".md").read_text()
 
 
 def test_a_check_that_fails_is_the_exit_code(ask, tmp_path):
@@ -97,6 +112,9 @@ def test_the_list_shows_what_there_is(ask):
         (("run", "eddies-fig4", "--set", "pointz=5"), "has no parameter 'pointz': did you mean 'points'?"),
         (("run", "eddies-fig4", "--set", "slope=1", "--set", "slope=2"), "--set names 'slope' twice"),
         (("run", "eddies-fig4", "--out", __file__), "is a file: name a folder"),
+        (("run", "eddies-fig4", "--seeds", "2", "--out", "x"), "pictures show one seed"),
+        (("run", "eddies-fig4", "--ablate", "--table", "x"), "results of whole engines only"),
+        (("run", "eddies-fig4", "--table", "no/where/x.json"), "there is no folder"),
         (("run", "eddies-fig4", "--json", "."), "is a folder; name a file"),
         (("run", "eddies-fig4", "--json", "no/where/x.json"), "there is no folder"),
     ],

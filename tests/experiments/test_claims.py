@@ -11,43 +11,6 @@ from millrace.experiments.experiment import DIFFERS, Experiment, Outcome
 from millrace.experiments.registration import registered
 from millrace.experiments.registry import EXPERIMENTS
 
-_SELECTIONS = {"tuples": 1_000, "points": 3}
-_JOINS = {"scale": 0.03}
-_DELAYED = {"batch": 80, "queue": 80}
-SMALL: dict[str, dict[str, float]] = {
-    "eddies-fig4": _SELECTIONS,
-    "eddies-fig5": _SELECTIONS,
-    "eddies-fig6": _SELECTIONS,
-    "eddies-fig7": _JOINS,
-    "eddies-fig8": _JOINS,
-    "eddies-fig9": _JOINS,
-    "eddies-fig10": {"tuples": 600, "known": 0.1, "left": 0.1, "slow": 20.0, "batch": 1, "queue": 1},
-    "eddies-fig11": {"tuples": 600, "batch": 1, "queue": 4, "buffer": 16},
-    "eddies-toggled-selectivity": {"tuples": 6_000},
-    "eddies-fig12": _DELAYED,
-    "eddies-fig13": _DELAYED,
-    "stems-fig7": {"tuples": 80, "values": 20},
-    "stems-fig8": {"tuples": 120},
-    "stems-competition": {"tuples": 40},
-    "stems-spanning-tree": {"tuples": 120, "values": 40, "before": 38, "stall": 8},
-    "stems-interactive": {"tuples": 120},
-    "stems-join-algorithms": {"tuples": 1500, "values": 1500, "budget": 50},
-    "stairs-fig7-i": {"scale": 0.02},
-    "stairs-fig7-ii": {"scale": 0.02, "points": 6},
-    "stairs-fig7-iii": {"scale": 0.03},
-    "stairs-fig8": {"setups": 20, "scale": 0.02, "policies": 0},
-    "stairs-fig9": {"rows": 20_000},
-    "stairs-scrambling": {"scale": 0.1, "batch": 100},
-    "beyond-convergence": {"tuples": 10_000},
-    "beyond-initial-delay": {"scale": 0.5},
-    "beyond-correlated": {"tuples": 20_000},
-    "beyond-drift": {"phase": 8000},
-    "beyond-content": {},
-    "beyond-peers": {"size": 0.004, "joins": 3, "batch": 20},
-    "beyond-cascade": {"sets": 10, "rows": 8000, "sample": 1000, "sharpness": 6},
-}
-"""Sizes that keep the suite short; the shape does not depend on them."""
-
 LONG = ("eddies-fig12", "stairs-fig8")
 ONCE = (*LONG, "eddies-fig7", "eddies-fig8", "eddies-fig9", "eddies-toggled-selectivity", "beyond-peers")
 """Runs that take long, with one seed: those of seconds are marked."""
@@ -66,7 +29,7 @@ BROKEN = [
 
 
 def ran(experiment: Experiment, seed: int, ablated: str = "") -> Outcome:
-    return experiment.run(experiment.settings(seed, SMALL[experiment.id], ablated))
+    return experiment.run(experiment.settings(seed, experiment.small, ablated))
 
 
 @pytest.mark.parametrize(("experiment", "seed"), RUNS)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.experiments.overheads import fig5, fig6, fig7, measure, star, sweep
+from millrace.experiments.overheads import fig5, measure, star, sweep
 from millrace.experiments.overheads.wisconsin import TUPLE_BYTES, wisconsin
 from millrace.router.run_statistics import RunStatistics
 
@@ -50,8 +50,7 @@ def counted(monkeypatch):
     monkeypatch.setattr(RunStatistics, "visit", counting(RunStatistics.visit, 1.0))
     monkeypatch.setattr(RunStatistics, "decided", counting(RunStatistics.decided, 0.1))
     monkeypatch.setattr(fig5, "DELAYS", dict.fromkeys(fig5.DELAYS, 0))
-    monkeypatch.setattr(fig6, "WAYS", (3,))
-    monkeypatch.setattr(fig7, "WAYS", (3,))
+    monkeypatch.setattr(star, "WAYS", (3,))
     monkeypatch.setattr(sweep, "_FEWEST", 20)
     monkeypatch.setattr(sweep, "medians", once)
 
@@ -105,7 +104,7 @@ def test_a_wrong_number_of_rows_is_an_error():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("each", [fig5.EXPERIMENT, fig6.EXPERIMENT, fig7.EXPERIMENT], ids=lambda e: e.id)
+@pytest.mark.parametrize("each", [fig5.EXPERIMENT, star.FIG6, star.FIG7], ids=lambda e: e.id)
 def test_amortized_decisions_hold_and_single_ones_do_not(each, counted):
     """In counted work, an eddy with batches does about what a static plan does; without, far more."""
     each = replace(each, claims=tuple(replace(claim, high=GENEROUS) for claim in each.claims))

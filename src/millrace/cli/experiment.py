@@ -54,6 +54,10 @@ def run_command(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Which ones.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of all random numbers.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Run so many seeds, from --seed on.")] = 1,
+    small: Annotated[
+        bool, typer.Option("--small", help="At the sizes of the tests, which take seconds.")
+    ] = False,
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter. Repeatable.")
     ] = None,
@@ -62,6 +66,12 @@ def run_command(
         bool, typer.Option("--ablate", help="Without the mechanism in question: a check ought to fail.")
     ] = False,
     json: Json = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Put the results into this table, and the same in Markdown beside it."
+        ),
+    ] = None,
     out: Out = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Processes; as many as cores by default.")
@@ -83,12 +93,23 @@ def run_command(
     with one_message(stderr, debug):
         overrides = numbers(change or ())
         chosen = registry.choose(ids or (), every=every, wall=wall)
-        tasks = [Task(each, each.settings(seed, overrides, ablate)) for each in chosen]
-        collection = Collection([each.id for each in chosen], json, out)
+        if seeds > 1 and out is not None:
+            raise OptionError(f"--out with --seeds {seeds}: pictures show one seed, leave one of both out")
+        if ablate and table is not None:
+            raise OptionError("--table with --ablate: the table has results of whole engines only")
+        rounds = [
+            [
+                Task(each, each.settings(number, {**(each.small if small else {}), **overrides}, ablate))
+                for each in chosen
+            ]
+            for number in range(seed, seed + seeds)
+        ]
+        collection = Collection([each.id for each in chosen], json, out, table)
         try:
-            with watching(stderr, len(tasks)) as watch:
-                for result in run(tasks, jobs or cores(), watch):
-                    collection.add(result)
+            with watching(stderr, seeds * len(chosen)) as watch:
+                for tasks in rounds:
+                    for result in run(tasks, jobs or cores(), watch):
+                        collection.add(result)
         finally:
             for result in collection.results():
                 show(result, stdout)

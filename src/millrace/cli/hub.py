@@ -33,6 +33,9 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
 }
+_START = "start.json"
+"""What a hub was started with."""
+
 _WAIT = 0.2
 """Seconds between two looks at what others ask for."""
 
@@ -105,7 +108,7 @@ def _remembered(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: They are neither given nor known.
     """
-    path = folder / "start.json"
+    path = folder / _START
     if not given["stream"] and not given["time"] and given["on"] is None:
         if not path.exists():
             raise InputError(f"there is no hub in {folder} yet: expected --stream, --time and --on")
@@ -116,8 +119,6 @@ def _remembered(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
             "expected --on, and a --time for each --stream, such as --time 'orders=t:10 minutes'"
         )
     given["stream"] = {name: str(Path(each).absolute()) for name, each in given["stream"].items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(given))
     return given
 
 
@@ -130,6 +131,7 @@ def _run(
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     streams = {name: _stream(spark, path, asked["time"][name]) for name, path in asked["stream"].items()}
     hub = made(spark, streams, asked["on"], folder, keep=asked["keep"])
+    (folder / _START).write_text(json.dumps(asked))  # not before the hub says that the join is its own
     hub.answer()
     query = hub.start(**trigger)
     stderr.print(f"hub in {folder}: {len(hub.list())} queries", highlight=False)

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millrace.errors import InputError
+from millrace.experiments import registry
 from millrace.experiments.draw import check_drawing, draw
 from millrace.experiments.page import page
 from millrace.experiments.result import Result, write, write_json
+from millrace.experiments.table import entries, read, save
 
 _PAGE = "index.html"
 
@@ -22,20 +24,25 @@ class Collection:
     Args:
         ids: Of the experiments, in the order to keep.
         json: File for verdicts and figures, or None.
-        out: Folder for pictures and the page, made if it is not there; or None.
+        out: Folder for pictures and the page, made if it is not there; or None. Shows one seed.
+        table: File of the table of results, in which those of these experiments are replaced; or None.
 
     Raises:
         InputError: A file or folder cannot be written.
         SetupError: There are pictures to be drawn, and matplotlib is not installed.
     """
 
-    def __init__(self, ids: Sequence[str], json: Path | None, out: Path | None) -> None:
+    def __init__(
+        self, ids: Sequence[str], json: Path | None, out: Path | None, table: Path | None = None
+    ) -> None:
         self._ids = list(ids)
-        self._json, self._out = json, out
-        self._results: dict[str, Result] = {}
+        self._json, self._out, self._table = json, out, table
+        self._results: dict[tuple[str, int], Result] = {}
         self._drawings: dict[str, bytes] = {}
-        if json is not None:
-            _check_file(json)
+        for file in (json, table):
+            if file is not None:
+                _check_file(file)
+        self._before = {} if table is None else read(table)
         if out is not None:
             check_drawing()
             _make_folder(out)
@@ -51,7 +58,7 @@ class Collection:
             self._add(result)
 
     def _add(self, result: Result) -> None:
-        self._results[result.id] = result
+        self._results[result.id, result.task.settings.seed] = result
         if self._out is not None and result.outcome is not None:
             for kind, content in draw(result.task.experiment, result.outcome).items():
                 write(self._out / f"{result.id}.{kind}", content)
@@ -59,12 +66,16 @@ class Collection:
                     self._drawings[result.id] = content
         if self._json is not None:
             write_json(self.results(), self._json)
+        if self._table is not None:
+            save(self._table, self._before | entries(self.results()), registry.EXPERIMENTS)
         if self.page is not None:
             write(self.page, page(self.results(), self._drawings))
 
     def results(self) -> list[Result]:
-        """Return what is finished, in order."""
-        return [self._results[name] for name in self._ids if name in self._results]
+        """Return what is finished, in order; of an experiment, by seeds."""
+        return [
+            self._results[key] for key in sorted(self._results, key=lambda k: (self._ids.index(k[0]), k[1]))
+        ]
 
 
 @contextmanager

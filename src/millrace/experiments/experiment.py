@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from millrace.errors import OptionError, near
 
@@ -256,6 +256,7 @@ class Experiment:
         parameters: Numbers that may be changed.
         measure: Runs it; a function at the top of a module, so that other processes find it.
         wall: Measures real time, so its figures are the machine's.
+        small: Parameters of a run of seconds; the shape does not depend on them.
     """
 
     id: str
@@ -267,6 +268,7 @@ class Experiment:
     parameters: tuple[Parameter, ...]
     measure: Callable[[Settings], Outcome] = field(repr=False)
     wall: bool = False
+    small: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.claims:
@@ -319,15 +321,3 @@ class Experiment:
             except OptionError as error:
                 raise OptionError(f"{self.id}: {error}") from None
         return Settings(seed, values, broken, progress)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what ``list --json`` tells of it."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "source": self.source,
-            "claim": self.claim,
-            "claims": [each.inequality for each in self.claims],
-            "broken": dict(self.broken),
-            "wall": self.wall,
-        }

@@ -105,10 +105,7 @@ def _beside(tasks: Sequence[Task], jobs: int, watch: Watch) -> Iterator[Result]:
     """Run tasks in processes of their own, started afresh so that they share nothing."""
     context = multiprocessing.get_context("spawn")
     messages: Any = context.Queue()
-    with (
-        _listening(messages, watch),
-        _ended(ProcessPoolExecutor(jobs, context, _begin, (messages,))) as pool,
-    ):
+    with _listening(messages, watch), _ended(ProcessPoolExecutor(jobs, context, _begin, (messages,))) as pool:
         futures = [pool.submit(_work, task) for task in tasks]
         for future in as_completed(futures):
             yield _result(future)

@@ -1,7 +1,7 @@
 """Experiments as they are stated: the words and the inequalities are in ``claims.toml`` beside the code.
 
-A folder's file has a table for each experiment: ``title``, ``source``, ``claim``, the ``broken`` engines by
-name, and ``claims`` with the fields of :class:`millrace.experiments.experiment.Claim`.
+A folder's file has a table for each experiment: ``title``, ``source``, ``claim``, the ``small`` sizes, the
+``broken`` engines by name, and ``claims`` with the fields of :class:`millrace.experiments.experiment.Claim`.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import numpy as np
 
 from millrace.experiments.eddies.delayed import VERSION
 from millrace.experiments.eddies.joins import results, spec_of, tables
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Parameter, Settings
 from millrace.experiments.lab.run import share_of
 from millrace.experiments.stairs.arriving import Arriving, Stream
-from millrace.experiments.stairs.query import Query, always
+from millrace.experiments.stairs.query import Query, always, panels
 from millrace.experiments.stated import stated
 
 T_FIRST, R_FIRST = ("R", ("S", "T")), (("R", "S"), "T")
@@ -71,14 +71,6 @@ def run(settings: Settings) -> Outcome:
     lured = share_of(works["eddy 2000"].figures, "S", "R")
     calm = share_of(works["eddy 2000, no delay"].figures, "S", "R")
     best = seconds["SHJ, S ⋈ T first"]
-    made = {name: work.figures.intermediate_tuples for name, work in works.items()}
-    panels = [
-        Panel.bars(title, label, each)
-        for title, label, each in (
-            ("Execution cost", "work, seconds of the virtual clock", seconds),
-            ("Intermediate tuples", "tuples", made),
-        )
-    ]
     figures = {
         "lured": lured,
         "lured_without_delay": calm,
@@ -96,7 +88,7 @@ def run(settings: Settings) -> Outcome:
         "recovered_weighing": (seconds["EddyJoins, misled"] - seconds["STAIRs, misled and weighing"]) / loss,
         "loss": loss / best,
     }
-    return Outcome(panels, figures)
+    return Outcome(panels(works), figures)
 
 
 EXPERIMENT = stated(

@@ -15,12 +15,7 @@ import pyarrow as pa
 
 from millrace.arrivals.access_modules import Index, IndexAM
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import (
-    SYSTEM,
-    WINDOWED,
-    eddy,
-    finished,
-)
+from millrace.experiments.eddies.engine import SYSTEM, WINDOWED, eddy, finished
 from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of

@@ -18,15 +18,7 @@ import pyarrow as pa
 from millrace.arrivals.access_methods import Access
 from millrace.arrivals.access_modules import Index
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import (
-    DRAWN,
-    LOTTERY,
-    NAIVE,
-    SYSTEM,
-    eddy,
-    finished,
-    place,
-)
+from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, SYSTEM, eddy, finished, place
 from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of

@@ -16,15 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import (
-    DRAWN,
-    LOTTERY,
-    NAIVE,
-    SYSTEM,
-    eddy,
-    finished,
-    place,
-)
+from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, SYSTEM, eddy, finished, place
 from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import Finished

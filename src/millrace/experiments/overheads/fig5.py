@@ -76,10 +76,7 @@ def run(settings: Settings) -> Outcome:
 
 EXPERIMENT = stated(
     "overheads-fig5",
-    (
-        Parameter("tuples", 10_000, 1000, 100_000, "tuples", "in tenk1"),
-        ROUNDS,
-    ),
+    (Parameter("tuples", 10_000, 1000, 100_000, "tuples", "in tenk1"), ROUNDS),
     run,
     wall=True,
 )

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.benchmarks import state_data
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Parameter, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stairs.arriving import Stream
-from millrace.experiments.stairs.query import HELD, Query, always, never
+from millrace.experiments.stairs.query import HELD, Query, always, never, panels
 from millrace.experiments.stated import stated
 from millrace.options import Order
 
@@ -48,13 +48,6 @@ def run(settings: Settings) -> Outcome:
         settings.progress(len(works) / 5)
     seconds = {name: work.seconds for name, work in works.items()}
     made = {name: work.figures.intermediate_tuples for name, work in works.items()}
-    panels = [
-        Panel.bars(title, label, each)
-        for title, label, each in (
-            ("Execution cost", "work, seconds of the virtual clock", seconds),
-            ("Intermediate tuples", "tuples", made),
-        )
-    ]
     joins, stairs = seconds[JOINS] / best, seconds[STAIRS] / best
     figures = {
         "eddyjoins_vs_best": joins,
@@ -63,7 +56,7 @@ def run(settings: Settings) -> Outcome:
         "stems_vs_best": seconds[STEMS] / best,
         "intermediate_vs_best": made[STAIRS] / max(1, min(list(made.values())[:2])),
     }
-    return Outcome(panels, figures)
+    return Outcome(panels(works), figures)
 
 
 EXPERIMENT = stated(

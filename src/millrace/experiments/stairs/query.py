@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from millrace.errors import ExecutionError
+from millrace.experiments.experiment import Panel
 from millrace.experiments.stairs.arriving import Arriving, Stream
 from millrace.experiments.stairs.costs import Costs
 from millrace.experiments.stairs.plans import Plan, plans_of
@@ -94,3 +95,13 @@ class Query:
         if work.rows != self.rows:
             raise ExecutionError(f"{architecture} found {work.rows} rows of {self.rows}")
         return work
+
+
+def panels(works: Mapping[str, Work]) -> list[Panel]:
+    """Return what each side worked, and the tuples that it made on the way."""
+    seconds = {name: work.seconds for name, work in works.items()}
+    made = {name: work.figures.intermediate_tuples for name, work in works.items()}
+    return [
+        Panel.bars("Execution cost", "work, seconds of the virtual clock", seconds),
+        Panel.bars("Intermediate tuples", "tuples", made),
+    ]

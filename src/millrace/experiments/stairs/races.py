@@ -1,10 +1,10 @@
-"""Races on the wall clock: cases of ``millrace bench state`` with Spark SQL and DuckDB beside."""
+"""Figures 7 and 9 on the wall clock: cases of ``millrace bench state``, with Spark SQL and DuckDB beside."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ from millrace.benchmarks import state
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.state_cases import CASES
 from millrace.errors import SetupError
-from millrace.experiments.experiment import Panel, Settings
+from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.stated import stated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,14 +74,22 @@ def race(name: str, settings: Settings) -> state.Race:
         return state.race(spark, case, settings["scale"], rounds, ticker, quick=True)
 
 
-def seconds_of(found: state.Race) -> Mapping[str, float]:
-    """Return the median of each side, in seconds, by its name in the figure."""
-    return {label: found.sides[name].median for name, label in NAMES.items() if name in found.sides}
-
-
-def panel(title: str, seconds: Mapping[str, float]) -> Panel:
-    """Return the figure."""
-    return Panel.bars(title, "seconds", seconds, "median")
+def compared(name: str, title: str, settings: Settings) -> Outcome:
+    """Run a case; the panel has the median of each side."""
+    found = race(name, settings)
+    medians = {side: found.sides[side].median for side in NAMES if side in found.sides}
+    ours = medians[state.STAIRS]
+    figures = {
+        "static_ratio": ours / found.static,
+        "worst_ratio": ours / medians[state.WORST],
+        "eddyjoins_ratio": ours / medians[state.JOINS],
+        "made_ratio": found.sides[state.STAIRS].works[0].made / max(1, found.sides[state.BEST].works[0].made),
+        "spark_ratio": found.ratio(state.ON_SPARK, state.SPARK),
+        "duckdb_ratio": ours / medians[state.DUCKDB],
+        "aa_ratio": found.ratio(state.BEST, state.AGAIN),
+    }
+    seconds = {NAMES[side]: median for side, median in medians.items()}
+    return Outcome([Panel.bars(f"{title}, reading included", "seconds", seconds, "median")], figures)
 
 
 @contextmanager
@@ -111,3 +120,28 @@ def session() -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def fig7(settings: Settings) -> Outcome:
+    """Run the TPC-H query."""
+    return compared("fig7", "The TPC-H query", settings)
+
+
+def fig9(settings: Settings) -> Outcome:
+    """Run the join of two partitions."""
+    return compared("drift_5m", "Two partitions", settings)
+
+
+ROUNDS = Parameter("rounds", 3, 2, 50, "", "timed runs of each side")
+FIG7 = stated(
+    "stairs-fig7-wall",
+    (Parameter("scale", 1.0, 0.01, 10.0, "", "TPC-H's scale factor"), ROUNDS),
+    fig7,
+    wall=True,
+)
+FIG9 = stated(
+    "stairs-fig9-wall",
+    (Parameter("scale", 1.0, 0.01, 4.0, "", "of the tables, 5,000,000 tuples each at 1"), ROUNDS),
+    fig9,
+    wall=True,
+)

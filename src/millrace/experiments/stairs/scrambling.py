@@ -97,7 +97,5 @@ def run(settings: Settings) -> Outcome:
 
 
 EXPERIMENT = stated(
-    "stairs-scrambling",
-    (SCALE, Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time")),
-    run,
+    "stairs-scrambling", (SCALE, Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time")), run
 )

@@ -17,15 +17,7 @@ from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stated import stated
-from millrace.experiments.stems.watched import (
-    Modules,
-    Watched,
-    WatchedIndex,
-    scan,
-    table_r,
-    table_t,
-    watch,
-)
+from millrace.experiments.stems.watched import Modules, Watched, WatchedIndex, scan, table_r, table_t, watch
 from millrace.options import Options
 
 ALONE, WORSE, TWICE = "alone", "worse-alone", "own-stems"
@@ -67,10 +59,7 @@ def run(settings: Settings) -> Outcome:
             }
 
         return watch(
-            spec,
-            access,
-            Options(batch_size=1),
-            lambda done: settings.progress((begin + done) / len(_CASES)),
+            spec, access, Options(batch_size=1), lambda done: settings.progress((begin + done) / len(_CASES))
         )
 
     ran = {name: side(name, modules, float(i)) for i, (name, modules) in enumerate(_CASES.items())}

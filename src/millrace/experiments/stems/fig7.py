@@ -15,15 +15,7 @@ from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stated import stated
-from millrace.experiments.stems.watched import (
-    Modules,
-    Watched,
-    WatchedIndex,
-    scan,
-    table_r,
-    table_s,
-    watch,
-)
+from millrace.experiments.stems.watched import Modules, Watched, WatchedIndex, scan, table_r, table_s, watch
 from millrace.options import Options
 
 ENCAPSULATED, UNBLOCKED, SLOWER = "encapsulated", "unblocked", "slower"

@@ -1,0 +1,187 @@
+"""The table of results: what experiments found for several seeds, kept in a file that documents quote.
+
+The file has an entry for each experiment, so a run of some replaces theirs and leaves the others. Beside it
+stands the same for people, in Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+
+from millrace.benchmarks.harness import versions
+from millrace.errors import InputError
+from millrace.experiments.experiment import DIFFERS, Claim, Experiment, Verdict
+from millrace.experiments.result import Result, write
+from millrace.experiments.show import plain
+
+_HEAD = """# Results
+What `millrace experiment run … --table docs/results.json` found. [Experiments](experiments.md) states the
+claims and their margins. Measured is the least and the most over the seeds. Parameters stand where they are
+not the experiment's own; figures on the virtual clock are the same on every machine.
+"""
+
+_MISSING = {False: "", True: ", for real time needs a machine on which nothing else runs"}
+"""Why experiments are missing, of those on the virtual clock and on the wall's."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one experiment found.
+
+    Attributes:
+        id: The experiment's.
+        parameters: Of all its runs.
+        seeds: Of its runs.
+        figures: By name, a number for each seed; None for what is no number.
+        stated: The claims' inequalities when it ran.
+        holds: Of each claim, the verdict for each seed.
+        versions: Of what was measured with, and what the machine is.
+    """
+
+    id: str
+    parameters: Mapping[str, float]
+    seeds: Sequence[int]
+    figures: Mapping[str, Sequence[float | None]]
+    stated: Sequence[str]
+    holds: Sequence[Sequence[Verdict]]
+    versions: Mapping[str, str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether every claim holds for every seed; ``"differs"`` if some do not, for their stated causes."""
+        every = {verdict for verdicts in self.holds for verdict in verdicts}
+        return False if False in every else DIFFERS if DIFFERS in every else True
+
+    def measured(self, figure: str) -> tuple[float, float]:
+        """Return the least and the most of a figure over the seeds; NaN for none."""
+        values = [value for value in self.figures[figure] if value is not None]
+        return min(values, default=math.nan), max(values, default=math.nan)
+
+
+Table = Mapping[str, Entry]
+"""Entries by the experiments' ids."""
+
+
+def read(path: Path) -> dict[str, Entry]:
+    """Return the table of a file, none if there is no file.
+
+    Raises:
+        InputError: The file has something else in it.
+    """
+    if not path.exists():
+        return {}
+    try:
+        return {each["id"]: Entry(**each) for each in json.loads(path.read_text(encoding="utf-8"))}
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path} is no table of results ({error!r}): name another file for --table"
+        ) from None
+
+
+def entries(results: Iterable[Result]) -> dict[str, Entry]:
+    """Return what runs found, by experiment; none for one of which a run failed.
+
+    Args:
+        results: Those of one experiment stand together, have the same parameters and different seeds.
+    """
+    found = {}
+    for name, group in groupby(results, key=lambda result: result.id):
+        runs = list(group)
+        outcomes = [run.outcome for run in runs if run.outcome is not None]
+        if len(outcomes) < len(runs):
+            continue
+        checks = zip(*(outcome.checks for outcome in outcomes), strict=True)
+        task = runs[0].task
+        found[name] = Entry(
+            name,
+            dict(task.settings.values),
+            [run.task.settings.seed for run in runs],
+            {key: [_short(each.figures[key]) for each in outcomes] for key in outcomes[0].figures},
+            [claim.inequality for claim in task.experiment.claims],
+            [[check.holds for check in each] for each in checks],
+            versions(),
+        )
+    return found
+
+
+def save(path: Path, table: Table, known: Mapping[str, Experiment]) -> None:
+    """Write a table, and beside it the same in Markdown; entries of experiments that are no more are dropped.
+
+    Args:
+        path: Of the JSON file.
+        table: What to write.
+        known: All experiments, in order.
+    """
+    kept = [asdict(table[name]) for name in known if name in table]
+    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in kept)
+    write(path, f"[\n{lines}\n]\n".encode())
+    write(path.with_suffix(".md"), rendered(table, known).encode())
+
+
+def summary(table: Table, known: Mapping[str, Experiment]) -> str:
+    """Return a sentence: how many experiments there are, and how many hold."""
+    verdicts = [table[name].verdict for name in known if name in table]
+    small = sum(bool(changed(table[name], known[name])) for name in known if name in table)
+    return (
+        f"Of {len(known)} experiments, {len(verdicts)} are in the table, {small} of them at a smaller size: "
+        f"{verdicts.count(True)} hold for every seed, {verdicts.count(DIFFERS)} differ for stated causes, "
+        f"{verdicts.count(False)} {'does' if verdicts.count(False) == 1 else 'do'} not hold."
+    )
+
+
+def changed(entry: Entry, experiment: Experiment) -> dict[str, float]:
+    """Return the parameters that are not the experiment's own."""
+    defaults = {each.name: each.default for each in experiment.parameters}
+    return {name: value for name, value in entry.parameters.items() if value != defaults.get(name)}
+
+
+def rendered(table: Table, known: Mapping[str, Experiment]) -> str:
+    """Return the table in Markdown."""
+    lines = [_HEAD, summary(table, known), ""]
+    lines += ["| experiment | seeds | claim | stated | measured | verdict |", "|---|---|---|---|---|---|"]
+    for name, experiment in known.items():
+        if name in table:
+            lines += _rows(table[name], experiment)
+    for wall, why in _MISSING.items():
+        missing = [name for name, each in known.items() if name not in table and each.wall == wall]
+        if missing:
+            lines += ["", f"Not measured{why}: {', '.join(missing)}."]
+    for with_, names in groupby(
+        sorted((_with(table[name]), name) for name in known if name in table), key=lambda each: each[0]
+    ):
+        found = [name for _, name in names]
+        lines += ["", f"Measured with {with_}: {len(found)} experiments."]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(entry: Entry, experiment: Experiment) -> Iterable[str]:
+    given = ", ".join(f"{name} {plain(value)}" for name, value in changed(entry, experiment).items())
+    seeds = ", ".join(map(str, entry.seeds))
+    first = f"{entry.id}{f' ({given})' if given else ''} | {seeds}"
+    for claim, stated, holds in zip(experiment.claims, entry.stated, entry.holds, strict=True):
+        low, high = (f"{value:.3g}" for value in entry.measured(claim.figure))
+        measured = low if low == high else f"{low} to {high}"
+        yield f"| {first} | {claim.says} | `{stated}` | {measured} | {_verdict(claim, holds)} |"
+        first = " | "
+
+
+def _verdict(claim: Claim, holds: Sequence[Verdict]) -> str:
+    words = {True: "holds", DIFFERS: "differs: " + claim.cause, False: "**does not hold**"}
+    counts = {verdict: holds.count(verdict) for verdict in words if verdict in holds}
+    if len(counts) == 1:
+        return words[holds[0]]
+    return "; ".join(f"{words[verdict]} ({count} of {len(holds)})" for verdict, count in counts.items())
+
+
+def _with(entry: Entry) -> str:
+    return ", ".join(f"{name} {value}" for name, value in entry.versions.items())
+
+
+def _short(value: float) -> float | None:
+    """Return six digits, which is more than any document quotes."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
