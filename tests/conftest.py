@@ -10,6 +10,8 @@ import pytest
 from millrace.benchmarks import postgres as postgresql, tpch_data
 from tests.session import session
 
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 
 
@@ -27,6 +29,22 @@ def spark():
     made = session()
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="module")
+def streaming(spark):
+    """The session with its state in RocksDB, in two partitions."""
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.streams.test_joins import Feed, streaming  # noqa: F401  # a fixture
+from tests.streams.test_joins import Feed
 
 ON = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS"
 
@@ -21,7 +21,7 @@ def test_without_a_hub(run, tmp_path):
 
 
 @pytest.mark.spark
-def test_requests_wait_for_the_hub(run, streaming, tmp_path):  # noqa: F811
+def test_requests_wait_for_the_hub(run, streaming, tmp_path):
     """They are done when it runs, or refused with the reason; later starts know the streams."""
     feed = Feed(streaming, tmp_path, ("orders", "payments"))
     feed.put(60)

@@ -8,7 +8,6 @@ import pytest
 
 import millrace
 from millrace.errors import InputError, StateError
-from tests.streams.conftest import streaming  # noqa: F401  # a fixture
 from tests.streams.test_joins import Feed, plain
 
 pytestmark = pytest.mark.spark
@@ -52,7 +51,7 @@ def written(folder):
         return sorted(map(plain, connection.execute(f"FROM '{folder}/*.parquet'").fetchall()), key=repr)
 
 
-def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
+def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     """Rows of each query are those of the query alone: over all data, or over what came since."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     given = []
@@ -96,7 +95,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):  # noqa: F811
     )
 
 
-def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):  # noqa: F811
+def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     """With the reason, and what would work."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     tables = feed.tables()

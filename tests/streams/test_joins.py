@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 import millrace
 from millrace.errors import ExecutionError, InputError, SetupError
 from millrace.streams import plan
-from tests.streams.conftest import ROCKSDB
+from tests.conftest import ROCKSDB
 
 pytestmark = pytest.mark.spark
 
