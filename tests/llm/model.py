@@ -21,7 +21,8 @@ class ModelServer:
     Args:
         decide: Returns the answer of one question.
         misbehave: Gets the questions of a request and how many requests there were; returns ``""`` for an
-            answer, an HTTP status, ``cut``, ``prose``, ``short`` (an answer too few) or ``fence``.
+            answer, an HTTP status, ``cut``, ``prose``, ``null``, ``short`` (an answer too few), ``swapped``,
+            ``silent`` (of tokens) or ``fence``.
 
     Attributes:
         asked: How often each question was in a request that was answered well.
@@ -83,18 +84,26 @@ class ModelServer:
         if how.isdigit():
             headers = {"Retry-After": "0"} if how == "429" else {}
             return web.json_response({"error": "not now"}, status=int(how), headers=headers)
-        answers = [self._decide(question) for question in questions]
+        answers = [
+            {"number": number, "answer": self._decide(question)}
+            for number, question in enumerate(questions, 1)
+        ]
+        if how == "swapped":
+            answers.reverse()
         text = json.dumps({"answers": answers[:-1] if how == "short" else answers})
         if how == "prose":
             text = "Well, that depends on what you mean."
+        elif how == "null":
+            text = None
         elif how == "fence":
             text = f"```json\n{text}\n```"
         elif how == "cut":
             text = text[: len(text) // 2]
-        if how in ("", "fence"):
+        if how in ("", "fence", "silent"):
             self.asked.update(questions)
         usage = {"prompt_tokens": 10 * len(questions), "completion_tokens": 2 * len(questions)}
         self.tokens.append((self._loop.time(), 12 * len(questions)))
         reason = "length" if how == "cut" else "stop"
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": reason}
-        return web.json_response({"choices": [choice], "usage": usage})
+        told = {} if how == "silent" else {"usage": usage}
+        return web.json_response({"choices": [choice], **told})

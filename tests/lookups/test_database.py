@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import InputError, SetupError
+from millrace.errors import InputError, OptionError, SetupError
 from millrace.lookups import Secrets, database
 from millrace.lookups.database_session import DatabaseSession, _Work
 from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run, scanned
@@ -395,6 +395,25 @@ def test_a_lost_connection_may_come_back(postgres, secrets, pairs):
     schema = pa.schema([("x", pa.int64()), ("v", pa.int64())])
     error = run(refusal(fetched(database(postgres.url, "broken"), schema, ("x",), [{"x": 1}], secrets)))
     assert error.again, error
+
+
+def test_the_server_ends_statements_of_tasks_that_have_died(postgres, secrets, pairs):
+    """Connections have its time-out, a second over the source's own."""
+    session = database(pairs["postgresql"], "pairs", timeout=7).open(PAIR, ("x",), secrets)
+    with session._engine.connect() as connection:
+        assert connection.execute(sa.text("SHOW statement_timeout")).scalar() == "8s"
+    session._engine.dispose()
+
+
+@DIALECTS
+def test_rows_of_a_statement_are_bounded(pairs, secrets, dialect):
+    """More than so many are not read; as many are."""
+    enough, few = (database(pairs[dialect], "pairs", max_rows=most) for most in (10, 9))
+    assert run(fetched(enough, PAIR, ("x",), [{"x": 1}], secrets)).num_rows == 10
+    error = run(refusal(fetched(few, PAIR, ("x",), [{"x": 1}], secrets)))
+    assert (error.kind, error.again) == ("too many rows", False) and "set max_rows" in error.message
+    with pytest.raises(OptionError, match="max_rows is 0"):
+        database(pairs[dialect], "pairs", max_rows=0)
 
 
 def test_a_wrong_statement_stays_wrong(postgres, secrets):

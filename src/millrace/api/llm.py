@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.api.session import lookup
 from millrace.budget import budget_of
@@ -39,6 +40,7 @@ def llm_filter(
     price_written: float = 0.0,
     max_tokens: int = 16,
     structured: bool = True,
+    body: Mapping[str, Any] | None = None,
     retries: int = 3,
     timeout: float = 60.0,
     on_error: Literal["fail", "null"] = "fail",
@@ -76,6 +78,8 @@ def llm_filter(
         price_written: Of a million tokens written.
         max_tokens: That it may write for one row.
         structured: Whether to send the JSON schema of the answers; False for endpoints that refuse that.
+        body: Other fields of the request, such as ``{"max_completion_tokens": 400}``; None as a value leaves
+            a field out that would be sent (``temperature``, ``max_tokens``).
         retries: How often a request is repeated that failed in a way that may pass.
         timeout: Seconds for one.
         on_error: What becomes of a row that is not answered: ``"fail"`` or ``"null"``.
@@ -85,7 +89,8 @@ def llm_filter(
     Raises:
         MillraceError: The question mentions no column, the key is written out, a setting is out of range.
     """
-    made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written)
+    fields = tuple((body or {}).items())
+    made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     prompt = Prompt.of(question)
     cost = _cost(made, max_cost)
     spec = PredicateSpec(
@@ -128,6 +133,7 @@ def llm_lookup(
     price_written: float = 0.0,
     max_tokens: int = 256,
     structured: bool = True,
+    body: Mapping[str, Any] | None = None,
     retries: int = 3,
     timeout: float = 60.0,
     on_error: Literal["fail", "skip", "null"] = "fail",
@@ -164,6 +170,7 @@ def llm_lookup(
         price_written: As for :func:`llm_filter`.
         max_tokens: As for :func:`llm_filter`.
         structured: As for :func:`llm_filter`.
+        body: As for :func:`llm_filter`.
         retries: As for :func:`llm_filter`.
         timeout: As for :func:`llm_filter`.
         on_error: As for :func:`millrace.lookup`.
@@ -174,7 +181,8 @@ def llm_lookup(
     Raises:
         MillraceError: The prompt and the schema do not go together, or a setting is out of range.
     """
-    made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written)
+    fields = tuple((body or {}).items())
+    made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     asked = Prompt.of(prompt)
     budget = budget_of("an llm_lookup", max_requests, max_cost, _cost(made, max_cost))
     terms = Terms(

@@ -177,7 +177,8 @@ class _Room:
         self._asked.update(int(question.rpartition(" ")[2]) for question in questions)
         self._seen = replace(self._seen, requests=self._seen.requests + 1, distinct=len(self._asked))
         await asyncio.sleep(self._manners.latency)
-        text = json.dumps({"answers": [int(each.rpartition(" ")[2]) % 2 == 0 for each in questions]})
+        even = [int(each.rpartition(" ")[2]) % 2 == 0 for each in questions]
+        text = json.dumps({"answers": [{"number": n, "answer": each} for n, each in enumerate(even, 1)]})
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 10 * len(questions), "completion_tokens": 2 * len(questions)}
         return web.json_response({"choices": [choice], "usage": usage})

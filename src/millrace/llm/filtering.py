@@ -13,6 +13,9 @@ from millrace.lookups.refused import Refused
 from millrace.predicates.service import Answered, CallError, Service
 
 _SYSTEM = "You decide questions. Answer each with true or false."
+_PAUSE = 1.0
+"""Seconds for which all tasks wait where an endpoint is overloaded and does not say for how long."""
+
 _ITEM = {"type": "boolean"}
 
 
@@ -63,10 +66,16 @@ class ModelFilterSession:
         try:
             truths, usage = await self._endpoint.ask(_SYSTEM, list(map(self._prompt.fill, rows)), _ITEM)
             if not all(type(truth) is bool for truth in truths):
-                raise self._endpoint.unfit("an answer is neither true nor false", several=len(rows) > 1)
+                why = "an answer is neither true nor false"
+                raise self._endpoint.unfit(why, usage, several=len(rows) > 1)
         except Refused as refused:
+            overloaded = refused.kind in ("HTTP 429", "HTTP 503")
             raise CallError(
-                refused.message, again=refused.again, wait=refused.wait, singly=refused.singly
+                refused.message,
+                again=refused.again,
+                wait=_PAUSE if overloaded and refused.wait is None else refused.wait,
+                singly=refused.singly,
+                usage=refused.usage,
             ) from None
         return Answered(truths, usage)
 

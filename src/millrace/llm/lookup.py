@@ -81,7 +81,8 @@ class ModelSession:
         self._schema = schema
         self._wanted = pa.schema([field for field in schema if field.name not in columns])
         self._reader = RowReader(self._wanted, (), Rules(absent="null", scrub=secrets.scrub))
-        self._endpoint = Endpoint(source.model, secrets, source.terms.max_in_flight)
+        exact = any(map(_has_decimals, self._wanted.types))
+        self._endpoint = Endpoint(source.model, secrets, source.terms.max_in_flight, exact=exact)
         fields = {field.name: _json_type(field.type) for field in self._wanted}
         self._item = {
             "type": "object",
@@ -97,11 +98,11 @@ class ModelSession:
         rows, usage = await self._endpoint.ask(self._system, questions, self._item)
         several = len(questions) > 1
         if not all(isinstance(row, dict) for row in rows):
-            raise self._endpoint.unfit("an answer is no object", several=several)
+            raise self._endpoint.unfit("an answer is no object", usage, several=several)
         try:
             found = self._reader.batch(rows)
         except Unfit as error:
-            raise self._endpoint.unfit(str(error), several=several) from None
+            raise self._endpoint.unfit(str(error), usage, several=several) from None
         columns = [
             keys.column(name) if name in keys.schema.names else found.column(name)
             for name in self._schema.names
@@ -130,8 +131,16 @@ def _json_type(kind: pa.DataType) -> dict[str, Any]:
             "required": names,
             "additionalProperties": False,
         }
+    if t.is_map(kind):
+        return {"type": ["object", "null"], "additionalProperties": _json_type(kind.item_type)}
+    if t.is_decimal(kind):
+        return {"type": ["number", "string", "null"]}
     if t.is_boolean(kind):
         return {"type": ["boolean", "null"]}
     if t.is_integer(kind):
         return {"type": ["integer", "null"]}
     return {"type": ["number", "null"]} if t.is_floating(kind) else {"type": ["string", "null"]}
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return t.is_decimal(kind) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))

@@ -255,7 +255,8 @@ class Asking:
             raise  # the coordinator is gone
         except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
             if len(digests) > 1 and isinstance(error, Refused) and error.singly:
-                await asyncio.gather(*(self._request([each], client, session, secrets) for each in digests))
+                for each in digests:
+                    self._start(self._request, [each], client, session, secrets)
                 return
             refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
             message = secrets.scrub(refused.message) + self._too_long(refused)

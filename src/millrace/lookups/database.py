@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millrace.budget import Cost, budget_of
 from millrace.coordination.secrets import NAME, Secrets, names_in
-from millrace.errors import InputError, SetupError, near
+from millrace.errors import InputError, OptionError, SetupError, near
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
 from millrace.lookups.terms import Terms
@@ -32,6 +32,7 @@ class DatabaseSource:
     schema: str | None = None
     columns: tuple[tuple[str, str], ...] = ()
     connect_args: tuple[tuple[str, Any], ...] = ()
+    max_rows: int = 1_000_000
 
     def __post_init__(self) -> None:
         if not self.url or not isinstance(self.url, str):
@@ -42,6 +43,8 @@ class DatabaseSource:
             raise InputError(f"the table of a database lookup is {self.table!r}, expected its name")
         credentials.check_url(self.url, "the URL of a database")
         credentials.check_fields(dict(self.connect_args), "connect_args:")
+        if type(self.max_rows) is not int or self.max_rows < 1:
+            raise OptionError(f"max_rows is {self.max_rows!r}, expected a whole number above 0")
 
     @property
     def kind(self) -> str:
@@ -58,7 +61,7 @@ class DatabaseSource:
     @property
     def identity(self) -> str:
         """What decides the rows; how fast and how patiently they are asked for does not."""
-        return repr(replace(self, terms=Terms()))
+        return repr(replace(self, terms=Terms(), max_rows=1))
 
     @property
     def names(self) -> dict[str, str]:
@@ -110,6 +113,7 @@ def database(
     cost: float | Cost | None = None,
     limit_group: str | None = None,
     circuit_breaker: int | None = 50,
+    max_rows: int = 1_000_000,
 ) -> DatabaseSource:
     """Return a source that reads a table or view of a database: one statement for each batch of keys.
 
@@ -128,7 +132,8 @@ def database(
         max_in_flight: Statements under way at once, over all tasks.
         per_second: Statements started per second, over all tasks; None sets no bound.
         retries: How often a statement is repeated that failed in a way that may pass.
-        timeout: Seconds for one; then it is abandoned with its connection.
+        timeout: Seconds for one; then it is stopped, where the driver has a way, and its connection closed.
+            In PostgreSQL, MySQL and MariaDB the server ends it a second later, also if the task has died.
         batch: Keys in one statement, at most.
         max_requests: Requests that a query may make in all, repeated ones included; at the limit it stops
             with :class:`millrace.errors.BudgetError`.
@@ -140,6 +145,7 @@ def database(
         circuit_breaker: After so many in a row, over all tasks, that failed in a way that may pass, one is
             tried once in a while only. If the database has not come back after two minutes, the query fails,
             whatever ``on_error`` is. None to go on asking.
+        max_rows: Rows that one statement may return for its keys; with more it fails, before they are read.
 
     Raises:
         InputError: The URL, the table or an argument cannot be used, or has credentials written out.
@@ -163,6 +169,7 @@ def database(
         schema,
         tuple((columns or {}).items()),
         tuple((connect_args or {}).items()),
+        max_rows,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from millrace.coordination.secrets import Secrets
 from millrace.lookups.database import DatabaseSource
@@ -63,7 +64,14 @@ class DatabaseSession:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
         statement, parameters = self._statement(keys)
         work = _Work(self._plain)
-        rows = await self._in_time(work, lambda: work.all(statement, parameters))
+        most = self._source.max_rows
+        rows = await self._in_time(work, lambda: work.all(statement.limit(most + 1), parameters))
+        if len(rows) > most:
+            raise Refused(
+                "too many rows",
+                f"{self._source.describe()}: more than {most:,} rows for {keys.num_rows:,} keys: give a "
+                "smaller batch, bind more columns, or set max_rows",
+            )
         return self._batch(rows)
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
@@ -158,7 +166,19 @@ class _Work:
         self._abandoned = False
 
     def all(self, statement: sa.Select[Any], parameters: dict[str, Any]) -> Sequence[Any]:
-        """Return all rows."""
+        """Return all rows.
+
+        A connection that was closed while it was idle is told by the first statement; another one is tried
+        then, for asking each time beforehand would take as long as the statement.
+        """
+        try:
+            return self._all(statement, parameters)
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated or self._abandoned:
+                raise
+            return self._all(statement, parameters)
+
+    def _all(self, statement: sa.Select[Any], parameters: dict[str, Any]) -> Sequence[Any]:
         try:
             return self._connected().execute(statement, parameters).all()
         finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -93,7 +95,6 @@ def connected(source: DatabaseSource, secrets: Secrets) -> tuple[sa.Engine, Secr
             poolclass=QueuePool,
             pool_size=source.terms.max_in_flight,
             max_overflow=-1,  # connections of abandoned statements do not count
-            pool_pre_ping=True,
             hide_parameters=True,
             connect_args=arguments,
         )
@@ -111,7 +112,25 @@ def connected(source: DatabaseSource, secrets: Secrets) -> tuple[sa.Engine, Secr
         ) from None
     except (exc.SQLAlchemyError, TypeError, ValueError) as error:
         raise InputError(secrets.scrub(f"{source.describe()}: {said(error)}")) from None
+    _bound_statements(engine, source.terms.timeout)
     return engine, secrets
+
+
+def _bound_statements(engine: sa.Engine, seconds: float) -> None:
+    """Have the server end statements that take longer, and a second: those of tasks that have died, say."""
+    setting = _SERVER_TIMEOUTS.get(engine.dialect.name)
+    if setting is None:
+        return
+    statement = setting.format(seconds=seconds + 1, milliseconds=math.ceil(1000 * (seconds + 1)))
+
+    @sa.event.listens_for(engine, "connect")
+    def bound(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
+        connection.commit()  # or it would be undone with the transaction
 
 
 def _check_file(name: str | None, source: DatabaseSource, secrets: Secrets) -> None:
@@ -124,6 +143,13 @@ def _check_file(name: str | None, source: DatabaseSource, secrets: Secrets) -> N
     if not name.startswith("file:") and not Path(name).is_file():
         raise InputError(f"{source.describe()}: there is no file {secrets.scrub(name)!r}")
 
+
+_SERVER_TIMEOUTS = {
+    "postgresql": "SET statement_timeout = {milliseconds}",
+    "mysql": "SET SESSION max_execution_time = {milliseconds}",
+    "mariadb": "SET SESSION max_statement_time = {seconds}",
+}
+"""What ends long statements, by SQLAlchemy's dialect; it holds for a connection."""
 
 _KNOWN = (("postgresql", "psycopg"), ("postgresql", "pg8000"), ("mysql", "pymysql"), ("mssql", "pyodbc"))
 _PACKAGES = {

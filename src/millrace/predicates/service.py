@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Protocol
 
 from millrace.budget import Usage
@@ -71,12 +72,12 @@ class Service(ABC):
     Frozen and picklable; without values of secrets.
     """
 
-    async def __call__(self, *values: Any) -> Answered:
+    async def __call__(self, *values: Any, **named: Any) -> Answered:
         """Ask within the session that the task has open."""
         session = _open.get()
         if session is None:
             raise RuntimeError("the session of a service is not open")
-        return await session.ask(*values)
+        return await session.ask(*signature(self).bind(*values, **named).args)
 
     @property
     @abstractmethod
