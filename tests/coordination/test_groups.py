@@ -132,3 +132,26 @@ def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_p
         assert len(query.recentProgress) >= 3
     assert spark.read.parquet(str(tmp_path / "out")).count() == 30
     assert service.asked == dict.fromkeys(range(10), 1)
+
+
+def test_a_group_has_the_lowest_breaker_of_its_lookups(coordinator):
+    """Whoever came first, and whether that one has a breaker at all."""
+    coordinator.register("one", [Registration("prices", 9, group="api")])
+    coordinator.register("two", [Registration("stock", 9, circuit_breaker=3, group="api")])
+
+    async def play() -> None:
+        one = await Client.connect(coordinator.address, "one/0/0")
+        two = await Client.connect(coordinator.address, "two/0/0")
+        for _ in range(3):
+            async with one.permit() as permit:
+                permit.outcome = "HTTP 502"
+        for client in (one, two):
+            await client.secrets()  # what was said before has been heard
+        problems = [
+            (await asyncio.to_thread(coordinator.progress, name))[0].problem for name in ("one", "two")
+        ]
+        assert all("HTTP 502" in problem for problem in problems)
+        await one.close()
+        await two.close()
+
+    run(play())

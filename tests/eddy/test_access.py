@@ -245,20 +245,39 @@ def test_a_function_may_be_an_index() -> None:
 def test_a_full_index_holds_the_sources_back() -> None:
     """No more is read while an index has as many bindings pending as it takes."""
     clock = VirtualClock()
-    read: list[int] = []
+    pending: list[int] = []
 
     def source() -> object:
         for n in range(50):
-            read.append(n)
+            pending.append(index.pending)
             yield pa.record_batch({"k": pa.array([n], INT)})
 
     case = block({"r": pa.table({"k": range(50)}), "s": pa.table({"k": range(50)})}, ["r.k = s.k"])
     index = Index("s", ["k"], case.tables["s"], clock, 1.0, in_flight=1, capacity=5)
     eddy = EddyRun(case.spec, {"r": source()}, Options(online=True), clock=clock, access={"s": [index]})
-    results = eddy.run()
-    for _ in range(len(list(results))):
-        assert index.pending <= 5
-    assert len(read) == 50
+    assert sum(batch.num_rows for batch in eddy.run()) == 50
+    assert len(pending) == 50 and max(pending) == 4
+
+
+def test_wide_rows_that_wait_hold_the_sources_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few bindings they have: a hundred of a kilobyte for one key, of which ten may wait."""
+    monkeypatch.setattr("millrace.arrivals.arrivals.MOST_WAITING", 10 * 1024)
+    clock = VirtualClock()
+    read: list[float] = []
+
+    def source() -> object:
+        for _ in range(100):
+            read.append(clock.now())
+            yield pa.record_batch({"k": pa.array([1], INT), "text": pa.array(["x" * 1024])})
+
+    rows = pa.table({"k": pa.array([1], INT), "text": ["x" * 1024]})
+    case = block({"r": rows, "s": pa.table({"k": pa.array([1], INT)})}, ["r.k = s.k"])
+    index = Index("s", ["k"], case.tables["s"], clock, 1.0)
+    options = Options(batch_size=2)
+    eddy = EddyRun(case.spec, {"r": source()}, options, clock=clock, access={"s": [index]})
+    assert sum(batch.num_rows for batch in eddy.run()) == 100
+    before = sum(when < 1.0 for when in read)
+    assert 5 <= before <= 12, before
 
 
 # What cannot be answered

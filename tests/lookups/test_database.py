@@ -17,6 +17,8 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings, strategies as st
 
+from millrace.coordination import Client, Registration
+from millrace.coordination.lookup_session import LookupSession
 from millrace.errors import InputError, OptionError, SetupError
 from millrace.lookups import Secrets, database
 from millrace.lookups.database_session import DatabaseSession, _Work
@@ -395,6 +397,49 @@ def test_a_lost_connection_may_come_back(postgres, secrets, pairs):
     schema = pa.schema([("x", pa.int64()), ("v", pa.int64())])
     error = run(refusal(fetched(database(postgres.url, "broken"), schema, ("x",), [{"x": 1}], secrets)))
     assert error.again, error
+
+
+def test_connections_are_bounded_over_all_tasks(postgres, secrets, pairs):
+    """Between statements all tasks together keep as many open as there may be at once, whoever comes."""
+    source = database(pairs["postgresql"], "pairs", max_in_flight=4)
+
+    def connections() -> int:
+        with postgres.connect() as connection:
+            seen = "query LIKE '%FROM pairs%' AND pid <> pg_backend_pid()"
+            return connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {seen}").fetchone()[0]
+
+    async def settled(expected: int) -> None:
+        for _ in range(200):
+            if connections() == expected:
+                return
+            await asyncio.sleep(0.02)
+        assert connections() == expected
+
+    async def ask(client: Client, session: DatabaseSession, x: int) -> None:
+        async with client.permit():
+            await session.fetch(keys_of(PAIR, ("x",), [{"x": x}]))
+
+    async def work() -> None:
+        limits = LookupSession(Registration("pairs", 4))
+        tasks = []
+        for number, most in ((1, 4), (2, 4), (3, 3), (5, 0)):
+            while len(tasks) < number:
+                client, session = Client.local(limits), source.open(PAIR, ("x",), secrets)
+                client.on_share(session.keep)
+                tasks.append((client, session))
+            await asyncio.gather(*(ask(*task, x) for task in tasks for x in range(8)))
+            await settled(most)
+        for client, session in tasks[1:]:
+            await session.close()
+            await client.close()
+        await asyncio.gather(*(ask(*tasks[0], x) for x in range(8)))
+        await settled(4)
+        await tasks[0][1].close()
+        await tasks[0][0].close()
+        limits.close()
+        await settled(0)
+
+    run(work())
 
 
 def test_the_server_ends_statements_of_tasks_that_have_died(postgres, secrets, pairs):

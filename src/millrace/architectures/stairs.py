@@ -387,6 +387,10 @@ class StairState:
         """Return none."""
         return ()
 
+    def waits(self) -> int:
+        """Return none."""
+        return 0
+
     def held(self) -> Held:
         """Return how much memory SteMs and STAIRs take."""
         return held_by(self.stems, (stair for _, stair in self.stairs.stairs()))

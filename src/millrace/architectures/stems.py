@@ -144,6 +144,10 @@ class SteMs:
         """Return the prior probers."""
         return self._waiting.held
 
+    def waits(self) -> int:
+        """Return how many these are."""
+        return self._waiting.size
+
     def held(self) -> Held:
         """Return how much memory the SteMs take."""
         return held_by(self._bases(), ())

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.arrivals.access_methods import AccessMethods
@@ -28,6 +29,9 @@ from millrace.spec import JoinSpec
 from millrace.state.bindings import BindingSet
 from millrace.state.stem import SteM
 from millrace.tuples import TupleBatch
+
+MOST_WAITING = 256 << 20
+"""Bytes of source rows whose tuples wait for indexes, from which on no more is read."""
 
 
 class Arrivals:
@@ -56,21 +60,33 @@ class Arrivals:
         self._reading = True
         self._ended: list[tuple[int, BindingSet, pa.RecordBatch]] = []
         self._hybrid: Hybrid | None = None
+        self._read = np.zeros((len(spec.sources), 2))  # rows and bytes, by relation
+        self._waits: Callable[[], int] = int
 
     def rounds(
-        self, schedule: Schedule, size: int, is_busy: Callable[[], bool] = lambda: False
+        self,
+        schedule: Schedule,
+        size: int,
+        is_busy: Callable[[], bool] = lambda: False,
+        waits: Callable[[], int] = int,
     ) -> Iterator[list[Arrival]]:
         """Yield what arrives, in rounds, until nothing more can come.
 
         All of a round has been built, and all it leads to has been looked up, before the next one is
         asked for; while the eddy is busy with tuples of earlier rounds, it may also ask in between.
 
+        Args:
+            schedule: How sources are read.
+            size: Tuples of a batch.
+            is_busy: Whether tuples are in flight.
+            waits: How many tuples wait for answers of indexes.
+
         Raises:
             ExecutionError: All scans of a relation have broken off, or nothing can come although
                 something is still missing.
         """
         scheduled = schedule.arrivals(self._methods.sources, size)
-        self._reading = True
+        self._reading, self._waits = True, waits
         self._begin()
         while True:
             self._ask_beside_scans(busy=is_busy())
@@ -221,7 +237,11 @@ class Arrivals:
             self._hybrid = Hybrid(self._spec, self._graph, self._stems, asks, scans, self._clock)
 
     def _note(self, relation: int, batch: object, scan: int = 0) -> None:
-        if self._hybrid is not None and isinstance(batch, pa.RecordBatch):
+        if not isinstance(batch, pa.RecordBatch):
+            return
+        if self._indexes:
+            self._read[relation] += batch.num_rows, batch.nbytes
+        if self._hybrid is not None:
             self._hybrid.note(relation, scan, batch.num_rows)
 
     # What is still to come
@@ -234,6 +254,12 @@ class Arrivals:
     def _is_full(self) -> bool:
         """Whether an index has to answer before more is read; what a scan returns too holds nothing up."""
         asked = [each for each in self._indexes if not self._paths.scanned >> each[0] & 1]
+        if not any(self._missing(relation) for relation, _ in asked):
+            return False
+        rows, size = self._read.T
+        wide = float(np.max(size / np.maximum(rows, 1)))
+        if self._waits() * wide >= MOST_WAITING:
+            return True
         return any(index.is_full and self._missing(relation) for relation, index in asked)
 
     def _is_open(self) -> bool:

@@ -270,12 +270,13 @@ class Coordinator(Server):
             return Permits(settings, None, registration.circuit_breaker, spending)
         permits = self._groups.get(group)
         if permits is None or (permits.settings != settings and permits.empty):
-            permits = self._groups[group] = Permits(settings, None, registration.circuit_breaker)
+            permits = self._groups[group] = Permits(settings)
         if permits.settings != settings:
             raise OptionError(
                 f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "
                 f"{registration.name!r} has {settings}: give all of a group the same limits"
             )
+        permits.breaker.at_most(registration.circuit_breaker)
         self._groups.move_to_end(group)
         for each in [name for name, found in self._groups.items() if found.empty][:-_MOST_GROUPS]:
             del self._groups[each]

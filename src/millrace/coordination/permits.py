@@ -9,10 +9,14 @@ client                                   what it hears
 answer, or why there was none; these may
 be missing
 ``pause`` = seconds                      no permit starts before they are over
+-                                        ``share`` = connections that it may keep open between calls
 =======================================  ==========================================================
 
 One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
 and predicates, whatever queries they are of.
+
+Between calls all clients together keep as many connections open as there may be calls at once: each gets an
+equal share, and hears when it changes.
 """
 
 from __future__ import annotations
@@ -100,13 +104,19 @@ class Permits:
             given_up: Called when the source is taken to be down.
         """
         number = next(self._numbers)
+        before = self._share
         self._deliver[number] = deliver
         self._given_up[number] = given_up
+        if self._share == before and before is not None:
+            deliver({"share": before})
+        self._tell_share(before)
         return number
 
     def leave(self, client: int) -> None:
         """Take back all that a client has."""
+        before = self._share
         del self._deliver[client], self._given_up[client]
+        self._tell_share(before)
         self._lapsed.pop(client, None)
         self._limiter.drop(client)
         self.grant()
@@ -159,6 +169,18 @@ class Permits:
         if due is not None:
             delay = max(0.0, due - self._clock.now())
             self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
+
+    @property
+    def _share(self) -> int | None:
+        """How many connections a client may keep open between calls; None for any number."""
+        most = self.settings.max_in_flight
+        return None if most is None or not self._deliver else most // len(self._deliver)
+
+    def _tell_share(self, before: int | None) -> None:
+        share = self._share
+        if share is not None and share != before:
+            for deliver in self._deliver.values():
+                deliver({"share": share})
 
     def _judge(self, client: int, ticket: int, outcome: object) -> None:
         """Let the breaker know what came of a call."""

@@ -32,7 +32,7 @@ from millrace.errors import ExecutionError
 from millrace.lookups.grouping import grouped
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.refused import Refused
-from millrace.lookups.source import Fetched, Session
+from millrace.lookups.source import Fetched, Keeping, Session
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0
@@ -151,6 +151,8 @@ class Asking:
                 names = self.spec.source.secrets
                 secrets = Secrets(await client.secrets() if names else {})
                 session = self.spec.source.open(self.spec.schema, self.spec.columns, secrets)
+                if isinstance(session, Keeping):
+                    client.on_share(session.keep)
             except Exception as error:
                 self._opening.set_exception(error)
                 raise

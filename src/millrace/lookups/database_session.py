@@ -47,7 +47,9 @@ class DatabaseSession:
         self._columns = columns
         self._engine, self._secrets = connected(source, secrets)
         # Without a transaction there is nothing to begin and to end: one round trip a statement.
-        self._plain = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._idle = _Idle(
+            self._engine.execution_options(isolation_level="AUTOCOMMIT"), source.terms.max_in_flight
+        )
         self._reader = RowReader(schema, columns, Rules(native=True, scrub=self._secrets.scrub))
         self._dialect = self._engine.dialect.name
         self._threads = Threads(f"database {source.table}")
@@ -59,11 +61,12 @@ class DatabaseSession:
         ]
         self._select = sa.select(*wanted).select_from(sa.table(source.table, schema=source.schema))
         self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
         statement, parameters = self._statement(keys)
-        work = _Work(self._plain)
+        work = _Work(self._idle)
         most = self._source.max_rows
         rows = await self._in_time(work, lambda: work.all(statement.limit(most + 1), parameters))
         if len(rows) > most:
@@ -76,7 +79,7 @@ class DatabaseSession:
 
     async def scan(self) -> AsyncIterator[pa.RecordBatch]:
         """Return all rows, by a cursor in the database; see :meth:`millrace.lookups.source.Session.scan`."""
-        work = _Work(self._engine)
+        work = _Work(_Idle(self._engine, 0))
         try:
             await self._in_time(work, lambda: work.begin(self._select))
             while rows := await self._in_time(work, work.more):
@@ -85,13 +88,25 @@ class DatabaseSession:
             with suppress(Exception):  # it is read or broken, and not wanted any more
                 await self._threads.run(work.end)
 
+    def keep(self, most: int) -> None:
+        """Keep at most so many connections open between statements."""
+        surplus = self._idle.keep(most)
+        if surplus:
+            closing = asyncio.get_running_loop().create_task(self._close(surplus))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
     async def close(self) -> None:
         """Close all connections."""
         if not self._closed:
             self._closed = True
-            with suppress(Refused):  # of so many abandoned statements that there are no threads
-                await self._threads.run(self._engine.dispose)
+            self.keep(0)
+            await asyncio.gather(*self._closing)
             self._threads.close()
+
+    async def _close(self, connections: list[sa.Connection]) -> None:
+        with suppress(Refused):  # so many abandoned statements that there are no threads
+            await self._threads.run(lambda: _close(connections))
 
     def _statement(self, keys: pa.RecordBatch) -> tuple[sa.Select[Any], dict[str, Any]]:
         """Return the statement for some keys, of one text whatever their number, and its parameters."""
@@ -152,14 +167,68 @@ class DatabaseSession:
             raise refused(error, self._source, self._secrets) from None
 
 
+class _Idle:
+    """Connections that are open between statements; to be used in threads, but for ``keep``.
+
+    Args:
+        engine: Makes new ones.
+        most: Kept open, at most; the others are closed after their statement.
+    """
+
+    def __init__(self, engine: sa.Engine, most: int) -> None:
+        self._engine = engine
+        self._most = most
+        self._lock = threading.Lock()
+        self._connections: list[sa.Connection] = []
+
+    def take(self) -> sa.Connection:
+        """Return a connection for one statement: the one that was in use last, or a new one."""
+        with self._lock:
+            if self._connections:
+                return self._connections.pop()
+        return self._engine.connect()
+
+    def give(self, connection: sa.Connection, *, works: bool) -> None:
+        """Take a connection back; one that does not work is closed, and so are all if it broke."""
+        broken = connection.invalidated
+        try:
+            if works and not broken:
+                connection.rollback()
+        except exc.SQLAlchemyError:
+            broken = True
+        with self._lock:
+            surplus = self._connections if broken else []  # a restart breaks all
+            if broken:
+                self._connections = []
+            if works and not broken and len(self._connections) < self._most:
+                self._connections.append(connection)
+                return
+        if not works:
+            connection.invalidate()
+        _close([connection, *surplus])
+
+    def keep(self, most: int) -> list[sa.Connection]:
+        """Keep so many from now on, and return those that are to be closed; does not wait for a database."""
+        with self._lock:
+            self._most = most
+            surplus, self._connections = self._connections[most:], self._connections[:most]
+            return surplus
+
+
+def _close(connections: list[sa.Connection]) -> None:
+    for connection in connections:
+        with suppress(exc.SQLAlchemyError, OSError):
+            connection.close()
+
+
 class _Work:
     """One statement and its connection; all but ``abandon`` is called in threads, one call at a time.
 
     The lock keeps a statement from being stopped on a connection that has gone back and may be another's.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+    def __init__(self, connections: _Idle) -> None:
+        self._connections = connections
         self._lock = threading.Lock()
         self._connection: sa.Connection | None = None
         self._result: sa.CursorResult[Any] | None = None
@@ -203,9 +272,7 @@ class _Work:
         if self._result is not None:
             with suppress(Exception):  # the transaction that the cursor is in may have failed
                 self._result.close()
-        if self._abandoned:
-            connection.invalidate()
-        connection.close()
+        self._connections.give(connection, works=not self._abandoned)
 
     def abandon(self, returned: threading.Event) -> None:
         """Stop the statement, where the driver has a way; its connection is not used again.
@@ -225,7 +292,7 @@ class _Work:
                 return
 
     def _connected(self) -> sa.Connection:
-        connection = self._engine.connect()
+        connection = self._connections.take()
         with self._lock:
             self._connection = connection
             if self._abandoned:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import NullPool
 
 from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, MillraceError, SetupError, near
@@ -92,9 +92,8 @@ def connected(source: DatabaseSource, secrets: Secrets) -> tuple[sa.Engine, Secr
             _check_file(url.database, source, secrets)
         engine = sa.create_engine(
             url,
-            poolclass=QueuePool,
-            pool_size=source.terms.max_in_flight,
-            max_overflow=-1,  # connections of abandoned statements do not count
+            poolclass=NullPool,  # what is kept open is bounded over all tasks, see the session
+            skip_autocommit_rollback=True,  # nothing to undo, and a round trip with some drivers
             hide_parameters=True,
             connect_args=arguments,
         )

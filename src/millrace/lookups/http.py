@@ -239,7 +239,8 @@ def http(
             this process that name the same one, in all its queries; they have to give the same limits.
         circuit_breaker: After so many requests in a row, over all tasks, that failed in a way that may pass,
             the source is asked once in a while only. If it has not come back after two minutes, the query
-            fails, whatever ``on_error`` is. None to go on asking.
+            fails, whatever ``on_error`` is. None to go on asking. A ``limit_group`` has the lowest that its
+            lookups give.
         max_retry_after: Seconds for which the service can make all tasks wait by ``Retry-After``, at most.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -55,6 +55,14 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and threads; what is under way is not wanted any more."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A session whose connections are dear to the other side, also those that nothing is asked on."""
+
+    def keep(self, most: int) -> None:
+        """Keep at most so many connections open between requests from now on."""
 
 
 class Source(Protocol):

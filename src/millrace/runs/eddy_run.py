@@ -176,7 +176,8 @@ class EddyRun(BlockRun):
 
     def _rounds_of_arrivals(self) -> Iterator[list[Arrival]]:
         """Yield rounds of arrivals, with the time spent in the sources booked."""
-        rounds = self._arrivals.rounds(self._schedule, self._limit, lambda: self._eddy.is_flying)
+        eddy, state = self._eddy, self._state
+        rounds = self._arrivals.rounds(self._schedule, self._limit, lambda: eddy.is_flying, state.waits)
         while True:
             began = self._clock.now()
             arrivals = next(rounds, None)

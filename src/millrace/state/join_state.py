@@ -74,6 +74,9 @@ class JoinState(Protocol):
     def waiting(self) -> Sequence[TupleBatch]:
         """Return the tuples that wait for more of some relation."""
 
+    def waits(self) -> int:
+        """Return how many these are."""
+
     def held(self) -> Held:
         """Return how much memory it takes."""
 

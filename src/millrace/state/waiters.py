@@ -59,6 +59,11 @@ class Waiters:
         self._hold([])
 
     @property
+    def size(self) -> int:
+        """How many tuples wait."""
+        return self._size - self._released
+
+    @property
     def held(self) -> list[TupleBatch]:
         """The tuples that wait."""
         return [

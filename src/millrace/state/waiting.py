@@ -34,6 +34,12 @@ class Waiting:
         bound = [batch for waiters in self._waiters.values() for batch in waiters.held]
         return [*(batch for batches in self._waiting.values() for batch in batches), *bound]
 
+    @property
+    def size(self) -> int:
+        """How many tuples wait."""
+        unbound = sum(batch.size for batches in self._waiting.values() for batch in batches)
+        return unbound + sum(waiters.size for waiters in self._waiters.values())
+
     def release(self, relation: int, stem: SteM) -> list[TupleBatch]:
         """Return the prior probers of the SteM for which it has what they have not seen yet.
 
