@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 import pyarrow as pa
@@ -102,3 +103,18 @@ def test_progress_and_failures_in_words():
         "2 of 1,200 keys of p could not be looked up (HTTP 503: 2)",
         "the cache of p is not kept: disk full",
     ]
+
+
+def test_an_estimate_asks_for_a_sample_alone(run, given, tmp_path):
+    """``--estimate`` tells keys and requests; with a predicate of Spark's own there is nothing to tell."""
+    query = "select o.id, p.price from o join prices p on o.sku = p.sku"
+    done = run("sql", query, *given, "--estimate")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("prices: 2 distinct keys, 1 requests, 0.0 min, 0.5 rows a key")
+    done = run("sql", query, *given, "--estimate", "--json", "-")
+    (estimate,) = json.loads(done.stdout)["estimate"]["lookups"]
+    assert (estimate["keys"], estimate["sampled"], estimate["failed"]) == ([2, 2], 2, 0)
+    done = run("sql", "select count(*) from o", *given[:2], "--estimate")
+    assert done.exit_code == 1 and "no lookup and calls no predicate" in done.stderr
+    done = run("sql", query, *given[:2], "--engine", "spark", "--estimate")
+    assert done.exit_code == 1

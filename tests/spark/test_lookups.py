@@ -173,6 +173,38 @@ def test_a_cache_survives_the_job(spark, shop, tmp_path) -> None:
     assert set(shop.asked.values()) == {1}
 
 
+def test_an_estimate_asks_for_a_sample_that_the_cache_keeps(spark, shop, tmp_path) -> None:
+    """Distinct keys are counted, a sample of them asked for once, and limits, prices and failures told."""
+    shop.latency = 0.01
+    shop.behave = lambda key, before: "500" if key == 7 else "ok"
+    how = {"cache": tmp_path / "shop.sqlite", "retries": 0, "per_second": 1000.0, "max_cost": 99, "cost": 0.5}
+    tables = {"r": rows(spark), "p": items(shop, **how)}
+    query = millrace.query(f"{QUERY} WHERE r.id < {KEYS * 2}", spark, tables)
+    found = query.estimate(sample=20, seed=3)
+    (one,) = found.lookups
+    assert (one.keys, one.sampled, one.requests, one.cost) == ((KEYS + 1,) * 2, 20, KEYS + 1, (KEYS + 1) / 2)
+    assert sum(shop.asked.values()) == 20 and set(shop.asked.values()) == {1}
+    assert 0.01 * (KEYS + 1) / 4 <= 60 * one.minutes < 5
+    assert (one.failed, one.cached) == (int(7 in shop.asked), 0)
+    again = query.estimate(sample=1000).lookups[0]
+    known = 20 - one.failed
+    assert (again.sampled, again.cached, again.failed) == (KEYS + 1, known, 1)
+    assert sum(shop.asked.values()) == 20 + KEYS + 1 - known
+    assert "distinct keys, 41 requests" in str(found) and again.rows == (KEYS - 1) / KEYS
+
+
+def test_keys_that_would_have_to_be_paid_for_are_not_estimated(spark, shop) -> None:
+    """Those of other lookups, and rows of predicates behind lookups; conditions elsewhere make a bound."""
+    chained = millrace.lookup("q", "v string, k bigint", bind=["v"], via=millrace.http(f"{shop.url}/{{v}}"))
+    tables = {"r": rows(spark), "p": items(shop), "q": chained, "s": spark.range(3)}
+    text = "SELECT r.id FROM r JOIN p ON r.k = p.k JOIN q ON q.v = p.v JOIN s ON r.id = s.id WHERE odd(p.v)"
+    odd = millrace.predicate(lambda v: v.endswith("1"), name="odd")
+    found = millrace.query(text, spark, tables, predicates=[odd]).estimate(sample=10)
+    assert [each.keys for each in found.lookups] == [(0, KEYS + 1)]
+    assert len(found.unknown) == 2 and "keys come from other lookups" in found.unknown[0]
+    assert "predicates" in found.unknown[1] and "not estimated" in str(found)
+
+
 def test_secrets_are_seen_by_the_service_alone(spark, shop, monkeypatch, capfd) -> None:
     """A token in a header, one in the URL: not in plan, report, failed keys, error or logs."""
     monkeypatch.setenv("SHOP_TOKEN", "t0ken-of-the-shop")

@@ -11,13 +11,14 @@ from millrace.aggregates import AggregateSpec
 from millrace.block import Block, FrameInput, LookupInput
 from millrace.errors import ExecutionError, QueryError
 from millrace.explanation import Explanation
-from millrace.expressions import show
+from millrace.expressions import Call, show
 from millrace.figures import CellFigures
 from millrace.front.build import Prepared, Taken
 from millrace.front.plan import Read
 from millrace.planned import BlockShape, Planned, settings
-from millrace.predicates.estimate import Estimate
+from millrace.predicates.estimate import Estimate, LookupEstimate
 from millrace.run_report import RunReport
+from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
 from millrace.streams.micro_batch import PREFIX
 from millrace.values import show as show_value
@@ -93,26 +94,45 @@ class Query(Prepared):
     def estimate(
         self, sample: int = 200, seed: int = 0, prices: Mapping[str, float] | None = None
     ) -> Estimate:
-        """Return what the query's predicates of Python are expected to take, before you pay for it.
+        """Return what the query's predicates of Python and lookups are expected to take, before you pay.
 
-        The rest of the query is run, without them, and a uniform sample of its rows really judged, in this
-        process; where a predicate has ``answers`` these are kept. See :func:`millrace.estimate`.
+        The rest of the query is run, without predicates, and a uniform sample of its rows really judged, in
+        this process; where a predicate has ``answers`` these are kept. See :func:`millrace.estimate`. Of
+        lookups the distinct keys are counted and a sample of them really asked for; where a lookup has a
+        ``cache`` their rows are kept. Both have their limits and budgets. Predicates whose rows come from
+        lookups are left out, as are lookups whose keys come from lookups: these would have to be paid for.
 
         >>> print(millrace.query("SELECT … WHERE is_spam(text)", predicates=[is_spam]).estimate())  # doctest:
         +SKIP
 
         Args:
-            sample: Rows to judge.
+            sample: Rows to judge, and keys to ask for.
             seed: Of the sample.
-            prices: Of a call, by the predicate's name, in any unit; its own ``cost`` by default.
+            prices: Of a predicate's call, by the predicate's name, in any unit; its own ``cost`` by default.
 
         Raises:
-            QueryError: It calls none, or one elsewhere than alone in the outermost WHERE.
+            QueryError: It has neither, or calls a predicate elsewhere than alone in the outermost WHERE.
             MillraceError: As :func:`millrace.estimate`.
         """
-        if self._estimating is None:
-            raise QueryError("the query calls no predicate of Python that could be estimated")
-        return self._estimating(sample, seed, prices)
+        asking = [
+            one.block
+            for one in self.taken
+            if any(isinstance(each, LookupInput) for each in one.block.inputs.values())
+        ]
+        if not asking and self._estimating is None:
+            raise QueryError(
+                "the query has no lookup and calls no predicate of Python that could be estimated"
+            )
+        if not asking and self._estimating is not None:
+            return self._estimating(sample, seed, prices)
+        found: list[LookupEstimate] = []
+        unknown: list[str] = []
+        for block in asking:
+            lookups, left = lookup_estimates(self.df.sparkSession, block, self.options, sample, seed)
+            found, unknown = found + lookups, unknown + left
+        if self.filters or any(isinstance(each, Call) for block in asking for each in block.join.residuals):
+            unknown.append("predicates, whose rows come from lookups, all of which would have to be asked")
+        return Estimate(0, 0, (0, 0, 0), (), tuple(found), tuple(unknown))
 
     def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run the query and yield its rows as they come, while the tasks still run.

@@ -69,6 +69,10 @@ def sql_command(
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show the plan; run nothing.")] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="Show what its lookups will take, by a sample of keys; run no more."),
+    ] = False,
     report: Annotated[
         bool,
         typer.Option(
@@ -111,6 +115,7 @@ def sql_command(
             engine=engine.value,
             options=sql.options_of(sql.pairs(option or (), "--option"), policy, wanted),
             explain=explain,
+            estimate=estimate,
             report=report,
             page=report_page,
             output=output,

@@ -6,7 +6,7 @@ import json
 import os
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ class Request:
         engine: ``"millrace"`` or ``"spark"``.
         options: Millrace's settings.
         explain: Show the plan instead of running the query.
+        estimate: Show what its lookups will take instead of running the query.
         report: Show the figures of the run.
         page: HTML file to write them to, or None.
         overwrite: Whether ``output`` may replace a file.
@@ -60,6 +61,7 @@ class Request:
     page: Path | None = None
     overwrite: bool = False
     json: Path | None = None
+    estimate: bool = False
 
     @property
     def wants_figures(self) -> bool:
@@ -144,6 +146,15 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
         check_target(request.page)
     json_text.check(request.json)
     frame, query = _frame(request, spark)
+    if request.estimate:
+        if query is None:
+            raise InputError("--estimate needs --engine millrace: Spark alone asks for nothing")
+        found = query.estimate()
+        if request.json is not None:
+            json_text.write({"estimate": asdict(found)}, request.json)
+        else:
+            stdout.print(Text(str(found)), soft_wrap=True)
+        return
     if request.explain:
         if request.json is not None:
             told = str(query.explain()) if query is not None else planned(frame, "simple")

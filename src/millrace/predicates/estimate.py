@@ -1,4 +1,4 @@
-"""What a filter will cost, from a sample that every predicate has judged.
+"""What a query's calls will cost, from a sample that every predicate has judged and every lookup answered.
 
 The order is the one that an eddy comes to: the predicate next that drops most of what is left a second (Babu
 et al. 2004). How many rows reach it is a share of the sample, and so has an interval (Clopper & Pearson
@@ -66,34 +66,77 @@ class PredicateEstimate:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What a filter is expected to take.
+class LookupEstimate:
+    """What a lookup is expected to be asked for.
 
     Attributes:
-        rows: That are to be filtered.
+        name: Of the lookup.
+        keys: Distinct keys: at least, and at most. Fewer are asked for where other conditions drop rows
+            before.
+        sampled: Keys that were really asked for.
+        requests: For the most keys, without repeated ones.
+        minutes: That these take within the lookup's limits.
+        cost: Of these, in the unit of the lookup's prices.
+        rows: That a key has, on average.
+        failed: Keys of the sample that could not be looked up.
+        cached: Keys of the sample that were known from an earlier run.
+    """
+
+    name: str
+    keys: tuple[int, int]
+    sampled: int
+    requests: int
+    minutes: float
+    cost: float
+    rows: float
+    failed: int
+    cached: int
+
+    def __str__(self) -> str:
+        least, most = self.keys
+        told = f"{self.name}: " + (f"{most:,}" if least == most else f"at most {most:,}") + " distinct keys"
+        told += f", {self.requests:,} requests, {self.minutes:,.1f} min, {self.rows:,.3g} rows a key"
+        told += f", costs {self.cost:,.2f}" if self.cost else ""
+        told += f", {self.cached:,} of {self.sampled:,} keys were known before" if self.cached else ""
+        return told + (f", {self.failed:,} of {self.sampled:,} keys failed" if self.failed else "")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a query's calls are expected to take.
+
+    Attributes:
+        rows: That predicates are to filter; 0 without any.
         sampled: Rows of the sample.
         kept: Rows that will be left: at least, by expectation, at most (95 % of samples).
         predicates: In the order in which they are best called.
+        lookups: In no certain order.
+        unknown: What could not be estimated and why, a sentence each.
     """
 
     rows: int
     sampled: int
     kept: tuple[int, int, int]
     predicates: tuple[PredicateEstimate, ...]
+    lookups: tuple[LookupEstimate, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def cost(self) -> float:
-        """Of all predicates' expected calls."""
-        return sum(each.cost for each in self.predicates)
+        """Of all predicates' expected calls, and of all lookups' requests."""
+        return sum(each.cost for each in self.predicates) + sum(each.cost for each in self.lookups)
 
     def __str__(self) -> str:
-        lines = [f"{self.rows:,} rows; {_range(self.kept)} are left, as {self.sampled:,} of them say"]
+        lines = []
+        if self.predicates:
+            lines.append(f"{self.rows:,} rows; {_range(self.kept)} are left, as {self.sampled:,} of them say")
         for each in self.predicates:
             told = f"{each.name}: {_range(each.calls)} calls, {each.minutes:,.1f} min"
             told += f", keeps {each.passed:.1%}"
             told += f", costs {each.cost:,.2f}" if each.cost else ""
             told += f", raised for {each.raised:,} rows of the sample" if each.raised else ""
             lines.append(told)
+        lines += [*map(str, self.lookups), *(f"not estimated: {each}" for each in self.unknown)]
         return "\n".join(lines)
 
 
