@@ -19,6 +19,8 @@ def two_clients(clock):
     session = LookupSession(Registration("prices", max_in_flight=1), clock=clock)
     inboxes: list[list] = [[], []]
     numbers = [session.join(inbox.append) for inbox in inboxes]
+    for inbox in inboxes:
+        inbox.clear()  # of their shares
     return session, inboxes, numbers
 
 

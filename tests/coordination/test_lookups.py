@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -261,6 +262,28 @@ def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator):
     assert (prices.requests, prices.retried, prices.failures) == (10, 4, (("HTTP 503", 2),))
     assert coordinator.failed("run") == [FailedKey("prices", '["a"]', "HTTP 503", "busy", 3)]
     assert coordinator.progress("another") == coordinator.failed("another") == []
+
+
+def test_who_has_left_is_counted_whole(coordinator, monkeypatch):
+    """The disk may be behind: a client has not left before all that it said is done."""
+    plain = LookupSession._settle
+
+    def slowly(*arguments) -> None:
+        time.sleep(0.2)
+        plain(*arguments)
+
+    monkeypatch.setattr(LookupSession, "_settle", slowly)
+
+    async def play() -> None:
+        one = await Client.connect(coordinator.address, "run/0/1")
+        await one.claim([KEY])
+        one.settle(rows_of([KEY]))
+        one.count(requests=1)
+        await one.close()
+
+    run(play())
+    prices = coordinator.progress("run")[1]
+    assert (prices.keys, prices.done, prices.requests) == (1, 1, 1)
 
 
 def test_a_killed_process_hands_on_what_it_was_asking(coordinator, monkeypatch):

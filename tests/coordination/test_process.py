@@ -18,7 +18,8 @@ from tests.coordination.test_server import run
 
 KEYS = [number.to_bytes(16, "big") for number in range(9)]
 PLANNER = """
-import sys, threading
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path[:0] = {path!r}
 from millrace.coordination import CoordinatorProcess, Registration
 from pathlib import Path

@@ -41,7 +41,14 @@ class OrderedSession(Session):
 
     async def ready(self, client: int) -> None:
         """Wait until most of what the client has said before is done."""
-        while self._queued[client] > _MOST_QUEUED:
+        await self._until(client, _MOST_QUEUED)
+
+    async def done(self, client: int) -> None:
+        """Wait until all that the client has said is done, and counted."""
+        await self._until(client, 0)
+
+    async def _until(self, client: int, queued: int) -> None:
+        while self._queued[client] > queued:
             self._progressed.clear()
             await self._progressed.wait()
 

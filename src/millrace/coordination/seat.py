@@ -75,10 +75,13 @@ class Seat:
             if count is not None and self.writer is not None:
                 codec.write(self.writer, {"ack": count})
         if "bye" in message:
-            self._deliver({"bye": True})
             return True
         self.session.handle(self.client, message)
         return False
+
+    def say_goodbye(self) -> None:
+        """Let the client go."""
+        self._deliver({"bye": True})
 
     def leave(self) -> None:
         """Give back all that the client holds."""

@@ -248,7 +248,11 @@ class Server(ABC):
                         await writer.drain()
                 await seat.session.ready(seat.client)
                 message = await codec.read(reader)
-                if seat.writer is not writer or seat.handle(message):
+                if seat.writer is not writer:
+                    return
+                if seat.handle(message):
+                    await seat.session.done(seat.client)  # who hears of a job's end finds its figures whole
+                    seat.say_goodbye()
                     return
         except (OSError, EOFError):
             away = seat.kept

@@ -54,3 +54,6 @@ class Session(ABC):
 
     async def ready(self, client: int) -> None:  # noqa: B027  # most can always
         """Wait until the session can take the client's next message; meanwhile the client has to wait."""
+
+    async def done(self, client: int) -> None:  # noqa: B027  # likewise
+        """Wait until all that the client has said is done."""
