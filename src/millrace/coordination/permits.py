@@ -174,7 +174,10 @@ class Permits:
     def _share(self) -> int | None:
         """How many connections a client may keep open between calls; None for any number."""
         most = self.settings.max_in_flight
-        return None if most is None or not self._deliver else most // len(self._deliver)
+        if most is None or not self._deliver:
+            return None
+        # Of as many clients as the next power of two, so that few of them are told of each that comes.
+        return most // (1 << (len(self._deliver) - 1).bit_length())
 
     def _tell_share(self, before: int | None) -> None:
         share = self._share
