@@ -15,6 +15,7 @@ from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.coordination import Address, Client, CoordinatorProcess, Settings
+from millrace.coordination.event_loop import runner
 from millrace.peak import peak_memory
 
 TASKS, CONNECTIONS = 2000, 500
@@ -41,7 +42,8 @@ def bench(tasks: int, connections: int, seconds: float, rounds: int, ticker: Tic
     for number in range(rounds):
         ticker.says(f"round {number + 1}")
         with closing(CoordinatorProcess()) as coordinator:
-            taken, spent = asyncio.run(_load(coordinator.address, tasks, connections, seconds))
+            with runner() as running:
+                taken, spent = running.run(_load(coordinator.address, tasks, connections, seconds))
             sizes.append(peak_memory(coordinator.pid) / 1e6)
         taken.sort()
         rates.append(len(taken) / spent)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Self, TypeVar
 
 from millrace.coordination import codec
+from millrace.coordination.event_loop import runner
 from millrace.coordination.registration import Address
 from millrace.coordination.seat import GRACE_SECONDS, Seat
 from millrace.coordination.session import Session
@@ -77,7 +78,8 @@ class Server(ABC):
         self._stop = asyncio.Event()
         ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(bind or host, port, ready)),
+            target=self._run,
+            args=(bind or host, port, ready),
             name=f"millrace {self.purpose}",
             daemon=True,
         )
@@ -179,7 +181,13 @@ class Server(ABC):
             raise ExecutionError(f"the server of {self.purpose} has been closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
+    def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
+        with runner() as running:
+            running.run(self._until_stopped(host, port, ready))
+
+    async def _until_stopped(
+        self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]
+    ) -> None:
         try:
             server = await self._listen(host, port)
         except OSError as error:

@@ -28,6 +28,7 @@ from millrace.coordination import (
     Settings,
     digest,
 )
+from millrace.coordination.event_loop import runner
 from millrace.coordination.secrets import Secrets
 from millrace.errors import ExecutionError, PredicateError
 from millrace.predicates.outcome import RAISED, Failure, Outcome
@@ -83,7 +84,7 @@ class AsyncCaller:
             ExecutionError: The coordinator of the limits cannot be reached.
         """
         if self._runner is None:
-            self._runner = asyncio.Runner()  # one loop for all calls, for what the function keeps open
+            self._runner = runner()  # one loop for all calls, for what the function keeps open
         return self._runner.run(self._call(list(zip(*self._values.objects(columns), strict=True))))
 
     def close(self) -> None:
