@@ -6,17 +6,12 @@ All lookups of a task share one: their requests are under way while the eddy doe
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
 from millrace.coordination.event_loop import runner
-
-
-SWITCH_SECONDS = 0.0005
-"""For which a thread that computes may keep the interpreter from the loop's."""
 
 
 class Loop:
@@ -63,14 +58,8 @@ class Loop:
         return self._loop
 
     def _run(self, ready: threading.Event) -> None:
-        # A request passes through this thread several times; each time it would wait for the eddy's to let go.
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_SECONDS)
-        try:
-            with runner() as running:
-                running.run(self._serve(ready))
-        finally:
-            sys.setswitchinterval(before)
+        with runner() as running:
+            running.run(self._serve(ready))
 
     async def _serve(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
