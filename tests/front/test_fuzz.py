@@ -1,4 +1,4 @@
-"""Four hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
+"""Three hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.front.fuzz.compare import Comparison
 from tests.front.fuzz.grammar import query
 
 CHUNK = 50
-QUERIES = 400
+QUERIES = 300
 
 
 @pytest.fixture(scope="module")
