@@ -156,7 +156,7 @@ class Session:
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
         frame = made.kept(query.df)
-        return remember(frame, query, query.runs)
+        return remember(frame, query, query.runs, made.text)
 
     def lookup(self, name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
         """Declare a lookup table and keep it among the session's tables; see :func:`millrace.lookup`."""
@@ -225,7 +225,7 @@ def _prepare(
             own = kept.keep(key, prepared, frames, catalog, pipeline.understood)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
-        remember(made.df, handle, made.runs)
+        remember(made.df, handle, made.runs, query)
         return made
     finally:
         frames.close()
