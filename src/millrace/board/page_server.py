@@ -20,6 +20,9 @@ from millrace.errors import SetupError
 
 HOST = "127.0.0.1"
 _SECONDS = 10.0
+_END_SECONDS = 0.1
+"""Between two looks whether to end."""
+
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -63,7 +66,9 @@ class PageServer:
             ) from error
         self._server = server
         self.url = f"http://{HOST}:{server.server_port}/{token}/"
-        self._thread = threading.Thread(target=server.serve_forever, name="millrace live page", daemon=True)
+        self._thread = threading.Thread(
+            target=server.serve_forever, args=(_END_SECONDS,), name="millrace live page", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
