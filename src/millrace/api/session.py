@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from millrace.api.estimating import estimate_of
 from millrace.api.joining import Condition, Side, joining
+from millrace.api.progress import by_default
 from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.front import kept
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from millrace.lookups.table import LookupTable
     from millrace.spark.predicates import Predicate
+
+by_default()  # before there is a DataFrame to run
 
 Args = Mapping[str, Any] | list[Any]
 

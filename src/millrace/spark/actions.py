@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace.spark.own_work import at_own_work
 
-_RUNS = "_millrace_runs"
+_CARRIED = "_millrace_carried"
 
 _FRAME = frozenset(
     {
@@ -34,8 +34,8 @@ ACTIONS = {
 End = Callable[[BaseException | None], None]
 """Takes what an action failed with, or None."""
 
-Watcher = Callable[[str, Any, frozenset[str]], End | None]
-"""Takes an action's name, the DataFrame or writer, and its runs; returns what wants to know of its end."""
+Watcher = Callable[[str, Any, "Carried"], End | None]
+"""Takes an action's name, the DataFrame or writer, and what that carries; returns what hears of the end."""
 
 _watchers: list[Watcher] = []
 
@@ -61,18 +61,25 @@ def unwatch(watcher: Watcher) -> None:
         _watchers.remove(watcher)
 
 
-def carry(made: Any, runs: frozenset[str]) -> None:
-    """Let a DataFrame, or what leads to one, carry the names of runs."""
-    if runs:
-        made.__dict__[_RUNS] = runs
+class Carried(NamedTuple):
+    """What a DataFrame carries: the names of its runs, and whether no line shall show its progress."""
+
+    runs: frozenset[str] = frozenset()
+    quiet: bool = False
 
 
-def carried(*given: Any) -> frozenset[str]:
-    """Return the names of the runs that arguments carry."""
-    found: frozenset[str] = frozenset()
-    for each in given:
-        found |= getattr(each, "__dict__", {}).get(_RUNS, frozenset())
-    return found
+def carry(made: Any, carried: Carried) -> None:
+    """Let a DataFrame, or what leads to one, carry something."""
+    if carried.runs:
+        made.__dict__[_CARRIED] = carried
+
+
+def carried(*given: Any) -> Carried:
+    """Return what arguments carry, together."""
+    found = [each for one in given if (each := getattr(one, "__dict__", {}).get(_CARRIED)) is not None]
+    if len(found) < 2:
+        return found[0] if found else Carried()
+    return Carried(frozenset().union(*(each.runs for each in found)), any(each.quiet for each in found))
 
 
 class Action:
@@ -90,9 +97,9 @@ class Action:
         if not _watchers or at_own_work() or _within.action:
             self._nests = False
             return
-        runs = carried(frame)
-        if runs:
-            self._ends = [end for each in list(_watchers) if (end := each(name, frame, runs)) is not None]
+        found = carried(frame)
+        if found.runs:
+            self._ends = [end for each in list(_watchers) if (end := each(name, frame, found)) is not None]
         if self._nests:
             _within.action = True
 

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.explanation import Explanation
+from millrace.options import Options
 from millrace.run_report import RunReport
 from millrace.spark import live
-from millrace.spark.actions import carry
+from millrace.spark.actions import Carried, carry
 from millrace.spark.plans import Mode, explained
 from millrace.spark.reports import task_name
 from millrace.spark.telling import telling
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 class Handle(Protocol):
     """A DataFrame's own account."""
+
+    @property
+    def options(self) -> Options:
+        """Settings of its runs."""
 
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what runs, as text, with a plan of Spark's."""
@@ -77,7 +82,7 @@ def remember(
     for run in runs:
         _runs[task_name(run)] = handle
     live.known(handle, runs, title)
-    carry(frame, frozenset(runs))
+    carry(frame, Carried(frozenset(runs), quiet=not handle.options.progress))
     _latest.append(handle)
     return telling(frame)
 

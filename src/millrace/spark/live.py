@@ -95,9 +95,9 @@ def _tell(board: Board, attach: Attach, held: weakref.ref[Any], runs: Mapping[st
         attach(handle.df.sparkSession, runs)
 
 
-def _begun(name: str, _frame: Any, runs: frozenset[str]) -> actions.End | None:
+def _begun(name: str, _frame: Any, carried: actions.Carried) -> actions.End | None:
     board = _board
     if board is None:
         return None
-    query = board.begun(name, sorted(runs))
+    query = board.begun(name, sorted(carried.runs))
     return None if query is None else lambda error: board.ended(query, error)
