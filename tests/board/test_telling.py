@@ -43,8 +43,8 @@ def board():
 @pytest.fixture
 def server(board, monkeypatch):
     monkeypatch.setattr(telling, "_unreached", {})
+    monkeypatch.setattr(LiveServer, "board", board)
     made = LiveServer()
-    made.board = board
     yield made
     made.close()
 

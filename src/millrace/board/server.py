@@ -35,14 +35,14 @@ class LiveServer(Server):
         bind: Address to listen on; None for the host.
 
     Attributes:
-        board: What is told of; the latest one that was set.
+        board: What is told; of all servers of this process. Without one nobody may tell.
 
     Raises:
         ExecutionError: It cannot listen.
     """
 
     purpose: ClassVar[str] = "live figures"
-    board: Board | None = None
+    board: ClassVar[Board | None] = None
     _open = 0
 
     def _scope(self, hello: codec.Message) -> str:

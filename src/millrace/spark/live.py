@@ -36,6 +36,9 @@ def look(board: Board, attach: Attach) -> None:
         attach: Called with the session of each query.
     """
     global _board, _attach, _looks
+    from millrace.board.server import LiveServer
+
+    LiveServer.board = board
     _board, _attach = board, attach
     _looks += 1
     for held, title, runs in list(_latest):
@@ -47,6 +50,9 @@ def look_away(board: Board) -> None:
     """Tell a board nothing more."""
     global _board, _attach
     if _board is board:
+        from millrace.board.server import LiveServer
+
+        LiveServer.board = None
         _board = _attach = None
         actions.unwatch(_begun)
 
@@ -65,8 +71,7 @@ def address_of(spark: SparkSession, run: str, options: Options) -> Address | Non
 
     That tasks do not reach it is found out by them, and harms nobody.
     """
-    board = _board
-    if board is None:
+    if _board is None:
         return None
     from millrace.board.server import LiveServer
 
@@ -75,7 +80,6 @@ def address_of(spark: SparkSession, run: str, options: Options) -> Address | Non
         server = LiveServer.started(host_of(spark, options), port, options.limits_bind)
     except MillraceError:
         return None
-    server.board = board
     return server.address_of(run)
 
 
