@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from millrace.spark.actions import Carried, End
 
+_READ = ("toLocalIterator", "stream_results")
+"""Actions whose rows are read one by one: a reader who prints them sees how far they are."""
+
 __all__ = ["Watch", "by_default", "progress"]
 
 
@@ -46,7 +49,7 @@ def by_default() -> None:
 
 
 def _begun(name: str, frame: Any, carried: Carried) -> End | None:
-    if carried.quiet or not is_seen():
+    if carried.quiet or name in _READ or not is_seen():
         return None
     # Writers have no session that is public: of them rows are told, not tasks.
     return _Line(getattr(frame, "sparkSession", None), prints=name == "show").end

@@ -6,7 +6,7 @@ A DataFrame carries the names of the runs that it is made of, and so does what i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from millrace.spark.own_work import at_own_work
@@ -110,3 +110,17 @@ class Action:
         ends, self._ends = self._ends, []
         for end in ends:
             end(error)
+
+
+def acted(name: str, frame: Any, rows: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an action gives out, as it is asked for; the action lasts that long."""
+    action, failed = Action(name, frame, nests=False), None
+    try:
+        yield from rows
+    except GeneratorExit:
+        raise  # whoever reads has enough
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        action.end(failed)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame
 
-from millrace.spark.actions import ACTIONS, Action, carried, carry
+from millrace.spark.actions import ACTIONS, Action, acted, carried, carry
 from millrace.spark.failures import translated
 
 _TELLING = "_millrace_telling"
@@ -70,24 +70,18 @@ def _told(method: Callable[..., Any], action: str | None = None) -> Callable[...
         if kind.__name__ in _KINDS and kind.__module__.startswith("pyspark.sql."):
             _tell(result)
             carry(result, carried(*args, *named.values()))
-        return _each(result, action, args[0]) if isinstance(result, Iterator) else result
+        if isinstance(result, Iterator):
+            return _each(result) if action is None else acted(action, args[0], _each(result))
+        return result
 
     return called
 
 
-def _each(rows: Iterator[Any], action: str | None, frame: Any) -> Iterator[Any]:
-    acting = None if action is None else Action(action, frame, nests=False)
-    ours: BaseException | None = None
+def _each(rows: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from rows
-    except GeneratorExit:
-        raise  # whoever reads has enough
-    except BaseException as error:  # noqa: BLE001  # told or raised again
-        ours = translated(error) if isinstance(error, Exception) else error
-        _raise(error, ours)
-    finally:
-        if acting is not None:
-            acting.end(ours)
+    except Exception as error:  # noqa: BLE001  # told or raised again
+        _raise(error, translated(error))
 
 
 def _raise(error: BaseException, ours: BaseException) -> NoReturn:
