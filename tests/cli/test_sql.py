@@ -67,7 +67,7 @@ def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
     assert done.exit_code == 0, done.stderr
     assert re.fullmatch(r"live: http://127\.0\.0\.1:\d+/[\w-]{32}/\n", done.stderr)
     assert seen == []
-    done = run("sql", JOIN, *tables, "--live-wait", "--option", "take_all=true")
+    done = run("sql", JOIN, *tables, "--report", "--live-wait", "--option", "take_all=true")
     assert done.exit_code == 0, done.stderr
     assert seen == [("done", JOIN, 3)]
 
