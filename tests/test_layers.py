@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordination", "results"),
     ("predicates",),
     ("expressions", "options", "planned", "explanation"),
-    ("run_report", "report_tables", "report_text", "comparison", "pages", "fitting"),
+    ("run_report", "report_tables", "report_text", "comparison", "pages", "board", "fitting"),
     ("spec", "values"),
     ("aggregates",),
     ("kernels",),

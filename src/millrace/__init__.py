@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millrace.api.enabling import Enabled
     from millrace.api.hub import hub
     from millrace.api.joining import Condition, Side
+    from millrace.api.live import live
     from millrace.api.llm import llm_filter, llm_lookup
     from millrace.api.predicates import cascade, estimate, filter, predicate, where  # noqa: A004
     from millrace.api.query import Query
@@ -61,6 +62,7 @@ __all__ = [
     "http",
     "hub",
     "join",
+    "live",
     "llm_filter",
     "llm_lookup",
     "lookup",
@@ -83,7 +85,7 @@ _LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"),
 _LATER |= dict.fromkeys(("llm_filter", "llm_lookup"), "millrace.api.llm")
 _LATER |= dict.fromkeys(("feed", "stream_log", "stream_report", "watch_streams"), "millrace.api.streams")
 _LATER["Session"] = "millrace.api.session"
-_LATER["hub"] = "millrace.api.hub"
+_LATER |= {"hub": "millrace.api.hub", "live": "millrace.api.live"}
 
 
 def __getattr__(name: str) -> Any:

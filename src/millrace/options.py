@@ -160,13 +160,14 @@ class Options(Research):
         online: Interleave all sources, so that results come early, instead of building the
             smaller relations first and streaming the largest.
         report: Collect the figures that ``Query.report()`` shows.
+        progress: Show a line of progress while an action runs, in a terminal and in a notebook.
         mask_values: Leave the values of rows out of the errors of predicates.
         take_all: Take every join that can be taken, also where starting Python is expected to take longer
             than it saves.
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out.
         limits_port: TCP port there, for firewalls that let only some through; ``stream_results`` takes the
-            one after it. 0 takes free ones.
+            one after it, and what ``millrace.live`` shows the next. 0 takes free ones.
         limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an
             address translation, or in a container, ``"0.0.0.0"`` for all.
         without_coordinator: What becomes of limits and lookups where executors do not reach that process:
@@ -187,6 +188,7 @@ class Options(Research):
     cells: int | None = None
     online: bool = False
     report: bool = True
+    progress: bool = True
     mask_values: bool = False
     take_all: bool = False
     limits_host: str | None = None
@@ -228,7 +230,7 @@ class Options(Research):
             raise OptionError(
                 f"option regret is {self.regret!r}: expected a share above 0 and at most 1, such as 0.01"
             )
-        self._within("limits_port", 0, 65_534)
+        self._within("limits_port", 0, 65_533)
         idle = self.idle_timeout
         if idle is not None and (type(idle) not in (int, float) or not 0 < idle < float("inf")):
             raise OptionError(f"option idle_timeout is {idle!r}: expected seconds above 0, or None")

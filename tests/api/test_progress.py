@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
+import threading
 import time
 
+import pytest
+
 import millrace
+from millrace.api import progress
 from millrace.api.progress import Watch
 
 
@@ -42,3 +48,46 @@ def test_it_is_shown_where_somebody_looks(spark, capsys):
     last = capsys.readouterr().err.split("\r")[-1]
     told = r"\d+\.\d s · \d+ of \d+ tasks · 50 rows, [\d,]+ a second · rows → even \(100%\)\x1b\[K\n"
     assert re.fullmatch(told, last)
+
+
+def test_a_line_is_shown_by_default_and_gone_at_the_end(spark, monkeypatch):
+    """For whatever runs something and takes a while, unless options say no; an error takes it away too."""
+    shown: list[str] = []
+    monkeypatch.setattr(progress, "is_seen", lambda: True)
+    monkeypatch.setattr(progress, "writer", lambda *, anywhere: lambda line, _last: shown.append(line))
+    monkeypatch.setattr(progress, "EVERY", 0.02)
+    odd = millrace.predicate(lambda x: time.sleep(0.002) or (1 / (x - 500) and x % 2 == 1), name="odd")
+    frame = millrace.where(spark.range(100), odd("id"))
+    assert frame.groupBy().count().collect()[0][0] == 50
+    assert re.match(r"\d+\.\d s", shown[0])
+    assert shown[-1] == ""
+    for quiet in (
+        lambda: millrace.where(spark.range(100), odd("id"), options={"progress": False}).toArrow(),
+        lambda: frame.select("id").schema,
+    ):
+        shown.clear()
+        quiet()
+        assert shown == []
+    with millrace.progress(spark, shown=False):
+        frame.count()
+    assert shown == []
+    with pytest.raises(millrace.MillraceError):
+        millrace.where(spark.range(450, 550), odd("id")).write.format("noop").mode("overwrite").save()
+    assert shown[-1] == ""
+
+
+def test_what_is_printed_does_not_stand_behind_the_line(monkeypatch):
+    """The line goes when the action prints; others may print meanwhile, which leaves it."""
+    out = io.StringIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", out)
+    line = progress._Line(None, prints=True)
+    other = threading.Thread(target=print, args=("other",))
+    other.start()
+    other.join()
+    assert line._thread.is_alive()
+    sys.stdout.write("table\n")
+    assert not line._thread.is_alive()
+    line.end(None)
+    assert sys.stdout is out
+    assert out.getvalue() == "other\ntable\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -43,6 +46,30 @@ def test_explain_names_the_join_and_runs_nothing(run, tables):
     assert done.exit_code == 0, done.stderr
     assert "c.k = o.customer" in done.stdout
     assert "ann" not in done.stdout
+
+
+def test_live_page_is_served_while_the_command_runs(run, tables, monkeypatch):
+    """Its address is told; with ``--live-wait`` it is there after the rows."""
+    seen = []
+
+    def look(stderr) -> None:
+        (query, *_) = httpx.get(seen_url() + "figures.json").json()["queries"]
+        seen.append((query["state"], query["title"], query["rows_out"]))
+
+    def seen_url() -> str:
+        from millrace.api import live
+
+        assert live._live is not None
+        return live._live.url
+
+    monkeypatch.setattr("millrace.cli.sql._wait", look)
+    done = run("sql", JOIN, *tables, "--live", "--option", "take_all=true")
+    assert done.exit_code == 0, done.stderr
+    assert re.fullmatch(r"live: http://127\.0\.0\.1:\d+/[\w-]{32}/\n", done.stderr)
+    assert seen == []
+    done = run("sql", JOIN, *tables, "--report", "--live-wait", "--option", "take_all=true")
+    assert done.exit_code == 0, done.stderr
+    assert seen == [("done", JOIN, 3)]
 
 
 def test_report_shows_totals_and_orders(run, tables):

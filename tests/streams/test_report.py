@@ -60,6 +60,7 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
     seen = []
     watch = millrace.watch_streams(streaming, raising)
     with (
+        millrace.live() as page,
         millrace.stream_log(streaming, tmp_path / "log" / "figures.jsonl"),
         millrace.watch_streams(streaming, seen.append),
     ):
@@ -71,6 +72,9 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
     with pytest.raises(ValueError, match="about batch 0"):
         watch.stop()
     watch.stop()  # once more does nothing
+    shown = page.figures()["streams"]
+    assert [(each["title"], each["state"], each["error"]) for each in shown] == [("live", "done", "")] * 2
+    assert [each["batches"] for each in shown] == [report.to_dict()["batches"] for report in reports[::-1]]
 
     batches = [batch for report in reports for batch in report.batches]
     assert seen == batches and len(batches) == 4

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from millrace.api.progress import by_default
 from millrace.options import Options
 from millrace.predicates.cascade import Score, ScoreKind
 from millrace.predicates.estimate import Estimate
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.predicates.spec import Kind
+
+
+by_default()  # before there is a DataFrame to run
 
 
 def where(

@@ -1,112 +1,125 @@
-"""``millrace.progress``: one line of what a session does, in a terminal or below a notebook's cell."""
+"""``millrace.progress``, and the line that is shown by default while an action runs."""
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from millrace.api.session import session_of
-from millrace.errors import MillraceError
-from millrace.run_report import RunReport
-from millrace.spark.handles import latest
+from millrace.api.line import EVERY, Watch, is_notebook, is_seen, room, writer
+from millrace.spark import actions
 from millrace.spark.stages import repeatedly, tasks_shown
 from millrace.spark.stopped import alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_EVERY = 0.5
-_LONGEST = 60
-"""Letters of an order."""
+    from millrace.spark.actions import Carried, End
 
-Write = Callable[[str, bool], None]
-"""Shows a line in the place of the one before; the last one is marked."""
+_READ = ("toLocalIterator", "stream_results")
+"""Actions whose rows are read one by one: a reader who prints them sees how far they are."""
 
-
-class Watch:
-    """What has been done since it was made.
-
-    Args:
-        clock: Gives seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._before = {id(handle): _seen(report) for handle, report in _reports()}
-        self._tasks = (0, 0)
-        self._lock = threading.Lock()
-
-    def tasks(self, total: int, finished: int) -> None:
-        """Note the counts of tasks, which never fall."""
-        with self._lock:
-            self._tasks = max(total, self._tasks[0]), max(finished, self._tasks[1])
-
-    def line(self) -> str:
-        """Return the line."""
-        seconds = max(self._clock() - self._began, 1e-3)
-        total, finished = self._tasks
-        parts = [f"{finished:,} of {total:,} tasks"] if total else []
-        reports = [report for handle, report in _reports() if self._before.get(id(handle)) != _seen(report)]
-        if reports:
-            rows = sum(report.totals.output_tuples for report in reports)
-            parts.append(f"{rows:,} rows, {rows / seconds:,.0f} a second")
-            orders = reports[-1].orders()
-            if orders:
-                best = max(orders, key=lambda order: order.tuples)
-                shown = best.order if len(best.order) <= _LONGEST else best.order[: _LONGEST - 1] + "…"
-                parts.append(f"{shown} ({best.share:.0%})")
-        return " · ".join([f"{seconds:.1f} s", *parts])
-
-
-def _reports() -> Iterator[tuple[Any, RunReport]]:
-    for handle in latest():
-        try:
-            yield handle, handle.report()
-        except MillraceError:  # nothing has run yet
-            continue
-
-
-def _seen(report: RunReport) -> tuple[int, int, float]:
-    sums = report.totals
-    return sums.cells, sums.output_tuples, sums.worker_seconds
+__all__ = ["Watch", "by_default", "progress"]
 
 
 @contextmanager
 def progress(spark: SparkSession | None = None, *, shown: bool | None = None) -> Iterator[None]:
     """Show a line while the body runs; see :func:`millrace.progress`."""
-    write = None if shown is False else _writer(anywhere=shown is True)
-    if write is None:
-        yield
-        return
-    watch = Watch()
-    with tasks_shown(alive(session_of(spark, {})), watch.tasks):
-        try:
-            with repeatedly(lambda: write(watch.line(), False), _EVERY):
-                yield
-        finally:
-            write(watch.line(), True)
+    from millrace.api.session import session_of
+
+    with room():  # also without a line of its own, so that none is shown by default either
+        write = None if shown is False else writer(anywhere=shown is True)
+        if write is None:
+            yield
+            return
+        watch = Watch()
+        with tasks_shown(alive(session_of(spark, {})), watch.tasks):
+            try:
+                with repeatedly(lambda: write(watch.line(), False), EVERY):
+                    yield
+            finally:
+                write(watch.line(), True)
 
 
-def _writer(*, anywhere: bool) -> Write | None:
-    """Return what shows lines here, None where nobody would see them."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None and getattr(shell, "kernel", None) is not None:
-        return _notebook()
-    return _terminal if anywhere or sys.stderr.isatty() else None
+def by_default() -> None:
+    """Show a line for each action from now on that takes a while, where somebody sees it."""
+    actions.watch(_begun)
 
 
-def _terminal(line: str, last: bool) -> None:  # noqa: FBT001  # one of two kinds of line
-    sys.stderr.write(f"\r{line}\x1b[K" + ("\n" if last else ""))
-    sys.stderr.flush()
+def _begun(name: str, frame: Any, carried: Carried) -> End | None:
+    if carried.quiet or name in _READ or not is_seen():
+        return None
+    # Writers have no session that is public: of them rows are told, not tasks.
+    return _Line(getattr(frame, "sparkSession", None), prints=name == "show").end
 
 
-def _notebook() -> Write:
-    display: Any = import_module("IPython.display").display
-    handle = display({"text/plain": ""}, raw=True, display_id=True)
-    return lambda line, _last: handle.update({"text/plain": line}, raw=True)
+class _Line:
+    """The line of one action, once that has taken a while; it is gone when the action is over.
+
+    Args:
+        spark: The action's session, None where it is not known.
+        prints: Whether the action prints something, which must not stand behind the line.
+    """
+
+    def __init__(self, spark: SparkSession | None, *, prints: bool) -> None:
+        self._spark = spark
+        self._over = threading.Event()
+        self._stdout: _Clearing | None = None
+        if prints and sys.stdout.isatty():
+            self._stdout = _Clearing(sys.stdout, self._stop)
+            sys.stdout = cast("TextIO", self._stdout)
+        self._thread = threading.Thread(target=self._show, name="millrace-progress", daemon=True)
+        self._thread.start()
+
+    def end(self, _error: BaseException | None) -> None:
+        """Show nothing more."""
+        self._stop()
+        if self._stdout is not None and sys.stdout is cast("TextIO", self._stdout):
+            sys.stdout = self._stdout.base
+
+    def _stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _show(self) -> None:
+        if self._over.wait(EVERY):
+            return
+        with room() as free:
+            if not free or self._has_bar():
+                return
+            watch = Watch(before=EVERY)
+            with nullcontext() if self._spark is None else tasks_shown(self._spark, watch.tasks):
+                if not self._over.wait(EVERY):
+                    self._lines(watch)
+
+    def _lines(self, watch: Watch) -> None:
+        write = writer(anywhere=True)
+        assert write is not None
+        write(watch.line(), False)
+        while not self._over.wait(EVERY):
+            write(watch.line(), False)
+        write("", False)
+
+    def _has_bar(self) -> bool:
+        """Whether Spark shows a bar of its own."""
+        if self._spark is None or is_notebook():
+            return False
+        return str(self._spark.conf.get("spark.ui.showConsoleProgress", "false")) == "true"
+
+
+class _Clearing:
+    """Standard output that takes the line away before something is printed."""
+
+    def __init__(self, base: TextIO, clear: Any) -> None:
+        self.base, self._clear, self._thread = base, clear, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write, without the line if this is the action's own thread."""
+        if threading.get_ident() == self._thread:
+            self._clear()
+        return self.base.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base, name)

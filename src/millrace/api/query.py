@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -171,9 +172,10 @@ class Query(Prepared):
         )
 
     @property
-    def runs(self) -> list[str]:
-        """The names of its runs, as Spark's plans have them."""
-        return [one.run.name for one in self.taken] + [each.mask.reports.sink.run for each in self.filters]
+    def runs(self) -> dict[str, str]:
+        """The names of its blocks and filters, by the names of their runs, as Spark's plans have them."""
+        blocks = {one.run.name: one.block.name for one in self.taken}
+        return blocks | {each.mask.reports.sink.run: each.name for each in self.filters}
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
@@ -204,9 +206,13 @@ class Query(Prepared):
                 nothing = error
         if nothing is not None and not found:
             raise nothing
+        return replace(self.beside(), blocks=found)
+
+    def beside(self) -> RunReport:
+        """Return what is known beside figures, at any time: the plan, lookups, budgets."""
         spent = [one.run.spent() for one in self.taken] + [each.mask.spent() for each in self.filters]
         budgets = tuple(each for some in spent for each in some)
-        return RunReport(found, self._planned(), tuple(self.lookups()), budgets)
+        return RunReport({}, self._planned(), tuple(self.lookups()), budgets)
 
     def _planned(self) -> Planned:
         weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]

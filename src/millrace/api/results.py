@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
+from millrace.spark.actions import acted
 from millrace.spark.streaming import sent, stream_of
 from millrace.spark.types import arrow_schema
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.api.query import Query
+
+_ACTION = "stream_results"
 
 
 def stream(query: Query, batch_size: int | None) -> Iterator[pa.RecordBatch]:
@@ -29,7 +32,7 @@ def stream(query: Query, batch_size: int | None) -> Iterator[pa.RecordBatch]:
         or not _same_types(query, taken.block.join.output_schema, direct.columns)
     ):
         return frame_stream(query.df, query.options, batch_size)
-    batches = taken.run.stream()
+    batches = acted(_ACTION, query.df, taken.run.stream())
     return _sized(_renamed(batches, direct.columns, arrow_schema(query.df.schema)), batch_size)
 
 
@@ -56,7 +59,7 @@ def frame_stream(
     # Columns may share a name, or have one that Spark's Arrow functions stumble over.
     plain = pa.schema([pa.field(name, f.type) for name, f in zip(names, schema, strict=True)])
     batches = stream_of(frame.sparkSession, options or Options(), plain, sent(frame.toDF(*names), plain))
-    return _sized(_renamed(batches, tuple(names), schema), batch_size)
+    return _sized(_renamed(acted(_ACTION, frame, batches), tuple(names), schema), batch_size)
 
 
 def _check(batch_size: int | None) -> None:

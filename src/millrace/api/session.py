@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from millrace.api.estimating import estimate_of
 from millrace.api.joining import Condition, Side, joining
+from millrace.api.progress import by_default
 from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.front import kept
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     from millrace.lookups.table import LookupTable
     from millrace.spark.predicates import Predicate
+
+by_default()  # before there is a DataFrame to run
 
 Args = Mapping[str, Any] | list[Any]
 
@@ -156,7 +159,7 @@ class Session:
             made.text, tables=made.tables, predicates=self._predicates | by_name(predicates), options=options
         )
         frame = made.kept(query.df)
-        return remember(frame, query, query.runs)
+        return remember(frame, query, query.runs, made.text)
 
     def lookup(self, name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
         """Declare a lookup table and keep it among the session's tables; see :func:`millrace.lookup`."""
@@ -225,7 +228,7 @@ def _prepare(
             own = kept.keep(key, prepared, frames, catalog, pipeline.understood)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
-        remember(made.df, handle, made.runs)
+        remember(made.df, handle, made.runs, query)
         return made
     finally:
         frames.close()

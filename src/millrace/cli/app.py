@@ -89,6 +89,12 @@ def sql_command(
         bool, typer.Option("--overwrite", help="Replace what stands where --output writes.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
+    live: Annotated[
+        bool, typer.Option("--live", help="Print the address of a page that shows the query while it runs.")
+    ] = False,
+    live_wait: Annotated[
+        bool, typer.Option("--live-wait", help="The same, and serve the page until Ctrl-C.")
+    ] = False,
     policy: Annotated[str | None, typer.Option(help=f"Routing policy: {', '.join(POLICY_NAMES)}.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other option. Repeatable.")
@@ -122,6 +128,8 @@ def sql_command(
             overwrite=overwrite,
             json=json,
             limit=limit,
+            live=live or live_wait,
+            wait=live_wait,
         )
         settings = sql.pairs(conf or (), "--conf")
         with session("millrace sql", master, remote, settings, debug) as spark:

@@ -198,6 +198,26 @@ def start_command(rounds: Rounds = 5, json: Json = None, check: Check = False, d
         frame.finish(total, lambda ticker: start.bench(rounds, ticker))
 
 
+@app.command("live")
+def live_command(
+    scale: Annotated[float, typer.Option(min=0.001, max=100, help="Multiplies the number of rows.")] = 1.0,
+    rounds: Rounds = 5,
+    master: Master = "local[*]",
+    json: Json = None,
+    check: Check = False,
+    quick: Quick = False,
+    debug: Debug = False,
+) -> None:
+    """What it costs that tasks tell their figures while they work, and that somebody looks at them."""
+    from millrace.benchmarks import live
+    from millrace.cli.session import session
+
+    frame = _Session(json, check, debug)
+    with frame.errors(), session("millrace bench live", master, debug=debug) as spark:
+        size = min(scale, _QUICK_SCALE) if quick else scale
+        frame.finish(live.runs(rounds), lambda ticker: live.bench(spark, size, rounds, ticker))
+
+
 @app.command("coordination")
 def coordination_command(
     rounds: Rounds = 5, json: Json = None, check: Check = False, quick: Quick = False, debug: Debug = False

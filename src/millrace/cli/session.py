@@ -77,8 +77,11 @@ def session(
             sys.stderr.write(log.read())
             raise
     note_interrupts()  # behind Spark, whose session has a handler of its own
+    from millrace.api.line import room
+
     try:
-        yield spark
+        with room():  # commands show what happens in ways of their own
+            yield spark
     finally:
         spark.stop()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from millrace.board.query import first_line
 from millrace.cli import json_text, output, render
 from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import task_bar
@@ -47,6 +50,8 @@ class Request:
         json: Where to write columns, rows and figures as JSON instead of showing them, or None.
         output: File to write, its format told by its name, or None to show rows.
         limit: Rows to show.
+        live: Serve a page that shows the query while it runs.
+        wait: Serve that page until Ctrl-C.
     """
 
     text: str
@@ -62,6 +67,8 @@ class Request:
     overwrite: bool = False
     json: Path | None = None
     estimate: bool = False
+    live: bool = False
+    wait: bool = False
 
     @property
     def wants_figures(self) -> bool:
@@ -145,6 +152,11 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
     if request.page is not None:
         check_target(request.page)
     json_text.check(request.json)
+    with _shown_live(request, stderr):
+        _answer(request, spark, stdout, stderr)
+
+
+def _answer(request: Request, spark: SparkSession, stdout: Console, stderr: Console) -> None:
     frame, query = _frame(request, spark)
     if request.estimate:
         if query is None:
@@ -181,6 +193,34 @@ def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console)
             stderr.print(Text(line, style="yellow"))
     if request.page is not None or (request.report and request.json is None):
         _report(query, request, stdout, stderr)
+
+
+@contextmanager
+def _shown_live(request: Request, stderr: Console) -> Iterator[None]:
+    """Serve the live page while the body runs, and longer where that is asked for, also after a failure."""
+    if not request.live:
+        yield
+        return
+    from millrace.api.live import live
+
+    with live() as page:
+        stderr.print(Text(f"live: {page.url}"), soft_wrap=True)
+        try:
+            yield
+        except Exception as error:
+            if request.wait:  # what failed is on the page, and here already
+                stderr.print(Text(first_line(error), style="bold red"), soft_wrap=True)
+                _wait(stderr)
+            raise
+        if request.wait:
+            _wait(stderr)
+
+
+def _wait(stderr: Console) -> None:
+    """Wait for Ctrl-C."""
+    stderr.print("the page is served until Ctrl-C", style="dim")
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | None]:

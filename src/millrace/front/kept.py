@@ -31,6 +31,7 @@ from millrace.front.original import Understood
 from millrace.front.tables import Catalog, Table, Tables
 from millrace.front.template import quote
 from millrace.options import Options
+from millrace.spark.live import looking
 from millrace.spark.parallelism import default_parallelism
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     values = [(name, type(value), value) for name, value in args.items()]
     if not all(isinstance(value, _PLAIN) for _, _, value in values):
         return None
-    key = (text, tuple(values), tuple(given), options)
+    # Tasks of a query that was planned while nobody looked tell nothing while they run.
+    key = (text, tuple(values), tuple(given), options, looking())
     try:
         hash(key)
     except TypeError:

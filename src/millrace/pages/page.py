@@ -79,7 +79,7 @@ def page(report: RunReport) -> str:
     view, html = _view(report), ""
     for most in _MOST_BLOCKS:
         view |= {"blocks": view["blocks"][:most], "more_blocks": max(0, len(report.blocks) - most)}
-        html = _environment().get_template("report.html").render(view, **beside)
+        html = environment().get_template("report.html").render(view, **beside)
         if len(html.encode()) <= MOST_BYTES:
             break
     return html
@@ -87,11 +87,12 @@ def page(report: RunReport) -> str:
 
 def fragment(report: RunReport) -> str:
     """Return what notebooks show: the sentence, warnings, orders and modules."""
-    return _environment().get_template("fragment.html").render(_view(report))
+    return environment().get_template("fragment.html").render(_view(report))
 
 
 @lru_cache(1)
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the templates."""
     # Loaded when a page is wanted: tasks and the command line start without it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -126,9 +127,9 @@ def _view(report: RunReport) -> dict[str, Any]:
         "sentences": saved.headline(report),
         "advice": advice.advice(report),
         "tiles": list(_tiles(report.totals)),
-        "blocks": [_block(report, name) for name in list(report.blocks)[: _MOST_BLOCKS[0]]],
-        "lookups": _lookups(report),
-        "budgets": _budgets(report),
+        "blocks": [block_view(report, name) for name in list(report.blocks)[: _MOST_BLOCKS[0]]],
+        "lookups": lookups_table(report),
+        "budgets": budgets_table(report),
         "left": report.planned.left_to_spark[:_MOST_ROWS],
         "settings": sorted((name, str(value)) for name, value in report.planned.settings.items()),
     }
@@ -155,7 +156,8 @@ def _tiles(sums: Totals) -> Iterator[tuple[str, str, str]]:
     yield "largest worker", units.size(sums.peak_bytes), "resident memory"
 
 
-def _block(report: RunReport, name: str) -> BlockView:
+def block_view(report: RunReport, name: str) -> BlockView:
+    """Return what is drawn of one block."""
     figures = tuple(report.blocks[name])
     cells = [cell for cell in figures if cell.cell >= 0]
     shape = report.planned.shapes.get(name)
@@ -261,7 +263,8 @@ def _state(report: RunReport) -> Table | None:
     return _table(f"Join state at the end{peak}", columns, rows)
 
 
-def _lookups(report: RunReport) -> Table | None:
+def lookups_table(report: RunReport) -> Table | None:
+    """Return how far lookups are; None without any."""
     rows = [
         Bar(
             one.name,
@@ -283,7 +286,8 @@ def _lookups(report: RunReport) -> Table | None:
     return _table("Lookups; the bars are keys that were answered", columns, rows)
 
 
-def _budgets(report: RunReport) -> Table | None:
+def budgets_table(report: RunReport) -> Table | None:
+    """Return what is spent of budgets; None without any."""
     rows = []
     for one in report.budgets:
         shares = [

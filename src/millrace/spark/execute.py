@@ -121,7 +121,7 @@ class _Assembly:
         frames = any(size.splits is None for size in self._sizes)
         partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200"))) if frames else 0
         self._placement = place(self._join, self._sizes, options, self._parallelism, bound, partitions)
-        self._reports = Reports(spark, wanted=options.report)
+        self._reports = Reports(spark, wanted=options.report, options=options)
         self._lookups: Lookups | None = None
         if self._looked_up:
             named = {self._join.aliases[n]: each for n, each in self._looked_up.items()}

@@ -25,6 +25,7 @@ from millrace.spark.stopped import alive
 from millrace.spark.where import Mask, Slot, mask
 
 _MASK = "__millrace_mask"
+_NAME = "filter"
 
 watch()  # before anybody applies a function to columns
 
@@ -126,7 +127,8 @@ class Filter:
         if filtered is self.df:
             filtered = self.df.select("*")
         handle = Filtered(filtered, made, tuple(str(c) for _, c in native), self.options)
-        return remember(filtered, handle, [] if made is None else [made.reports.sink.run])
+        runs = {} if made is None else {made.reports.sink.run: _NAME}
+        return remember(filtered, handle, runs, _title(applied))
 
     def _mask(self, applied: Sequence[Applied]) -> tuple[Mask, list[Column]]:
         """Return the predicates as one function, and the columns to call it with."""
@@ -197,12 +199,21 @@ class Filtered:
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run."""
-        found = {} if self.mask is None else {"filter": self.mask.reports.figures(executed)}
+        found = {} if self.mask is None else {_NAME: self.mask.reports.figures(executed)}
+        return replace(self.beside(), blocks=found)
+
+    def beside(self) -> RunReport:
+        """Return what is known beside figures, at any time."""
         planned = Planned(settings=settings(self.options))
         if self.mask is None:
-            return RunReport(found, planned)
+            return RunReport({}, planned)
         planned = replace(planned, weaker=self.mask.weaker)
-        return RunReport(found, planned, budgets=tuple(self.mask.spent()))
+        return RunReport({}, planned, budgets=tuple(self.mask.spent()))
+
+
+def _title(applied: Sequence[Applied]) -> str:
+    """Return what people know a filter by."""
+    return "filter by " + ", ".join(f"{each.spec.name}({', '.join(each.labels)})" for each in applied)
 
 
 def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:

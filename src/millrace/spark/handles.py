@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
@@ -18,7 +18,10 @@ from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.explanation import Explanation
+from millrace.options import Options
 from millrace.run_report import RunReport
+from millrace.spark import live
+from millrace.spark.actions import Carried, carry
 from millrace.spark.plans import Mode, explained
 from millrace.spark.reports import task_name
 from millrace.spark.telling import telling
@@ -30,11 +33,18 @@ if TYPE_CHECKING:
 class Handle(Protocol):
     """A DataFrame's own account."""
 
+    @property
+    def options(self) -> Options:
+        """Settings of its runs."""
+
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what runs, as text, with a plan of Spark's."""
 
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run, of a derived DataFrame where one is given."""
+
+    def beside(self) -> RunReport:
+        """Return what is known beside figures, at any time: the plan, lookups, budgets."""
 
 
 class QueryHandle(Handle, Protocol):
@@ -56,17 +66,23 @@ _runs: WeakValueDictionary[str, Handle] = WeakValueDictionary()
 _latest: deque[Handle] = deque(maxlen=16)
 
 
-def remember(frame: DataFrame, handle: Handle, runs: Iterable[str] = ()) -> DataFrame:
+def remember(
+    frame: DataFrame, handle: Handle, runs: Mapping[str, str] | None = None, title: str = ""
+) -> DataFrame:
     """Put a handle on its DataFrame, and make it tell errors of its tasks; returns the DataFrame.
 
     Args:
         frame: The DataFrame.
         handle: What is known of it.
-        runs: The names of the runs that it is made of.
+        runs: The runs that it is made of, with the names of their blocks and filters.
+        title: What people know it by.
     """
     setattr(frame, _HANDLE, handle)
+    runs = runs or {}
     for run in runs:
         _runs[task_name(run)] = handle
+    live.known(handle, runs, title)
+    carry(frame, Carried(frozenset(runs), quiet=not handle.options.progress))
     _latest.append(handle)
     return telling(frame)
 

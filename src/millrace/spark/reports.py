@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,10 +22,15 @@ from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
 from millrace.errors import ExecutionError
 from millrace.figures import CellFigures
+from millrace.options import Options
+from millrace.spark.live import address_of
 from millrace.spark.parallelism import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from millrace.board.telling import Telling
+    from millrace.coordination.registration import Address
 
 REPORT = "__millrace_report"
 _KEPT = 20_000
@@ -68,11 +74,13 @@ class Sink:
         run: Identifies the run.
         accumulator: On classic Spark; None on Connect.
         hidden: Whether the result has the hidden column.
+        live: Where tasks tell figures while they work, None where nobody looks.
     """
 
     run: str
     accumulator: Accumulator[Entries] | None
     hidden: bool
+    live: Address | None = field(default=None, repr=False)
 
     @property
     def active(self) -> bool:
@@ -85,6 +93,16 @@ class Sink:
             return False
         self.accumulator.add({(self.run, task): zlib.compress(text.encode(), 1)})
         return True
+
+    def telling(
+        self, task: str, figures: Callable[[], CellFigures]
+    ) -> Telling | AbstractContextManager[None]:
+        """Return what tells a task's figures while the body runs, under the name that they end with."""
+        if self.live is None:
+            return nullcontext()
+        from millrace.board.telling import Telling  # what most tasks do not need
+
+        return Telling(self.live, self.run, task, figures)
 
     def schema(self, schema: st.StructType) -> st.StructType:
         """Return the schema of the tasks' output; a row of figures has zeros or nulls beside them."""
@@ -124,6 +142,14 @@ def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, *nulls.buffers()[1:]])
 
 
+def ended_tasks(run: str) -> Mapping[str, bytes]:
+    """Return the figures of a run's tasks that have ended, compressed, by task; on classic Spark."""
+    found: dict[str, bytes] = {}
+    for accumulator in list(_ACCUMULATORS.values()):
+        found |= {task: packed for (each, task), packed in list(accumulator.value.items()) if each == run}
+    return found
+
+
 class Reports:
     """The driver's side: makes the sink, and reads what the tasks reported.
 
@@ -131,9 +157,12 @@ class Reports:
         spark: The session.
         wanted: Whether anybody wants the figures.
         carried: Whether rows of the result can carry them, which is the only way on Spark Connect.
+        options: Settings of the run, among them how tasks reach this process.
     """
 
-    def __init__(self, spark: SparkSession, *, wanted: bool, carried: bool = True) -> None:
+    def __init__(
+        self, spark: SparkSession, *, wanted: bool, carried: bool = True, options: Options | None = None
+    ) -> None:
         self._observation: Observation | None = None
         self._name = f"millrace-{uuid.uuid4().hex}"
         accumulator = None
@@ -148,7 +177,8 @@ class Reports:
         self._accumulator = accumulator
         self._wanted = wanted
         self._lost = connect and not carried
-        self.sink = Sink(self._name, accumulator, wanted and connect and carried)
+        told = address_of(spark, self._name, options or Options())
+        self.sink = Sink(self._name, accumulator, wanted and connect and carried, told)
 
     def attach(self, mapped: DataFrame) -> DataFrame:
         """Return the result's DataFrame from the one that the eddies' tasks yield."""

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
+from millrace.spark.own_work import own_work
 from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 
@@ -96,7 +97,8 @@ def stream_of(
         def run() -> None:
             spark.addTag(tag)  # tags belong to a thread
             try:
-                frame.collect()
+                with own_work():  # the action is the reader's
+                    frame.collect()
             except BaseException as error:  # noqa: BLE001  # it is raised where the rows are wanted
                 stream.fail(error)
             else:

@@ -109,11 +109,12 @@ class EddyTask:
             results = run.run()
             if aggregation is not None:
                 results = aggregation.over(results)
-            if self.target is None:
-                for result in results:
-                    yield self.sink.data(result)
-            else:
-                self.target.send(results)
+            with self.sink.telling(f"cell {cell}.0", lambda: run.figures(cell)):
+                if self.target is None:
+                    for result in results:
+                        yield self.sink.data(result)
+                else:
+                    self.target.send(results)
         if reader is not None:
             reader.drain()
         if not self.sink.active:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame
 
+from millrace.spark.actions import ACTIONS, Action, acted, carried, carry
 from millrace.spark.failures import translated
 
 _TELLING = "_millrace_telling"
@@ -22,6 +23,8 @@ _KINDS = (
     "DataFrameNaFunctions", "DataFrameStatFunctions",
 )  # fmt: skip
 _PROPERTIES = ("write", "na", "stat")
+_LAZY = ("toLocalIterator",)
+"""Actions that begin with the first row that is asked for."""
 
 
 def telling(frame: DataFrame) -> DataFrame:
@@ -40,26 +43,36 @@ def _tell(made: Any) -> None:
 def _derived(kind: type[Any]) -> type[Any]:
     """Return a class that differs in the errors of its methods only, and shows itself as its base."""
     own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, _TELLING: True}
+    actions = ACTIONS.get(kind.__name__, frozenset())
     for name in dir(kind):
         member = getattr(kind, name)
         if (not name.startswith("_") or name == "__getitem__") and callable(member):
-            own[name] = _told(member)
+            own[name] = _told(member, name if name in actions else None)
         elif name in _PROPERTIES:
             own[name] = property(_told(member.fget), doc=member.__doc__)
     return type(kind.__name__, (kind,), own)
 
 
-def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+def _told(method: Callable[..., Any], action: str | None = None) -> Callable[..., Any]:
     @functools.wraps(method)
     def called(*args: Any, **named: Any) -> Any:
+        acting = None if action is None or action in _LAZY else Action(action, args[0])
         try:
             result = method(*args, **named)
-        except Exception as error:  # noqa: BLE001  # told or raised again
-            _raise(error)
+        except BaseException as error:  # noqa: BLE001  # told or raised again
+            ours = translated(error) if isinstance(error, Exception) else error
+            if acting is not None:
+                acting.end(ours)
+            _raise(error, ours)
+        if acting is not None:
+            acting.end()
         kind = type(result)
         if kind.__name__ in _KINDS and kind.__module__.startswith("pyspark.sql."):
             _tell(result)
-        return _each(result) if isinstance(result, Iterator) else result
+            carry(result, carried(*args, *named.values()))
+        if isinstance(result, Iterator):
+            return _each(result) if action is None else acted(action, args[0], _each(result))
+        return result
 
     return called
 
@@ -68,11 +81,10 @@ def _each(rows: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from rows
     except Exception as error:  # noqa: BLE001  # told or raised again
-        _raise(error)
+        _raise(error, translated(error))
 
 
-def _raise(error: Exception) -> NoReturn:
-    ours = translated(error)
+def _raise(error: BaseException, ours: BaseException) -> NoReturn:
     if ours is error:
         raise error
     raise ours from None  # what Spark raised is its context, which a traceback need not show

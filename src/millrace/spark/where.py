@@ -92,7 +92,7 @@ def mask(
         reporting: On Spark Connect, let the function return its figures beside the mask; without it
             there are none there.
     """
-    reports = Reports(spark, wanted=options.report, carried=reporting)
+    reports = Reports(spark, wanted=options.report, carried=reporting, options=options)
     task = MaskTask(
         tuple(slots),
         tuple(labels),
@@ -156,12 +156,11 @@ class MaskTask:
             callers=self.limits.caller,
             warm_start=self.warm_start,
         )
-        if self.sink.hidden:
-            yield from _reported(eddy)
-            return
-        yield from eddy.run()
-        if self.sink.active:
-            self.sink.add(f"mask {_task()}", eddy.figures(_task()).to_json())
+        name = f"mask {_task()}"
+        with self.sink.telling(name, lambda: eddy.figures(_task())):
+            yield from _reported(eddy) if self.sink.hidden else eddy.run()
+        if self.sink.accumulator is not None:
+            self.sink.add(name, eddy.figures(_task()).to_json())
 
     def plan(self) -> str:
         """Return what it does, as text."""

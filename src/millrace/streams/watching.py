@@ -34,10 +34,16 @@ class StreamWatch:
     Args:
         spark: The session.
         call: Gets the figures of each micro-batch; one call at a time.
+        over: Gets the run of each query that has ended, and what it failed with, or None.
     """
 
-    def __init__(self, spark: SparkSession, call: Callable[[MicroBatch], object]) -> None:
-        self._spark, self._call = spark, call
+    def __init__(
+        self,
+        spark: SparkSession,
+        call: Callable[[MicroBatch], object],
+        over: Callable[[str, str | None], object] | None = None,
+    ) -> None:
+        self._spark, self._call, self._over = spark, call, over
         self._changed = threading.Condition()
         self._running: set[str] = set()
         self._error: Exception | None = None
@@ -75,8 +81,13 @@ class StreamWatch:
         with self._changed:
             self._running.add(run)
 
-    def ended(self, run: str) -> None:
+    def ended(self, run: str, error: str | None) -> None:
         """Note that nothing more will be told of a query."""
+        try:
+            if self._over is not None:
+                self._over(run, error)
+        except Exception as raised:  # noqa: BLE001  # it would be lost in Spark's log
+            self._error = self._error or raised
         with self._changed:
             self._running.discard(run)
             self._changed.notify_all()
@@ -107,7 +118,7 @@ class _Listener(StreamingQueryListener):
         """Nothing has happened."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        self._watch.ended(str(event.runId))
+        self._watch.ended(str(event.runId), event.exception)
 
 
 def logged(spark: SparkSession, path: str | Path) -> StreamWatch:

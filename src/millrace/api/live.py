@@ -1,0 +1,245 @@
+"""``millrace.live``: a page on this machine that shows what runs, and what ran last."""
+
+from __future__ import annotations
+
+import html
+import json
+import threading
+import weakref
+import webbrowser
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from millrace.board.board import Board
+from millrace.board.page_server import PageServer, as_json
+from millrace.board.query import QueryView
+from millrace.board.stream import StreamView
+from millrace.errors import InputError
+from millrace.pages import live as drawn
+from millrace.pages.live import Part
+from millrace.spark import live as told
+from millrace.spark.reports import ended_tasks
+from millrace.streams.micro_batch import PREFIX
+from millrace.streams.watching import StreamWatch
+
+EVERY = 1.0
+"""Seconds between two looks of the page."""
+
+SCHEMA = 1
+"""Of :meth:`Live.figures`; it grows when a name in it gets another meaning."""
+
+_MOST_DRAWN = 64
+
+_live: Live | None = None
+_lock = threading.Lock()
+
+
+class Live:
+    """A live page; see :func:`millrace.live`. It is a context manager, which closes it at its end.
+
+    Args:
+        port: TCP port on this machine; 0 takes a free one.
+        board: What it shows; by default what is told from now on.
+
+    Attributes:
+        url: Its address. Whoever has it may look.
+
+    Raises:
+        SetupError: The port is taken.
+    """
+
+    def __init__(self, port: int = 0, board: Board | None = None) -> None:
+        self._board = board or Board(finished=ended_tasks)
+        self._watches: weakref.WeakKeyDictionary[SparkSession, StreamWatch] = weakref.WeakKeyDictionary()
+        self._attaching = threading.Lock()
+        self._drawn: OrderedDict[str, Part] = OrderedDict()
+        self._closed = False
+        self._server = PageServer(
+            {
+                "": ("text/html", lambda _: drawn.shell(EVERY)),
+                "live.js": ("text/javascript", lambda _: drawn.script()),
+                "parts.json": ("application/json", self._parts),
+                "figures.json": ("application/json", lambda _: as_json(self.figures())),
+            },
+            port,
+        )
+        self.url = self._server.url
+        told.look(self._board, self._attach)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is shown as dictionaries, lists, strings and numbers; docs/live.md has the schema."""
+        whole = {
+            "schema": SCHEMA,
+            "queries": [_query(each) for each in self._board.queries()],
+            "streams": [_stream(each) for each in self._board.streams()],
+        }
+        made: dict[str, Any] = json.loads(as_json(whole))
+        return made
+
+    def show(self) -> bool:
+        """Open it in the browser; returns whether there is one."""
+        return webbrowser.open(self.url)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Serve it no longer; once is enough."""
+        global _live
+        with _lock:
+            if _live is self:
+                _live = None
+        self._closed = True
+        told.look_away(self._board)
+        self._server.close()
+        for watch in list(self._watches.values()):
+            with suppress(Exception):  # its session may have been stopped
+                watch.stop()
+        self._watches.clear()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Live: {'closed' if self._closed else self.url}>"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: a link."""
+        if self._closed:
+            return html.escape(repr(self))
+        return f'<a href="{self.url}" target="_blank" rel="noreferrer">Millrace live</a>'
+
+    def _attach(self, spark: SparkSession, runs: Mapping[str, str]) -> None:
+        """Listen to a session's streams, once there are some."""
+        with self._attaching:
+            if spark not in self._watches and any(run.startswith(PREFIX) for run in runs):
+                self._watches[spark] = StreamWatch(spark, self._board.batch, self._board.stream_ended)
+
+    def _parts(self, arguments: Mapping[str, str]) -> str:
+        """Return what is drawn, but for the parts that the page has already."""
+        known = set(arguments.get("known", "").split(","))
+        parts = [self._part(each, drawn.query_part, f"query-{each.number}") for each in self._board.queries()]
+        streams = self._board.streams()
+        parts += [self._part(each, drawn.stream_part, f"query-{each.number}") for each in streams]
+        first = [part for part in parts if part.state == "running"]
+        ordered = first + [part for part in parts if part.state != "running"]
+        return as_json(
+            {
+                "said": drawn.said(ordered),
+                "parts": [
+                    {
+                        "id": part.id,
+                        "state": part.state,
+                        "stamp": part.stamp,
+                        "html": None if f"{part.id}.{part.stamp}" in known else part.html,
+                    }
+                    for part in ordered
+                ],
+            }
+        )
+
+    def _part(self, view: Any, draw: Any, name: str) -> Part:
+        """Draw a query, what has ended once."""
+        if view.state == "running":
+            made: Part = draw(view)
+            return made
+        found = self._drawn.get(name)
+        if found is None:
+            found = self._drawn[name] = draw(view)
+            while len(self._drawn) > _MOST_DRAWN:
+                self._drawn.popitem(last=False)
+        return found
+
+
+def live(port: int = 0, *, open_browser: bool = False) -> Live:
+    """Show a page of the queries and streams of this process that run, and of those that ran last.
+
+    >>> page = millrace.live(open_browser=True)  # doctest: +SKIP
+    >>> page.url  # doctest: +SKIP
+    'http://127.0.0.1:40123/aZ…/'
+
+    It is served on this machine alone, to whoever has its address, until ``close()`` of what is returned or
+    the end of the process; while there is one, further calls return it. Tasks of queries that are planned
+    from then on tell their figures while they work; of those that were planned before, figures come when
+    tasks end.
+
+    Args:
+        port: TCP port on 127.0.0.1; 0 takes a free one.
+        open_browser: Whether to open it in the browser.
+
+    Raises:
+        InputError: ``port`` is none.
+        SetupError: The port is taken.
+    """
+    global _live
+    if type(port) is not int or not 0 <= port < 1 << 16:
+        raise InputError(f"port is {port!r}: expected 0 for a free one, or a number up to 65535")
+    with _lock:
+        made = _live
+        if made is None:
+            made = _live = Live(port)
+    if open_browser:
+        made.show()
+    return made
+
+
+def _query(view: QueryView) -> dict[str, Any]:
+    report = view.report
+    return {
+        "number": view.number,
+        "title": view.title,
+        "action": view.action,
+        "state": view.state,
+        "error": view.error,
+        "seconds": view.seconds,
+        "rows_in": view.rows_in,
+        "rows_out": view.rows_out,
+        "rate": view.rate,
+        "tasks": view.tasks,
+        "tasks_over": view.over,
+        "points": view.points,
+        "orders": [
+            asdict(each) | {"block": block}
+            for block, cell in report.cells()
+            for each in cell.traces
+            if each.changes
+        ],
+        "modules": [
+            asdict(one)
+            | {"block": block, "selectivity": one.tuples_out / one.tuples_in if one.tuples_in else None}
+            for block, one in report.modules()
+        ],
+        "state_held": [asdict(one) | {"block": block} for block, one in report.state()],
+        "lookups": [asdict(one) for one in report.lookups],
+        "budgets": [vars(one) for one in report.budgets],
+    }
+
+
+def _stream(view: StreamView) -> dict[str, Any]:
+    return {
+        "number": view.number,
+        "title": view.title,
+        "state": view.state,
+        "error": view.error,
+        "seconds": view.seconds,
+        "rows_in": view.rows_in,
+        "late": view.late,
+        "rows_out": view.rows_out,
+        "rate": view.rate,
+        "batches": [each.to_dict() for each in view.batches],
+    }

@@ -1,0 +1,79 @@
+"""The live page of a session: queries are on it while they run, when they are done and when they fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import httpx
+import pytest
+
+import millrace
+
+
+def until(page, wanted):
+    """The latest query's figures, once they are as wanted."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        query = httpx.get(page.url + "figures.json").json()["queries"][:1]
+        if query and wanted(query[0]):
+            return query[0]
+        time.sleep(0.05)
+    raise AssertionError(f"not in time: {page.figures()}")
+
+
+def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
+    """Its tasks tell what they have read before they are over; then it is done, and the next one fails."""
+    gate = tmp_path / "open"
+
+    def waits(x: int) -> bool:
+        while x == 5 and not gate.exists():
+            time.sleep(0.01)
+        return x % 2 == 0
+
+    kept_before = millrace.where(spark.range(10), millrace.predicate(lambda x: x > 3, name="early")("id"))
+    with millrace.live() as page:
+        kept = millrace.where(spark.range(1000), millrace.predicate(waits, name="waits")("id"))
+        counted: list[int] = []
+        other = threading.Thread(target=lambda: counted.append(kept.groupBy().count().collect()[0][0]))
+        other.start()
+        try:
+            query = until(page, lambda query: query["rows_in"])
+        finally:
+            gate.touch()
+            other.join(60)
+        assert (query["state"], query["action"], query["title"]) == (
+            "running",
+            "collect",
+            "filter by waits(id)",
+        )
+        assert query["tasks_over"] < 2 <= query["tasks"] + 1
+        assert counted == [500]
+        query = until(page, lambda query: query["state"] == "done")
+        assert (query["rows_in"], query["rows_out"]) == (1000, 500)
+        (calls,) = [one["evaluated"] for one in query["modules"] if one["name"] == "Predicate(waits(id))"]
+        assert calls == 1000
+
+        # Planned before anybody looked: its tasks tell at their end.
+        rows = list(kept_before.toLocalIterator())
+        assert len(rows) == 6
+        query = until(page, lambda query: query["state"] == "done")
+        assert (query["title"], query["action"], query["rows_out"]) == (
+            "filter by early(id)",
+            "toLocalIterator",
+            6,
+        )
+
+        def breaks(x: int) -> bool:
+            raise ValueError("no such thing")
+
+        broken = millrace.where(spark.range(10), millrace.predicate(breaks, name="breaks")("id"))
+        with pytest.raises(millrace.MillraceError):
+            broken.write.format("noop").mode("overwrite").save()
+        query = until(page, lambda query: query["action"] == "save")
+        assert query["state"] == "failed"
+        assert query["error"] == "ExecutionError: predicate 'breaks' raised ValueError: no such thing"
+        assert httpx.get(page.url + "parts.json").json()["said"] == "1 failed, 2 done"
+    kept.count()  # nobody looks any more
+    assert millrace.live().figures()["queries"] == []
+    millrace.live().close()
