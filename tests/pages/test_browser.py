@@ -11,7 +11,8 @@ from millrace.experiments.page import page
 from millrace.experiments.result import Result, Task
 from millrace.planned import Planned
 from millrace.run_report import RunReport
-from tests.pages.reports import SHAPE, drifting, filtered, hostile, large
+from tests.pages.browser import chromium
+from tests.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
 
 WIDTHS = (320, 375, 768, 1280, 2560)
 
@@ -35,7 +36,7 @@ def folder(tmp_path_factory):
     )
     reports = {"joined": joined, "filtered": filtered(), "large": large(), "hostile": hostile()}
     for name, report in reports.items():
-        report.save(made / f"{name}.html")
+        (made / f"{name}.html").write_text(drawn(report))
     results, drawings = [], {}
     for experiment in registry.find(["beyond-drift", "eddies-toggled-selectivity"]):
         task = Task(experiment, experiment.settings(0, experiment.small, ablated=False))
@@ -102,3 +103,30 @@ def test_keys_do_what_the_mouse_does(browser, folder):
         "const row = document.querySelector('tr:target'), box = row.getBoundingClientRect();"
         "return row.id === location.hash.slice(1) && box.top > -1 && box.bottom <= innerHeight"
     )
+
+
+BAD = """<!doctype html><style>:focus { outline: none } p { color: #ccc }</style>
+<script src="http://elsewhere.example/x.js"></script><script>console.error("told")</script>
+<p>pale</p><a href="#">a</a><div style="width: 400px">wide</div><svg style="width: 9px"></svg>"""
+
+
+def test_what_is_wrong_is_seen(browser, tmp_path):
+    """The eyes of these tests: a page with every fault has each of them found."""
+    path = tmp_path / "bad.html"
+    path.write_text(BAD)
+    browser.open(path, 320)
+    assert browser.overhang() > 0
+    assert browser.pale() == ["P. 1.6"]
+    assert browser.run(EMPTY)[1]
+    assert any("told" in each for each in browser.errors())
+    assert "http://elsewhere.example/x.js" in browser.requests()
+    assert browser.walk() == ([0], [-1])
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("1", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_machine_without_chromium(monkeypatch, tmp_path, ci, outcome):
+    """CI fails, so that no page goes unseen; others skip these tests; both say what to install."""
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="apt-get install chromium chromium-driver"):
+        chromium(tmp_path)
