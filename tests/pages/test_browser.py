@@ -11,6 +11,7 @@ from millrace.experiments.page import page
 from millrace.experiments.result import Result, Task
 from millrace.planned import Planned
 from millrace.run_report import RunReport
+from tests.experiments.frame_cases import experiment as experiment_of
 from tests.pages.browser import chromium
 from tests.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
 
@@ -38,7 +39,7 @@ def folder(tmp_path_factory):
     for name, report in reports.items():
         (made / f"{name}.html").write_text(drawn(report))
     results, drawings = [], {}
-    for experiment in registry.find(["beyond-drift", "eddies-toggled-selectivity"]):
+    for experiment in (*registry.find(["beyond-drift"]), experiment_of("tests-of-a-long-name-for-phones")):
         task = Task(experiment, experiment.settings(0, experiment.small, ablated=False))
         outcome = experiment.run(task.settings)
         results.append(Result(task, outcome, "", 0.0))
