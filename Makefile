@@ -15,11 +15,12 @@ SQL := tests/front/test_cases.py tests/front/test_fuzz.py
 ENGINE := tests/experiments tests/migration tests/state tests/policies tests/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help demo test check test-sql test-spark test-eddy test-engine test-rest machine clean
+.PHONY: help demo test check docs test-sql test-spark test-eddy test-engine test-rest machine clean
 
 help:
 	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
 	@echo "make test   check style and types and run all tests"
+	@echo "make docs   build the site of docs/ into build/site"
 	@echo "make clean  remove what the two made here"
 
 demo: $(READY)
@@ -32,6 +33,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory docs
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-sql: $(READY)
 	$(BIN)/python -m pytest -m spark -p no:cacheprovider $(SQL)
@@ -51,7 +56,7 @@ test-rest: $(READY)
 # The environment is made once, and again when what is to be installed has changed.
 $(READY): pyproject.toml constraints.txt | machine
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(NEEDS_VENV)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[connect,lookups,streams,experiments,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[connect,lookups,streams,experiments,bench,dev,docs]'
 	@touch $@
 
 machine:

@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SHOWN = {
+    "costly_calls.py": ["costs 10.00", "2000 complaints", "called for 2,"],
     "costly_filter.py": ["792 mails are kept", "orders"],
     "enabled_session.py": ["same rows: True", "is_round"],
     "join_of_files.py": ["Norway", "block b0", "page: "],

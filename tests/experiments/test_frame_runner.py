@@ -16,6 +16,7 @@ import pytest
 from millrace.errors import InputError, SetupError
 from millrace.experiments import collect, result as results
 from millrace.experiments.collect import Collection
+from millrace.experiments.compact import compact
 from millrace.experiments.draw import draw
 from millrace.experiments.experiment import Claim
 from millrace.experiments.page import page
@@ -255,6 +256,15 @@ def test_the_page_stands_alone():
     assert words.count("✗ does not hold") == 2 * 2 + 1  # in the table, beside the title, at the check
     assert text.count("<svg") == 2 and "rise is -9.5" in text
     assert page(found, drawings).decode() == text
+
+
+def test_drawings_lose_digits_of_places_only():
+    """Coordinates have one decimal; labels, scales and opacities are what they were."""
+    given = b'<path d="M 1.2345 -6.78e-05L 9.96 2"/>\n <text x="3.14159" style="opacity: 0.75">0.977</text>'
+    assert (
+        compact(given)
+        == b'<path d="M 1.2 -6.78e-05L 10 2"/> <text x="3.1" style="opacity: 0.75">0.977</text>'
+    )
 
 
 def test_missing_matplotlib_is_said_before_anything_runs(tmp_path, monkeypatch):

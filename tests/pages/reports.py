@@ -139,3 +139,13 @@ def hostile() -> RunReport:
     lookup = LookupProgress(HOSTILE, 10, 5, 0, 5, 0, 10, 5, 1.0, 1.0, ((HOSTILE, 5),), HOSTILE)
     planned = Planned({HOSTILE: shape}, (HOSTILE,), {HOSTILE: HOSTILE})
     return RunReport({HOSTILE: [cell]}, planned, (lookup,))
+
+
+_drawn: dict[int, tuple[RunReport, str]] = {}
+
+
+def drawn(report: RunReport) -> str:
+    """Return a report's page, drawn once."""
+    if id(report) not in _drawn:
+        _drawn[id(report)] = report, report.to_html()
+    return _drawn[id(report)][1]

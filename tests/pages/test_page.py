@@ -20,7 +20,7 @@ from millrace.pages.page import MOST_BYTES
 from millrace.pages.saved import calls_of, headline
 from millrace.planned import Planned
 from millrace.run_report import RunReport
-from tests.pages.reports import HOSTILE, SHAPE, drifting, filtered, hostile, large
+from tests.pages.reports import HOSTILE, SHAPE, drawn, drifting, filtered, hostile, large
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
@@ -57,16 +57,6 @@ class Reader(HTMLParser):
         return [
             value or "" for _, attributes in self.tags for n, value in attributes.items() if n == attribute
         ]
-
-
-_drawn: dict[int, tuple[RunReport, str]] = {}
-
-
-def drawn(report: RunReport) -> str:
-    """Return a report's page, drawn once."""
-    if id(report) not in _drawn:
-        _drawn[id(report)] = report, report.to_html()
-    return _drawn[id(report)][1]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.errors import SetupError
+from millrace.experiments.compact import compact
 from millrace.experiments.experiment import Curve, Experiment, Outcome, Panel
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (1, 1)),
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo")
+_HATCHES = ("", "///", "---", "xx", "\\\\\\", "++", "||")  # no dots: each is a path of curves in an SVG file
 
 _FEW = 25
 """Points up to which a line shows each of them by a marker."""
@@ -64,7 +65,8 @@ _SETTINGS: dict[str, Any] = {
     "hatch.linewidth": 0.6,
     "lines.linewidth": 1.7,
     "lines.markersize": 4.5,
-    "svg.fonttype": "path",
+    "path.simplify_threshold": 0.6,  # of a pixel: curves of thousands of points stay small files
+    "svg.fonttype": "none",  # letters can be searched and read aloud
 }
 
 
@@ -110,7 +112,7 @@ def draw(experiment: Experiment, outcome: Outcome) -> dict[Literal["png", "svg"]
 def _saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format=kind, dpi=150, metadata=metadata)
-    return content.getvalue()
+    return content.getvalue() if kind == "png" else compact(content.getvalue())
 
 
 def _words(figure: Figure, title: str, caption: str) -> None:

@@ -12,6 +12,7 @@ from millrace.experiments.experiment import DIFFERS, Check, Panel, Verdict
 from millrace.experiments.result import Result
 from millrace.experiments.show import plain, rows_of
 from millrace.experiments.svg import inline
+from millrace.pages.page import style
 
 _HEAD = """<!doctype html>
 <html lang="en">
@@ -19,21 +20,26 @@ _HEAD = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>Millrace: experiments</title>
 <style>
 {style}</style>
 </head>
-<body>
+<body class="millrace">
+<a class="skip" href="#main">Skip to the experiments</a>
 <header>
-<h1>The papers’ experiments, run again</h1>
-<p>Each figure stands beside the claim that it has to bear out. A verdict is a check of the figure’s shape,
-computed from the numbers of the run. Routing policies, modules and the eddy are those of production; on the
-virtual clock only sources, costs and the clock itself are declared.</p>
+<h1>Millrace experiments</h1>
+<p class="lead">{said}</p>
+<p class="also">Each figure stands beside the claim that it has to bear out. A verdict is a check of the
+figure’s shape, computed from the numbers of the run. Routing policies, modules and the eddy are those of
+production; on the virtual clock only sources, costs and the clock itself are declared.</p>
 </header>
 """
 
 _ROWS = 40
 """Rows of numbers shown of a panel."""
+
+_END = "</tbody></table>\n</div>\n"
 
 
 def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> bytes:
@@ -43,8 +49,10 @@ def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> bytes:
         results: In the order in which to show them.
         drawings: SVG files by experiment id; runs that failed have none.
     """
-    style = (files("millrace.experiments") / "page.css").read_text(encoding="utf-8")
-    parts = [_HEAD.format(style=style), *_summary(results), "<main>\n"]
+    own = (files("millrace.experiments") / "page.css").read_text(encoding="utf-8")
+    holding = sum(result.holds is True for result in results)
+    said = f"{holding} of {len(results)} of the papers’ experiments hold, run again."
+    parts = [_HEAD.format(style=style() + own, said=said), *_summary(results), '<main id="main">\n']
     for result in results:
         parts += _experiment(result, drawings.get(result.id))
     parts += ["</main>\n", *_foot(results), "</body>\n</html>\n"]
@@ -52,18 +60,17 @@ def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> bytes:
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    holding = sum(result.holds is True for result in results)
     yield '<nav aria-label="Experiments">\n'
-    yield f"<p><strong>{holding} of {len(results)}</strong> hold.</p>\n"
-    yield _header("experiment", "title", "source", "verdict")
+    yield _header("experiment", "title", "source", "verdict", label="All experiments")
     for result in results:
         experiment = result.task.experiment
         yield (
-            f'<tr><td><a href="#{escape(result.id)}">{escape(result.id)}</a></td>'
-            f"<td>{escape(experiment.title)}</td><td>{escape(experiment.source)}</td>"
-            f"<td>{_verdict(holds=result.holds)}</td></tr>\n"
+            f'<tr><th scope="row"><a href="#{escape(result.id)}">{escape(result.id)}</a></th>'
+            f'<td class="words">{escape(experiment.title)}</td>'
+            f'<td class="words">{escape(experiment.source)}</td>'
+            f'<td class="words">{_verdict(holds=result.holds)}</td></tr>\n'
         )
-    yield "</tbody></table>\n</nav>\n"
+    yield _END + "</nav>\n"
 
 
 def _experiment(result: Result, drawing: bytes | None) -> Iterator[str]:
@@ -98,9 +105,14 @@ def _experiment(result: Result, drawing: bytes | None) -> Iterator[str]:
     yield "</section>\n"
 
 
-def _header(*names: str, caption: str = "") -> str:
-    cells = "".join(f"<th>{escape(name)}</th>" for name in names)
-    return f"<table>{caption}<thead><tr>{cells}</tr></thead><tbody>\n"
+def _header(*names: str, label: str, caption: str = "") -> str:
+    """Open a table in a part that scrolls, also by keys."""
+    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    told = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">\n'
+        f"<table>{told}<thead><tr>{cells}</tr></thead><tbody>\n"
+    )
 
 
 def _verdict(*, holds: Verdict) -> str:
@@ -118,39 +130,37 @@ def _check(check: Check) -> str:
 
 def _figures(figures: Mapping[str, float]) -> Iterator[str]:
     if figures:
-        yield _header("figure", "value")
+        yield _header("figure", "value", label="Figures")
         for name, value in figures.items():
-            yield f'<tr><td>{escape(name)}</td><td class="number">{number(value)}</td></tr>\n'
-        yield "</tbody></table>\n"
+            yield f'<tr><th scope="row">{escape(name)}</th><td>{number(value)}</td></tr>\n'
+        yield _END
 
 
 def _parameters(result: Result) -> Iterator[str]:
     experiment, settings = result.task.experiment, result.task.settings
-    yield "<h3>Parameters</h3>\n" + _header("name", "value", "unit", "range", "meaning")
-    yield f'<tr><td>seed</td><td class="number">{settings.seed}</td><td></td><td></td>'
-    yield "<td>of all random numbers</td></tr>\n"
+    yield "<h3>Parameters</h3>\n" + _header("name", "value", "unit", "range", "meaning", label="Parameters")
+    yield f'<tr><th scope="row">seed</th><td>{settings.seed}</td><td></td><td></td>'
+    yield '<td class="words">of all random numbers</td></tr>\n'
     for each in experiment.parameters:
         value = settings[each.name]
         default = "" if value == each.default else f" (default {plain(each.default)})"
         yield (
-            f'<tr><td>{escape(each.name)}</td><td class="number">{plain(value)}{default}</td>'
+            f'<tr><th scope="row">{escape(each.name)}</th><td>{plain(value)}{default}</td>'
             f"<td>{escape(each.unit)}</td><td>{plain(each.low)} to {plain(each.high)}</td>"
-            f"<td>{escape(each.meaning)}</td></tr>\n"
+            f'<td class="words">{escape(each.meaning)}</td></tr>\n'
         )
-    yield "</tbody></table>\n"
+    yield _END
 
 
 def _numbers(panel: Panel) -> Iterator[str]:
-    caption = f"<caption>{escape(panel.title)}: {escape(panel.y_label)}</caption>"
-    yield _header(panel.x_label, *(curve.name for curve in panel.curves), caption=caption)
+    caption = f"{panel.title}: {panel.y_label}"
+    yield _header(panel.x_label, *(curve.name for curve in panel.curves), label=caption, caption=caption)
     for name, values in rows_of(panel, _ROWS):
         cells = ("" if value is None else number(value) for value in values)
         yield (
-            f"<tr><td>{escape(name)}</td>"
-            + "".join(f'<td class="number">{c}</td>' for c in cells)
-            + "</tr>\n"
+            f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>\n"
         )
-    yield "</tbody></table>\n"
+    yield _END
 
 
 def _foot(results: Sequence[Result]) -> Iterator[str]:

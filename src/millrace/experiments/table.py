@@ -163,11 +163,16 @@ def _rows(entry: Entry, experiment: Experiment) -> Iterable[str]:
     given = ", ".join(f"{name} {plain(value)}" for name, value in changed(entry, experiment).items())
     seeds = ", ".join(map(str, entry.seeds))
     first = f"{entry.id}{f' ({given})' if given else ''} | {seeds}"
+    for says, stated, measured, verdict in told(entry, experiment):
+        yield f"| {first} | {says} | `{stated}` | {measured} | {verdict} |"
+        first = " | "
+
+
+def told(entry: Entry, experiment: Experiment) -> Iterable[tuple[str, str, str, str]]:
+    """Yield each claim, its inequality, what was measured over the seeds, and the verdict in words."""
     for claim, stated, holds in zip(experiment.claims, entry.stated, entry.holds, strict=True):
         low, high = (f"{value:.3g}" for value in entry.measured(claim.figure))
-        measured = low if low == high else f"{low} to {high}"
-        yield f"| {first} | {claim.says} | `{stated}` | {measured} | {_verdict(claim, holds)} |"
-        first = " | "
+        yield claim.says, stated, low if low == high else f"{low} to {high}", _verdict(claim, holds)
 
 
 def _verdict(claim: Claim, holds: Sequence[Verdict]) -> str:

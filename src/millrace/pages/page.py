@@ -90,6 +90,11 @@ def fragment(report: RunReport) -> str:
     return environment().get_template("fragment.html").render(_view(report))
 
 
+def style() -> str:
+    """Return the style sheet, for other pages that look the same: it holds within the class ``millrace``."""
+    return _environment().get_template("report.css").render()
+
+
 @lru_cache(1)
 def environment() -> Environment:
     """Return the templates."""
