@@ -343,9 +343,8 @@ class StairState:
     def _undecided(self, wrong: Sequence[Misplaced]) -> Iterator[list[Misplaced]]:
         """Yield the other joins of segments of spans that routing decides nothing about any more.
 
-        When the relations of a span have ended, no tuple of it comes to be routed; the last decision, maybe
-        made before the others had begun, would stand for good. What is right for its stored tuples is left
-        to estimates then: each of the joins at their border is a place for them.
+        Once its relations have ended no tuple of a span is routed; the last decision, maybe an early one, would
+        stand for good. Estimates judge then: each of the joins at the border is a place for its tuples.
         """
         known = {(one.edge, one.owner, one.signature) for one in wrong}
         for edge, stair in self.stairs.stairs():
@@ -384,11 +383,9 @@ class StairState:
         self.stairs.rebuild(tree, self.edge_of)
 
     def waiting(self) -> Sequence[TupleBatch]:
-        """Return none."""
-        return ()
+        return ()  # nothing waits
 
     def waits(self) -> int:
-        """Return none."""
         return 0
 
     def held(self) -> Held:
