@@ -97,8 +97,7 @@ class StairState:
         self.peak = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
-        self._spec = spec
-        self._graph = graph
+        self._spec, self._graph = spec, graph
         self._unbuilt = schedule.unbuilt
         self._migration = migration
         self._footprint = footprint
@@ -343,8 +342,8 @@ class StairState:
     def _undecided(self, wrong: Sequence[Misplaced]) -> Iterator[list[Misplaced]]:
         """Yield the other joins of segments of spans that routing decides nothing about any more.
 
-        Once its relations have ended no tuple of a span is routed; the last decision, maybe an early one, would
-        stand for good. Estimates judge then: each of the joins at the border is a place for its tuples.
+        Once its relations have ended no tuple of a span is routed, and the last decision would stand for good.
+        Estimates judge then: each of the joins at the border is a place for its tuples.
         """
         known = {(one.edge, one.owner, one.signature) for one in wrong}
         for edge, stair in self.stairs.stairs():

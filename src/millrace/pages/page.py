@@ -92,7 +92,7 @@ def fragment(report: RunReport) -> str:
 
 def style() -> str:
     """Return the style sheet, for other pages that look the same: it holds within the class ``millrace``."""
-    return _environment().get_template("report.css").render()
+    return environment().get_template("report.css").render()
 
 
 @lru_cache(1)
