@@ -11,6 +11,6 @@ pytestmark = pytest.mark.spark
 
 def test_a_driver_that_is_killed_loses_and_doubles_nothing(streaming, tmp_path):
     """The sink has a part of the batch answer after each crash, and all of it in the end."""
-    found = stream_crashes.crashes(streaming, tmp_path, 2, seed=3, longest=4, done=lambda side: None)
+    found = stream_crashes.crashes(streaming, tmp_path, 2, 3, 3, done=lambda side: None, ahead=4)
     assert found.crashes == found.sound == 2
     assert found.same and found.rows > 100

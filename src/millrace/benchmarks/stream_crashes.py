@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 CRASHES = 50
 _ARCHITECTURES = ("stems", "stairs")
-_AHEAD = 8
 _PATIENCE = 180
+_MOST_COMMITS = 4
 _STATE = "spark.sql.streaming.stateStore."
 _KEPT = (
     "spark.sql.shuffle.partitions",
@@ -64,7 +64,13 @@ class Survived:
 
 
 def crashes(
-    spark: SparkSession, folder: Path, count: int, seed: int, longest: float, done: Callable[[str], object]
+    spark: SparkSession,
+    folder: Path,
+    count: int,
+    seed: int,
+    longest: float,
+    done: Callable[[str], object],
+    ahead: int = 8,
 ) -> Survived:
     """Kill a query so many times, let it finish, and compare.
 
@@ -73,8 +79,9 @@ def crashes(
         folder: Where everything goes.
         count: Crashes.
         seed: Of the times.
-        longest: Seconds from the start of a query to its crash, at most.
+        longest: Seconds from the start of a query, or one of its first commits, to its crash, at most.
         done: Called after each crash.
+        ahead: Files of each stream that a child finds when it starts.
 
     Raises:
         ExecutionError: A child process failed by itself.
@@ -82,10 +89,11 @@ def crashes(
     random = np.random.default_rng(seed)
     files = killed = sound = 0
     while killed < count:
-        while files < _worked_through(folder) + _AHEAD:
+        while files < _worked_through(folder) + ahead:
             _CASE.write([folder], files, _BATCHES)
             files += 1
-        if not _killed(spark, folder, _ARCHITECTURES[killed % 2], random.uniform(0, longest)):
+        commits, seconds = int(random.integers(0, _MOST_COMMITS)), random.uniform(0, longest)
+        if not _killed(spark, folder, _ARCHITECTURES[killed % 2], commits, seconds):
             continue  # it was done before its time
         killed += 1
         sound += not _written(spark, folder) - _answer(spark, folder)
@@ -115,8 +123,12 @@ def run(spark: SparkSession, folder: Path, architecture: str) -> StreamingQuery:
     )
 
 
-def _killed(spark: SparkSession, folder: Path, architecture: str, seconds: float) -> bool:
-    """Run a child and kill it so long after its query has started; tell whether it was still at work."""
+def _killed(spark: SparkSession, folder: Path, architecture: str, commits: int, seconds: float) -> bool:
+    """Run a child and kill it so long after so many commits; tell whether it was still at work.
+
+    Of seconds alone, a busy machine would make crashes in the first micro-batch only.
+    """
+    last = _worked_through(folder) + commits
     started = folder / "started"
     started.unlink(missing_ok=True)
     settings = {name: spark.conf.get(name, None) for name in _KEPT}
@@ -132,15 +144,18 @@ def _killed(spark: SparkSession, folder: Path, architecture: str, seconds: float
         until = time.monotonic() + _PATIENCE
         # After a crash before the first offsets are written, Spark may ask for an empty checkpoint.
         begun = (started, folder / "checkpoint" / "offsets" / "0")
-        while not all(map(Path.exists, begun)) and child.poll() is None and time.monotonic() < until:
+
+        def at_work() -> bool:
+            return all(map(Path.exists, begun)) and _worked_through(folder) >= last
+
+        while not at_work() and child.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
-        if all(map(Path.exists, begun)):
-            try:
-                code = child.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return True
-            if code == 0:
-                return False
+        try:
+            code = child.wait(seconds) if at_work() else child.poll()
+        except subprocess.TimeoutExpired:
+            return True
+        if code == 0:
+            return False
         said = (folder / "child.log").read_text(errors="replace")[-2000:]
         raise ExecutionError(f"the process of the query ended by itself, or did not start: {said}")
     finally:
