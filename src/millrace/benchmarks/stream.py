@@ -8,11 +8,11 @@ reports of it, from trigger to commit. The first ones, in which workers start, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millrace.benchmarks import harness, stream_hub
+from millrace.benchmarks import harness, stream_crashes, stream_hub, stream_memory
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.stream_cases import CASES, Case
@@ -35,7 +35,16 @@ SETTINGS = {
 HUB = "hub"
 """The case of many queries."""
 
-NAMES = (*CASES, HUB)
+MEMORY = "memory"
+"""The case of many micro-batches."""
+
+CRASHES = "crashes"
+"""The case of a driver that is killed."""
+
+NAMES = (*CASES, HUB, MEMORY, CRASHES)
+
+_LATEST_CRASH = 3.0
+"""Seconds after a query's start, or one of its commits."""
 
 _SIDES = ("millrace", "spark", "millrace again")
 TARGETS = {
@@ -47,6 +56,7 @@ TARGETS = {
     "state_bytes_ratio": Target(high=0.5),
     "recovery_ratio": Target(high=1.0),
     "memory_flat": Target(high=1.1),
+    "crashes_survived": Target(low=stream_crashes.CRASHES),
     "hub_100_ratio": Target(high=4),
     "hub_8_ratio": Target(high=0.05),
     "same_rows": Target(low=1, high=1),
@@ -78,6 +88,14 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
             rows += outcome.rows
             same &= outcome.same
             continue
+        if name == MEMORY:
+            figures |= stream_memory.memory(spark, scale, partial(_told, ticker, name))
+            continue
+        if name == CRASHES:
+            found, alike = _crashes(spark, partial(_told, ticker, name))
+            figures |= found
+            same &= alike
+            continue
         case = CASES[name]
         case = Case(case.streams, max(60, round(case.rows * scale)), case.drifts, case.window)
         with own_folder() as folder:
@@ -95,23 +113,35 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
                 sizes = {side: sides[side].state_bytes() for side in ("millrace", "spark")}
                 figures["state_bytes_ratio"] = sizes["millrace"] / sizes["spark"]
                 figures["recovery_ratio"] = _recovery(case, sides, SKIPPED + rounds)
-            if name == "small_batch":
-                held = sides["millrace"].figure("bytes")
-                tenth = max(1, len(held) // 10)
-                figures["memory_flat"] = max(held[-tenth:]) / max(held[SKIPPED : SKIPPED + max(tenth, 3)])
-    figures["same_rows"] = float(same)
-    notes = ["of a micro-batch from trigger to commit, as Spark says; memory of state by Millrace's figures"]
+    if set(names) != {MEMORY}:  # which has nothing to compare with
+        figures["same_rows"] = float(same)
+    notes = ["of a micro-batch from trigger to commit, as Spark says; memory of the largest worker process"]
     return Outcome("stream", scale, rounds, figures, rows, TARGETS, notes)
 
 
 def runs(names: tuple[str, ...], rounds: int) -> int:
     """Return how often a ticker ticks."""
-    return sum(len(stream_hub.SIDES if name == HUB else _SIDES) for name in names) * (SKIPPED + rounds)
+    fixed = {MEMORY: stream_memory.BATCHES, CRASHES: stream_crashes.CRASHES}
+    sides = {name: len(stream_hub.SIDES if name == HUB else _SIDES) for name in names}
+    return sum(fixed.get(name, sides[name] * (SKIPPED + rounds)) for name in names)
 
 
 def _told(ticker: Ticker, case: str, side: str) -> None:
     ticker.says(f"{case}: {side}")
     ticker.tick()
+
+
+def _crashes(spark: SparkSession, done: Callable[[str], object]) -> tuple[dict[str, float], bool]:
+    """Return the figures of crashes, and whether the rows were the batch answer's in the end."""
+    with own_folder() as folder:
+        found = stream_crashes.crashes(spark, folder, stream_crashes.CRASHES, 7, _LATEST_CRASH, done)
+    figures: dict[str, float] = {
+        "crashes": found.crashes,
+        "crashes_survived": found.sound if found.same else 0,
+        "crash_micro_batches": found.files,
+        "crash_rows": found.rows,
+    }
+    return figures, found.same
 
 
 def _recovery(case: Case, sides: Mapping[str, Side], batch: int) -> float:
