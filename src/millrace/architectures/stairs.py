@@ -342,7 +342,7 @@ class StairState:
     def _undecided(self, wrong: Sequence[Misplaced]) -> Iterator[list[Misplaced]]:
         """Yield the other joins of segments of spans that routing decides nothing about any more.
 
-        Once its relations have ended no tuple of a span is routed, and the last decision would stand for good.
+        Once its relations have ended no tuple of a span is routed; the last decision would stand for good.
         Estimates judge then: each of the joins at the border is a place for its tuples.
         """
         known = {(one.edge, one.owner, one.signature) for one in wrong}
