@@ -64,7 +64,7 @@ def chromium(profile: Path) -> webdriver.Chrome:
         "--disable-dev-shm-usage",
         "--disable-gpu",
         "--hide-scrollbars",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         f"--user-data-dir={profile}",
     ):
         options.add_argument(argument)
@@ -78,13 +78,13 @@ class Browser:
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
-    def open(self, path: Path, width: int = 1280) -> None:
-        """Open a file at a width in CSS pixels; what earlier pages said and asked for is forgotten."""
+    def open(self, place: Path | str, width: int = 1280) -> None:
+        """Open a file or an address at a width in CSS pixels; what earlier pages said is forgotten."""
         self.width(width)
         self.driver.get("about:blank")
         for log in ("browser", "performance"):
             self.driver.get_log(log)
-        self.driver.get(path.as_uri())
+        self.driver.get(place.as_uri() if isinstance(place, Path) else place)
 
     def errors(self) -> list[str]:
         """Return what stands in the console since the page was opened: errors and warnings."""

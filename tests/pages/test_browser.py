@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
+from millrace.api.live import Live
+from millrace.board.board import Board
+from millrace.clock import VirtualClock
+from millrace.errors import ExecutionError
 from millrace.experiments import registry
 from millrace.experiments.draw import draw
 from millrace.experiments.page import page
@@ -104,6 +111,37 @@ def test_keys_do_what_the_mouse_does(browser, folder):
         "const row = document.querySelector('tr:target'), box = row.getBoundingClientRect();"
         "return row.id === location.hash.slice(1) && box.top > -1 && box.bottom <= innerHeight"
     )
+
+
+QUERIES = "return document.getElementById('queries').innerText"
+
+
+def test_the_live_page(browser):
+    """What runs and what failed is drawn, and drawn anew; nothing but the page's own address is asked for."""
+    clock = VirtualClock()
+    board = Board(clock)
+    board.known("SELECT <b>1</b>", {"run": "join"}, RunReport)
+    board.ended(board.begun("collect", ["run"]), ExecutionError("the service is gone\nand more"))
+    board.begun("count", ["run"])
+    with Live(board=board) as live:
+        for scheme in ("light", "dark"):
+            with browser.seen(scheme=scheme):
+                browser.open(live.url)
+                for second in range(1, 9):
+                    clock.advance(1.0)
+                    packed = zlib.compress(drifting().to_json().encode())
+                    board.told("run", "cell 0", 100 * second, 50 * second, packed)
+                WebDriverWait(browser.driver, 20).until(lambda _: "800" in browser.run(QUERIES))
+                assert "the service is gone" in browser.run(QUERIES)
+                assert "and more" not in browser.run(QUERIES)
+                assert browser.pale() == [] and browser.run(EMPTY)[1] == []
+                overhang = {width: browser.width(width) or browser.overhang() for width in WIDTHS}
+                assert overhang == dict.fromkeys(WIDTHS, 0)
+                controls, visited = browser.walk()
+                assert controls and visited == controls
+                assert browser.errors() == []
+        asked = {address for address in browser.requests() if not address.startswith(("about:", "data:"))}
+        assert live.url in asked and all(address.startswith(live.url) for address in asked)
 
 
 BAD = """<!doctype html><style>:focus { outline: none } p { color: #ccc }</style>
