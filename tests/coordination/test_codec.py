@@ -93,3 +93,9 @@ def test_a_connection_that_ends_is_noticed():
     ours.close()
     with theirs, pytest.raises(EOFError):
         codec.receive(theirs)
+
+
+def test_halves_of_characters_come_as_they_were():
+    """JSON can say them, UTF-8 cannot; a failure's text may have some."""
+    head, _ = codec.frame({"fail": ["a \ud83d b", "é"], "number": 1})
+    assert codec._parsed(head[4:]) == {"fail": ["a \ud83d b", "é"], "number": 1}

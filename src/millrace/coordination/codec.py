@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -47,7 +48,7 @@ MOST = 1 << 40
 _SMALL = 1 << 16
 _SMALL_PART = 8
 
-_encoder = json.JSONEncoder(separators=(",", ":"))
+_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder()
 _LENGTH = struct.Struct(">I")
 _QUIET_SECONDS, _PROBE_SECONDS, _PROBES = 30, 10, 3
 
@@ -58,7 +59,10 @@ def frame(message: Message) -> Frame:
     if "attachment" in message:
         message = {**message, "attached": len(attachment)}
         del message["attachment"]
-    payload = _encoder.encode(message).encode()
+    try:
+        payload = _encoder.encode(message)
+    except UnicodeEncodeError:  # half of a character that takes two, which JSON can say
+        payload = json.dumps(message).encode()
     return _LENGTH.pack(len(payload)) + payload, attachment
 
 
@@ -130,7 +134,10 @@ def _length(packed: bytes, largest: int) -> int:
 
 def _parsed(payload: bytes) -> Message:
     try:
-        message = json.loads(payload.decode())
+        try:
+            message = _decoder.decode(payload)
+        except msgspec.DecodeError:
+            message = json.loads(payload.decode())
     except RecursionError:
         raise ValueError("a message that is nested too deeply") from None
     if not isinstance(message, dict):
