@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace.budget import Spent
 from millrace.errors import InputError, SetupError
 from millrace.explanation import Explanation
 from millrace.figures import CellFigures, ModuleFigures
@@ -172,6 +173,9 @@ def test_what_was_saved_is_what_the_figures_prove(joined):
     assert calls_of(joined) is None
     assert "fewer" not in " ".join(headline(joined))
     assert "no eddy" in headline(RunReport())[0]
+    budgets = (Spent("api", 3, 9, 0.0, None), Spent("model", 1200, None, 1.25, 5.0))
+    told = headline(RunReport({"b0": [drifting()]}, budgets=budgets))
+    assert told[-1] == "Model has cost 1.25 of 5, for 1,200 requests." and "Api" not in " ".join(told)
 
 
 def test_advice_follows_figures():

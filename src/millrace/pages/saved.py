@@ -95,6 +95,10 @@ def _parts(report: RunReport) -> Iterator[str]:
         cached = sum(each.cached for each in report.lookups)
         kept = f", {count(cached)} of them answered by the cache" if cached else ""
         yield f"{count(keys)} distinct keys were looked up with {count(requests)} requests{kept}"
+    for spent in report.budgets:
+        if spent.max_cost is not None:
+            cost = f"{spent.cost:,.6g} of {spent.max_cost:,.6g}"
+            yield f"{spent.name} has cost {cost}, for {count(spent.requests)} requests"
 
 
 def _of(report: RunReport, action: str) -> list[ModuleFigures]:
