@@ -137,6 +137,7 @@ def test_the_live_page(browser):
                 assert browser.pale() == [] and browser.run(EMPTY)[1] == []
                 overhang = {width: browser.width(width) or browser.overhang() for width in WIDTHS}
                 assert overhang == dict.fromkeys(WIDTHS, 0)
+                browser.run("document.getElementById('pause').click()")  # what is drawn anew has other nodes
                 controls, visited = browser.walk()
                 assert controls and visited == controls
                 assert browser.errors() == []
