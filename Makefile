@@ -8,10 +8,10 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
-# Five runs side by side: SQL against Spark, and other tests of the shared Spark session, which mostly wait for the
-# JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
+# Five runs side by side: SQL against Spark with streams, and other tests of the shared Spark session, which mostly
+# wait for the JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
 # sessions of their own.
-SQL := tests/front/test_cases.py tests/front/test_fuzz.py
+SQL := tests/front/test_cases.py tests/front/test_fuzz.py tests/streams tests/standing
 ENGINE := tests/experiments tests/migration tests/state tests/policies tests/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
