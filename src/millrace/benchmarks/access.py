@@ -35,7 +35,7 @@ _SHARES = ("first", "quarter", "half", "three_quarters", "all")
 
 TARGETS = {
     "requests_per_key": Target(1, 1),
-    "time_limit_ratio": Target(high=1.15),
+    "time_limit_ratio": Target(high=1.1),
     "naive_udf_ratio": Target(high=1),
     "first_result_latencies": Target(high=3),
     "half_results_at": Target(high=0.6),
