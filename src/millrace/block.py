@@ -78,7 +78,8 @@ class Block:
     """One block of a query: the join and, per relation alias, its input.
 
     ``result`` are its columns with Spark's own types, nullability and metadata, None for those of ``join``.
-    With ``aggregate`` the rows of the join are aggregated partially before they are handed on.
+    With ``aggregate`` the rows of the join are aggregated partially before they are handed on. ``stream`` is
+    the relation that is a streaming DataFrame: the block runs in each micro-batch over what is new of it.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Block:
     inputs: dict[str, Input] = field(compare=False)
     result: StructType | None = None
     aggregate: AggregateSpec | None = None
+    stream: str | None = None
 
     @property
     def schema(self) -> pa.Schema:

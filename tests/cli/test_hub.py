@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.streams.test_joins import Feed
+from tests.streams.feed import Feed
 
 ON = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS"
 

@@ -8,7 +8,7 @@ import pytest
 
 import millrace
 from millrace.errors import InputError, StateError
-from tests.streams.test_joins import Feed, plain
+from tests.streams.feed import Feed, plain
 
 pytestmark = pytest.mark.spark
 

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import Options
+from millrace.spark.dealt_scan import Held
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.streams import processor as processing, warm
 from millrace.streams.processor import CONTROL, CellProcessor
@@ -44,7 +45,8 @@ def join_of(
     """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it."""
     pairs = list(pairwise(names))
     ties = [*pairs, (names[-1], names[0])] if cyclic else pairs
-    streams = [name for name in names if name not in (tables or {})]
+    held = {alias: Held(table) for alias, table in (tables or {}).items()}
+    streams = [name for name in names if name not in held]
     bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
     keeps = retention(streams, [b for b in bounds if {b.earlier, b.later} <= set(streams)])
     ref = ColumnRef
@@ -63,7 +65,7 @@ def join_of(
     )
     known = tuple(Stream(n, names.index(n), "t", keeps[n]) for n in streams)
     return ContinuousJoin(
-        "test", join, known, tables or {}, Options(architecture="stems", batch_size=64), 1, "1 cell"
+        "test", join, known, held, Options(architecture="stems", batch_size=64), 1, "1 cell"
     )
 
 

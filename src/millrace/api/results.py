@@ -10,7 +10,7 @@ import pyarrow as pa
 from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
 from millrace.spark.actions import acted
-from millrace.spark.streaming import sent, stream_of
+from millrace.spark.streaming import endless, sent, stream_of
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -51,9 +51,12 @@ def frame_stream(
 
     Raises:
         OptionError: ``batch_size`` is out of range.
+        InputError: It is a stream.
         UnsupportedType: A column has a type that cannot be sent.
     """
     _check(batch_size)
+    if frame.isStreaming:
+        return endless()
     schema = arrow_schema(frame.schema)
     names = [f"c{place}" for place in range(len(schema))]
     # Columns may share a name, or have one that Spark's Arrow functions stumble over.

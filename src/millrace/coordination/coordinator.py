@@ -259,7 +259,7 @@ class Coordinator(Server):
         return namespace, session
 
     def _permits(self, namespace: str, registration: Registration) -> Permits:
-        """Return the permits of a session, or those of its group.
+        """Return the permits of a session, of its group, or of a stream's micro-batches so far.
 
         Raises:
             OptionError: Others are using the group with other limits.
@@ -267,7 +267,11 @@ class Coordinator(Server):
         settings, group = registration.settings, registration.group
         if group is None:
             spending = self._spending(namespace, registration.budget)
-            return Permits(settings, None, registration.circuit_breaker, spending)
+            own = Permits(settings, None, registration.circuit_breaker, spending)
+            if not registration.lasting:
+                return own
+            group = f"/{_run_of(namespace)}/{namespace.rpartition('/')[2]}"
+            self._groups.setdefault(group, own)
         permits = self._groups.get(group)
         if permits is None or (permits.settings != settings and permits.empty):
             permits = self._groups[group] = Permits(settings)

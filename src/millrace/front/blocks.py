@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlglot import exp
@@ -56,8 +57,10 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
         return None
     found = _sorted(clause)
     groups = _groups(clause, found) or _lone(clause)
-    # Above a join of streams an eddy calls predicates under the limits of the whole job, for new rows only.
-    found.place_calls([] if streams_of(clause) else groups)
+    # Above a join of streams an eddy calls predicates under the limits of the whole job, for new rows only;
+    # the same one that looks up, if there are lookups.
+    streams = streams_of(clause)
+    found.place_calls([] if streams and not _looks_up(clause, clause.members) else groups)
     if not groups:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
     check_streams(clause, groups)
@@ -74,7 +77,7 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
         raise Leave("a condition of an inner join that only Spark evaluates, below a RIGHT or FULL join")
     clause.check_certain()
     members = [clause.members[alias] for alias in inside]
-    rewriting = Rewriting(clause, found, members, streaming=bool(streams_of(clause)))
+    rewriting = Rewriting(clause, found, members, streaming=bool(streams))
     for group in groups:
         _assemble(clause, group, found, rewriting)
     return rewriting
@@ -215,7 +218,7 @@ def _check_complete(clause: Clause, group: list[str], found: Sorted) -> None:
     Raises:
         Leave: It would.
     """
-    if any(lookup_of(clause.members[alias]) is not None for alias in group):
+    if _looks_up(clause, group):
         return
     for conjunct in found.above:
         if len(conjunct.reads) < 2 or not conjunct.reads <= set(group):
@@ -230,6 +233,11 @@ def _check_complete(clause: Clause, group: list[str], found: Sorted) -> None:
         raise Leave(
             f"only Spark evaluates {clause.shown(conjunct)}, and without it more rows would be joined"
         )
+
+
+def _looks_up(clause: Clause, aliases: Iterable[str]) -> bool:
+    """Tell whether some of the members are lookup tables."""
+    return any(lookup_of(clause.members[alias]) is not None for alias in aliases)
 
 
 def _alone(member: Member, found: Sorted) -> bool:
@@ -269,7 +277,7 @@ def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Besid
     """
     if not clause.source.whole:
         return [], []
-    sets = any(lookup_of(clause.members[alias]) is not None for alias in group)
+    sets = _looks_up(clause, group)
     sets |= clause.planning.settings.options.memory_budget is not None
     taken = list(semijoins(clause, group, found, _hinted(clause.scope.select)))
     for each in taken:
@@ -293,7 +301,9 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     equalities += [equality for each in joined for equality in each.equalities]
     residuals += [each.exists for each in matched]
     sets = [replace(each.spec, distinct=True) for each in joined]
-    binding = bind(members, sets, equalities, found.filters)
+    # What a scan of a lookup table gives would be read again in every micro-batch.
+    streams = [alias for alias in streams_of(clause) if alias in group]
+    binding = bind(members, sets, equalities, found.filters, scans=not streams)
     equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
     ends = [ref for equality in equalities for ref in (equality.left, equality.right)]
     plain = {ColumnRef(m.alias, f.name) for m in members for f in m.columns}
@@ -308,7 +318,9 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
         columns = [f for f in member.every if ColumnRef(member.alias, f.name) in read]
         if member.alias in binding.indexes:
             indexes = binding.indexes[member.alias]
-            spec, rows[member.alias] = lookup_rows(planning, member, columns, found, indexes)
+            spec, rows[member.alias] = lookup_rows(
+                planning, member, columns, found, indexes, scans=not streams
+            )
         else:
             spec, rows[member.alias] = rows_of(planning, member, columns, found)
         specs.append(spec)
@@ -330,4 +342,6 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     native = [c for c in found.above if planning.calls.of(c.node) is None]
     above = tuple(clause.shown(conjunct) for conjunct in native)
     result = None if piece.counting else rewriting.result(piece)
-    rewriting.plans.append(BlockPlan(piece.name, join, rows, result, above, piece.aggregate, times))
+    stream = streams[0] if len(streams) == 1 else None
+    plan = BlockPlan(piece.name, join, rows, result, above, piece.aggregate, times, stream)
+    rewriting.plans.append(plan)

@@ -16,12 +16,13 @@ from millrace.front.template import unescape
 from millrace.options import Options
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
+from millrace.streams.lookups import continuous_with_lookups
 from millrace.streams.plan import continuous
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.spark.execute import BlockRun
+    from millrace.spark.prepared import PreparedBlock
     from millrace.spark.where import Mask
 
 
@@ -37,7 +38,7 @@ class Taken:
 
     plan: BlockPlan
     block: Block
-    run: BlockRun
+    run: PreparedBlock
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
         block = block_of(each, frames)
         if each.times is None:
             run = execute(frames.spark, block, options)
+        elif any(isinstance(given, LookupInput) for given in block.inputs.values()):
+            run = continuous_with_lookups(frames.spark, block, each.times, options)
         else:
             run = continuous(frames.spark, block, each.times, options)
         frames.put(each.name, run.frame)
@@ -127,7 +130,7 @@ def block_of(plan: BlockPlan, frames: Frames) -> Block:
         sources.append(relation if rows is None else replace(relation, rows=rows))
     joined = len(plan.join.relations)
     join = replace(plan.join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
-    return Block(plan.name, join, inputs, plan.result, plan.aggregate)
+    return Block(plan.name, join, inputs, plan.result, plan.aggregate, plan.stream)
 
 
 def _input(rows: Rows, schema: pa.Schema, frames: Frames) -> tuple[Input, int | None]:

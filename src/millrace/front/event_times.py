@@ -12,6 +12,7 @@ from millrace.errors import InputError
 from millrace.expressions import And, Predicate, relations_of
 from millrace.front.clause import Clause
 from millrace.front.ctes import Leave
+from millrace.front.lookups.binding import lookup_of
 from millrace.front.parse import conjuncts, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
@@ -42,24 +43,24 @@ def check_streams(clause: Clause, groups: list[list[str]]) -> None:
     Raises:
         Leave: Spark would join something with the block's result, and keep all of that.
     """
-    streams = streams_of(clause)
+    streams, lookups = streams_of(clause), any(lookup_of(member) for member in clause.members.values())
     if not streams:
         return
     inside = {alias for group in groups for alias in group}
     if len(groups) > 1 or len(inside) < len(clause.steps):
         raise Leave("streams are joined by more than inner joins with equalities and ranges of time")
-    if len(streams) == 1:
+    if len(streams) == 1 and not lookups:
         raise Leave("one stream joined with tables keeps no state, so Spark joins them as they come")
 
 
 def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
-    """Return the event times of a block's streams and what conditions say of them; None without streams.
+    """Return the event times of a block's streams and what conditions say of them; None below two streams.
 
     Raises:
         InputError: A stream has no watermark, or nothing says how long its rows are of use.
     """
     streams = [alias for alias in streams_of(clause) if alias in group]
-    if not streams:
+    if len(streams) < 2:
         return None
     columns = {alias: _time_of(clause, alias) for alias in streams}
     bounds = tuple(_bounds(clause, columns))

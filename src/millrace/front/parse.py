@@ -190,6 +190,9 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     while len(tokens) > 1 and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
         text = text[: tokens[-1].end + 1]  # a comment behind it ends with it
+    for token, following in pairwise(tokens):
+        if token.token_type is TokenType.WINDOW and following.token_type is TokenType.L_PAREN:
+            token.token_type = TokenType.VAR  # the function; sqlglot ends GROUP BY at the word
     called = tuple(_called(tokens, functions))
     marks = [t for t in tokens if t.token_type is TokenType.PLACEHOLDER and t.text == "?"]
     spans = tuple((t.start, t.end + 1) for t in marks)

@@ -73,7 +73,8 @@ class BlockPlan:
             counts.
         above: Conditions of its FROM and WHERE that Spark evaluates above it, for explanations.
         aggregate: How its rows are aggregated before they are handed on, None where they are not.
-        times: The event times of its streams; None for a block that ends.
+        times: The event times of its streams; None for a block that ends, or has one stream only.
+        stream: Its only stream, which is joined with lookup tables as it comes; None without one.
     """
 
     name: str
@@ -83,6 +84,7 @@ class BlockPlan:
     above: tuple[str, ...] = ()
     aggregate: AggregateSpec | None = None
     times: EventTimes | None = None
+    stream: str | None = None
 
 
 @dataclass(frozen=True)

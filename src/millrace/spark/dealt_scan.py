@@ -1,4 +1,4 @@
-"""A direct scan of files whose row groups are dealt to tasks."""
+"""What tasks read themselves: files whose row groups are dealt to them, or a table that they are sent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,6 +15,9 @@ from millrace.sources.pruning import Keeps
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
 from millrace.values import Value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 LEAST_ROWS = 4096
 """Scans read at least this many rows at once; the eddy cuts them down to its own batches."""
@@ -57,3 +61,19 @@ class Scan:
         computed = {name.lower(): value for name, value in self.computed}
         for batch in read_splits(own, names, self.filters, batch_size, computed, keeps):
             yield batch if not names else pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A table that travels with the plan, read whole by every task."""
+
+    table: pa.Table
+
+    def read(self, task: int, batch_size: int, keeps: Keeps | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all of its rows; see :meth:`Scan.read`."""
+        yield from self.table.to_batches(max_chunksize=batch_size)
+
+
+def held(frame: DataFrame, schema: pa.Schema) -> Held:
+    """Return the rows of a DataFrame, with a relation's columns; runs it."""
+    return Held(frame.toArrow().rename_columns(schema.names).cast(schema))

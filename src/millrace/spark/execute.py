@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property, reduce
 
 import pyarrow as pa
@@ -14,23 +14,22 @@ from pyspark.sql.types import StructType
 from millrace.architectures.choice import architecture_of
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.budget import Spent
-from millrace.coordination import FailedKey, LookupProgress
 from millrace.errors import InputError, OptionError
 from millrace.expressions import Call, show
-from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.sources.parquet import Split, splits
 from millrace.sources.types import fixed_width
-from millrace.spark.dealt_scan import LEAST_ROWS, Scan
+from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import Mode, Size, place
+from millrace.spark.prepared import PreparedBlock
 from millrace.spark.reduction import Reduction, small_relations
 from millrace.spark.reports import Reports
-from millrace.spark.streaming import Target, stream_of
+from millrace.spark.streaming import Target, endless, stream_of
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 from millrace.spark.warm_start import FileWarmStart
@@ -42,35 +41,7 @@ _UNKNOWN_BYTES = 256 * 1024 * 1024
 _SORTED_BYTES = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class BlockRun:
-    """A block that is ready to run.
-
-    Attributes:
-        name: Identifies it, in Spark's plans too.
-        frame: Its result: a DataFrame with the columns of ``Block.schema``.
-        plan: What will happen, as text.
-        figures: Returns the figures of the latest run of ``frame``, and never waits; see
-            :meth:`millrace.spark.reports.Reports.figures`.
-        stream: Runs it and returns its result as it comes, without Spark in between.
-        progress: Returns how far the lookups are, at any time.
-        failed: Returns the keys that could not be looked up.
-        weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
-        spent: Returns what was spent of budgets.
-    """
-
-    name: str
-    frame: DataFrame
-    plan: str
-    figures: Callable[..., list[CellFigures]]
-    stream: Callable[[], Iterator[pa.RecordBatch]]
-    progress: Callable[[], list[LookupProgress]] = list
-    failed: Callable[[], list[FailedKey]] = list
-    weaker: tuple[str, ...] = ()
-    spent: Callable[[], list[Spent]] = list
-
-
-def execute(spark: SparkSession, block: Block, options: Options) -> BlockRun:
+def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
     """Return the block's result as a DataFrame; nothing runs yet.
 
     Raises:
@@ -113,6 +84,8 @@ class _Assembly:
             relation if size.asked else replace(relation, rows=size.rows)
             for relation, size in zip(block.join.sources, self._sizes, strict=True)
         )
+        stream = None if block.stream is None else block.join.aliases.index(block.stream)
+        self._held = set() if stream is None else self._tables_beside(stream)
         joined = len(block.join.relations)
         self._join = replace(block.join, relations=self._arriving[:joined], beside=self._arriving[joined:])
         self._parallelism = options.cells or default_parallelism(spark)
@@ -120,23 +93,29 @@ class _Assembly:
         # Asking is a request on Spark Connect, and files need no answer.
         frames = any(size.splits is None for size in self._sizes)
         partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200"))) if frames else 0
-        self._placement = place(self._join, self._sizes, options, self._parallelism, bound, partitions)
-        self._reports = Reports(spark, wanted=options.report, options=options)
+        self._placement = place(
+            self._join, self._sizes, options, self._parallelism, bound, partitions, stream
+        )
+        self._reports = Reports(spark, wanted=options.report and stream is None, options=options)
         self._lookups: Lookups | None = None
         if self._looked_up:
             named = {self._join.aliases[n]: each for n, each in self._looked_up.items()}
-            self._lookups = Lookups.of(spark, self._reports.sink.run, self._join, named, options)
+            self._lookups = Lookups.of(
+                spark, self._reports.sink.run, self._join, named, options, stream=stream is not None
+            )
 
-    def run(self) -> BlockRun:
+    def run(self) -> PreparedBlock:
         exchanged = [n for n, mode in enumerate(self._placement.modes) if mode is Mode.EXCHANGED]
         last = self._last(exchanged)
         schema = self._block.schema
-        run = BlockRun(
+        run = PreparedBlock(
             self._reports.sink.run,
             self._frame(exchanged, last),
             self._plan(last),
             self._reports.figures,
-            lambda: stream_of(
+            endless
+            if self._block.stream is not None
+            else lambda: stream_of(
                 self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
             ),
         )
@@ -155,7 +134,7 @@ class _Assembly:
             options=self._options,
             stream=stream if last is None else self._join.aliases[last],
             scans={
-                self._arriving[n].alias: self._scan(n, mode)
+                self._arriving[n].alias: self._read(n, mode)
                 for n, mode in enumerate(placement.modes)
                 if mode in (Mode.OWN, Mode.WHOLE)
             },
@@ -195,6 +174,21 @@ class _Assembly:
     def _result(self) -> StructType:
         """Return the block's columns as Spark is told them."""
         return self._block.result or spark_schema(self._block.schema)
+
+    def _tables_beside(self, stream: int) -> set[int]:
+        """Have DataFrames beside a stream travel with the plan, for no exchange takes both; returns which."""
+        tables = {n for n, each in enumerate(self._inputs) if isinstance(each, FrameInput) and n != stream}
+        self._sizes = tuple(
+            replace(size, splits=1) if n in tables else size for n, size in enumerate(self._sizes)
+        )
+        return tables
+
+    def _read(self, number: int, mode: Mode) -> Scan | Held:
+        given = self._inputs[number]
+        if isinstance(given, FrameInput):
+            assert number in self._held
+            return held(given.frame, self._arriving[number].schema)
+        return self._scan(number, mode)
 
     def _scan(self, number: int, mode: Mode) -> Scan:
         given, own = self._inputs[number], self._splits[number]

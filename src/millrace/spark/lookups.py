@@ -5,10 +5,14 @@ What asks is imported where it is used: tasks without lookups do not need it.
 
 from __future__ import annotations
 
+import atexit
+import tempfile
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache as once
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -92,8 +96,14 @@ class Lookups:
         join: JoinSpec,
         inputs: Mapping[str, LookupInput],
         options: Options,
+        *,
+        stream: bool = False,
     ) -> Lookups:
         """Register the lookups with this process's coordinator.
+
+        Each micro-batch of a stream is a job of its own: keys that failed are asked again in the next one.
+        What was answered goes from one to the next through a cache, which is this process's where a lookup
+        has none, and limits and budgets go on.
 
         Raises:
             InputError: A secret has no value in this process's environment.
@@ -105,19 +115,21 @@ class Lookups:
 
         registrations: list[Registration] = []
         relations = []
+        coordinator = coordinator_of(spark, options)
+        cache = _cache_of_streams() if stream and not isinstance(coordinator, Alone) else None
         for alias, given in inputs.items():
             indexes, scans = [], []
             for spec in given.indexes:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
                 indexes.append((len(registrations), spec))
-                registrations.append(spec.registration(secrets))
+                kept = spec if cache is None or spec.cache else replace(spec, cache=cache)
+                registrations.append(replace(kept.registration(secrets), lasting=stream))
             for source in given.sources:
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
                 scans.append((len(registrations), source))
                 registrations.append(Registration(f"scan of {alias}", secrets=secrets.values()))
             schema = given.indexes[0].schema if given.indexes else join.relation(alias).schema
             relations.append(Lookup(alias, schema, given.filters, tuple(indexes), tuple(scans)))
-        coordinator = coordinator_of(spark, options)
         if isinstance(coordinator, Alone):
             own = tuple(map(coordinator.registration, registrations))
             asked = [number for each in relations for number, _ in each.indexes]
@@ -125,7 +137,8 @@ class Lookups:
             return cls(run, None, tuple(relations), own, told)
         coordinator.register(run, registrations)
         found = cls(run, coordinator.address_of(run), tuple(relations))
-        weakref.finalize(found, coordinator.release, run).atexit = False
+        if not stream:  # which runs on when nothing refers to its DataFrame any more
+            weakref.finalize(found, coordinator.release, run).atexit = False
         return found
 
     def progress(self) -> list[LookupProgress]:
@@ -218,6 +231,14 @@ class _Keep:
             rows = rows.filter(evaluate(condition, values))
         columns = [rows.column(name) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+@once
+def _cache_of_streams() -> Path:
+    """Return the folder for answers to streams that name none; it is removed when this process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="millrace-streams-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def _execution() -> str:

@@ -85,6 +85,7 @@ def place(
     parallelism: int,
     bound: Mapping[int, Sequence[tuple[str, ...]]] | None = None,
     partitions: int = 200,
+    stream: int | None = None,
 ) -> Placement:
     """Decide where the relations of a block are read.
 
@@ -95,7 +96,10 @@ def place(
         parallelism: Number of tasks that keep Spark busy.
         bound: The relations that are looked up, by number, with the bind columns of their indexes.
         partitions: As many as Spark would shuffle DataFrames into.
+        stream: The relation that is a streaming DataFrame, if one is.
     """
+    if stream is not None:
+        return _in_place(sizes, stream, parallelism, f"{join.aliases[stream]} is a stream")
     cells = _cells(sizes, options, parallelism, partitions)
     if bound:
         return _by_keys(join, sizes, options, parallelism, bound, cells)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
@@ -70,6 +71,17 @@ class _Send:
 def sent(frame: DataFrame, schema: pa.Schema) -> Callable[[Target], DataFrame]:
     """Return what makes, for a target, a DataFrame without rows that sends it all of this one's."""
     return lambda target: frame.mapInArrow(_Send(target, schema), frame.schema)
+
+
+def endless() -> Iterator[pa.RecordBatch]:
+    """Refuse to hand out a result that never ends.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(
+        "a query of streams has no end to wait for: start it with df.writeStream, and read what it writes"
+    )
 
 
 def stream_of(

@@ -17,7 +17,7 @@ from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.peak import peak_memory
 from millrace.spark.dealing import ByContent, Deal, InTurn
-from millrace.spark.dealt_scan import LEAST_ROWS, Scan
+from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
@@ -57,7 +57,7 @@ class EddyTask:
     join: JoinSpec
     options: Options
     stream: str | None
-    scans: dict[str, Scan]
+    scans: dict[str, Scan | Held]
     frame: str | None
     exchanged: bool
     limits: Limits

@@ -10,7 +10,6 @@ import importlib.util
 import math
 import uuid
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -20,15 +19,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 from millrace.block import Block, FrameInput, ParquetInput
-from millrace.errors import InputError, MillraceWarning, OptionError, SetupError
+from millrace.errors import MillraceWarning, OptionError, SetupError
 from millrace.options import Options
 from millrace.sources.parquet import splits
-from millrace.spark.dealt_scan import Scan
+from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA, Cut
-from millrace.spark.execute import BlockRun
 from millrace.spark.hypercube import Cube, choose
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import dealing, with_nulls
+from millrace.spark.prepared import PreparedBlock
+from millrace.spark.streaming import endless
 from millrace.spark.types import spark_schema
 from millrace.streams.cell_figures import SEPARATOR
 from millrace.streams.exchange import Pack, Unpack
@@ -81,16 +81,16 @@ class Dealt:
         return seen.mapInArrow(Unpack(schema), result)
 
 
-def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> BlockRun:
+def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> PreparedBlock:
     """Return a block over streams as a streaming DataFrame; nothing runs yet.
 
     Takes and raises what :func:`deal` does.
     """
     dealt = deal(spark, block, times, options)
     task = dealt.task
-    columns = _without_watermark(block.result or spark_schema(block.schema))
+    columns = without_watermark(block.result or spark_schema(block.schema))
     result = dealt.run(CellProcessor(task, dealt.keys), task.join.output_schema, columns)
-    return BlockRun(task.name, result, _show(block, task, dealt.cube), lambda *_: [], _endless)
+    return PreparedBlock(task.name, result, _show(block, task, dealt.cube), lambda *_: [], endless)
 
 
 def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> Dealt:
@@ -147,17 +147,6 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     return Dealt(task, cube, keys, tuple(sides))
 
 
-def _endless() -> Iterator[pa.RecordBatch]:
-    """Refuse to hand out a result that never ends.
-
-    Raises:
-        InputError: Always.
-    """
-    raise InputError(
-        "a join of streams has no end to wait for: start it with df.writeStream, and read what it writes"
-    )
-
-
 def _check_provider(spark: SparkSession) -> None:
     """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
     if importlib.util.find_spec("google.protobuf") is None:
@@ -208,7 +197,7 @@ def _counted(cube: Cube, number: int) -> frozenset[int]:
     return frozenset(c for c in range(cube.cells) if not any(c // stride % share for stride, share in others))
 
 
-def _table(block: Block, alias: str) -> Scan | pa.Table:
+def _table(block: Block, alias: str) -> Scan | Held:
     """Return how a table is read, which every cell does when it begins."""
     given = block.inputs[alias]
     schema = block.join.relation(alias).schema
@@ -217,14 +206,11 @@ def _table(block: Block, alias: str) -> Scan | pa.Table:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput(frame):
-            return frame.toArrow().rename_columns(schema.names).cast(schema)
-    raise InputError(
-        f"{alias!r} is a lookup table, and lookups in joins of streams are not supported: ask for it in a "
-        "query over the result, in foreachBatch, or give it as a table"
-    )
+            return held(frame, schema)
+    raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
 
 
-def _without_watermark(schema: StructType) -> StructType:
+def without_watermark(schema: StructType) -> StructType:
     """Return columns without watermarks: a result may be older than those of its streams."""
     fields = []
     for field in schema.fields:

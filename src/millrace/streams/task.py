@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
-from millrace.spark.dealt_scan import Scan
+from millrace.spark.dealt_scan import Held, Scan
 from millrace.spec import JoinSpec
 
 FORMAT = 1
@@ -54,7 +54,7 @@ class ContinuousJoin:
     name: str
     join: JoinSpec
     streams: tuple[Stream, ...]
-    tables: Mapping[str, Scan | pa.Table]
+    tables: Mapping[str, Scan | Held]
     options: Options
     cells: int
     dealt: str
@@ -86,14 +86,10 @@ class ContinuousJoin:
         Args:
             lessons: What earlier eddies of the cell have learned.
         """
-        tables = {alias: self._read(table) for alias, table in self.tables.items()}
+        size = self.options.batch_size
+        tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
         return ContinuousRun(self.join, streams, tables, self.options, warm_start=_Lessons(lessons))
-
-    def _read(self, table: Scan | pa.Table) -> Iterator[pa.RecordBatch]:
-        if isinstance(table, Scan):
-            return table.read(0, self.options.batch_size)
-        return iter(table.to_batches(max_chunksize=self.options.batch_size))
 
 
 @dataclass(frozen=True)

@@ -126,3 +126,7 @@ select count(distinct 4 % 2) from a join b on a.id = b.id
 
 -- a b
 select distinct 4 from a join b on a.id = b.id
+
+-- a b
+select window.start, b.id, count(*) from a join b on a.id = b.id
+group by window(timestamp_seconds(a.id), '3 seconds'), b.id

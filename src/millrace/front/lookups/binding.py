@@ -70,6 +70,8 @@ def bind(
     others: Sequence[RelationSpec],
     equalities: Sequence[Equality],
     filters: Mapping[str, list[Predicate]],
+    *,
+    scans: bool = True,
 ) -> Binding:
     """Find out how the lookup tables among the relations of a block are reached.
 
@@ -78,9 +80,10 @@ def bind(
         others: Relations of subqueries.
         equalities: What joins them all.
         filters: Per alias, what the block applies to the relation alone.
+        scans: Whether lookup tables are scanned, where they can be.
 
     Raises:
-        Leave: A lookup table without a scan is bound by nothing.
+        Leave: A lookup table that is not scanned is bound by nothing.
     """
     lookups = {m.alias: found for m in members if (found := lookup_of(m)) is not None}
     binding = Binding(list(equalities))
@@ -90,7 +93,7 @@ def bind(
         if not found.table.is_set:
             _keep_one_type(binding, alias, found)
     reached = {member.alias for member in members} | {spec.alias for spec in others}
-    reached -= {alias for alias, found in lookups.items() if not found.table.is_scanned}
+    reached -= {alias for alias, found in lookups.items() if not (scans and found.table.is_scanned)}
     while True:
         ties = _ties(binding.equalities)
         while fresh := {
@@ -116,7 +119,7 @@ def bind(
             reached.add(constants.spec.alias)
     for alias, found in lookups.items():
         bound = tuple(i for i in found.table.indexes() if all(ties[alias, c] for c in i.columns))
-        if bound or found.asked:
+        if bound or found.asked or not scans:
             binding.indexes[alias] = bound
     return binding
 
@@ -216,9 +219,15 @@ def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def lookup_rows(
-    planning: Planning, member: Member, columns: list[Field], found: Sorted, indexes: tuple[IndexSpec, ...]
+    planning: Planning,
+    member: Member,
+    columns: list[Field],
+    found: Sorted,
+    indexes: tuple[IndexSpec, ...],
+    *,
+    scans: bool = True,
 ) -> tuple[RelationSpec, LookedUp]:
-    """Return the spec of a lookup table that is asked, and how it is asked."""
+    """Return the spec of a lookup table that is asked, and how it is; without ``scans`` by key alone."""
     lookup = lookup_of(member)
     assert lookup is not None
     table = lookup.table
@@ -228,13 +237,13 @@ def lookup_rows(
     schema = schema_of(member.alias, columns)
     scan: ParquetInput | Read | None = None
     rows = None
-    if lookup.parquet is not None:
+    if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
         rows = lookup.parquet.rows
-    elif lookup.scan is not None:
+    elif scans and lookup.scan is not None:
         placeholder = planning.frames.place(lookup.scan, "t")
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
         scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
     spec = RelationSpec(member.alias, schema, rows=rows)
-    return spec, LookedUp(indexes, scan, table.sources, filters)
+    return spec, LookedUp(indexes, scan, table.sources if scans else (), filters)

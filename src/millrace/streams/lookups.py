@@ -1,0 +1,105 @@
+"""Lookups and predicates above a join of streams.
+
+The streams are joined first, in the cells, with the tables that they are tied to by themselves; what comes
+out in a micro-batch is joined with lookup tables, judged by predicates, and joined with tables that only
+lookups lead to, by one eddy a task that keeps nothing. So keys are asked for that occur in results alone, no
+answer is join state, and a micro-batch that runs again finds the answers where the first attempt left them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import TypeVar, cast
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millrace.block import Block, FrameInput, LookupInput
+from millrace.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.options import Options
+from millrace.spark.execute import execute
+from millrace.spark.prepared import PreparedBlock
+from millrace.spec import JoinSpec, OutputColumn, RelationSpec
+from millrace.streams.plan import continuous, without_watermark
+from millrace.streams.retention import EventTimes
+
+JOINED = "joined"
+"""Alias of the join of streams among the relations of the eddy above it."""
+
+T = TypeVar("T")
+
+
+def continuous_with_lookups(
+    spark: SparkSession, block: Block, times: EventTimes, options: Options
+) -> PreparedBlock:
+    """Return a block over streams and lookup tables as a streaming DataFrame; nothing runs yet.
+
+    Takes and raises what :func:`millrace.streams.plan.deal` and :func:`millrace.spark.execute.execute` do.
+    """
+    lookups = {alias for alias, given in block.inputs.items() if isinstance(given, LookupInput)}
+    below, above = divided(block.join, times.columns, lookups)
+    joined = continuous(spark, replace(block, join=below, result=None), times, options)
+    inputs = {r.alias: block.inputs[r.alias] for r in above.relations if r.alias != JOINED}
+    inputs[JOINED] = FrameInput(joined.frame)
+    result = None if block.result is None else without_watermark(block.result)
+    upper = replace(block, join=above, inputs=inputs, result=result, stream=JOINED)
+    asked = execute(spark, upper, options)
+    return replace(asked, name=joined.name, plan=f"{joined.plan}\n{asked.plan}", figures=joined.figures)
+
+
+def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) -> tuple[JoinSpec, JoinSpec]:
+    """Return the part of a join that needs no lookup, and the part above it.
+
+    Args:
+        join: The join.
+        streams: Aliases of its streams.
+        lookups: Aliases of its lookup tables.
+
+    Returns:
+        The join of the streams and of the tables that they are tied to; and what joins the rest with its
+        result, whose relation is called :data:`JOINED` and has the columns that are read above.
+    """
+    inside = set(streams)
+    ties = [{e.left.relation, e.right.relation} for e in join.equalities]
+    ties += [set(relations_of(p)) for p in join.residuals if not isinstance(p, Call)]
+    ties = [tie for tie in ties if not tie & set(lookups)]
+    while found := [tie for tie in ties if tie & inside and not tie <= inside]:
+        inside.update(*found)
+    edges = [{e.left.relation, e.right.relation} <= inside for e in join.equalities]
+    asked = [not isinstance(p, Call) and relations_of(p) <= inside for p in join.residuals]
+    equalities = [e for e, below in zip(join.equalities, edges, strict=True) if not below]
+    residuals = [p for p, below in zip(join.residuals, asked, strict=True) if not below]
+    read = [o.source for o in join.output]
+    read += [ref for e in equalities for ref in (e.left, e.right)]
+    read += [ref for p in residuals for ref in columns_of(p)]
+    own = [ref for ref in dict.fromkeys(read) if ref.relation in inside]
+    names = {ref: ColumnRef(JOINED, f"c{place}_{ref.column}") for place, ref in enumerate(own)}
+    below = JoinSpec(
+        tuple(r for r in join.relations if r.alias in inside),
+        tuple(e for e, mine in zip(join.equalities, edges, strict=True) if mine),
+        tuple(p for p, mine in zip(join.residuals, asked, strict=True) if mine),
+        tuple(OutputColumn(names[ref].column, ref) for ref in own),
+    )
+    relation = RelationSpec(JOINED, pa.schema(list(below.output_schema)))
+    above = JoinSpec(
+        (relation, *(r for r in join.relations if r.alias not in inside)),
+        tuple(renamed(e, names) for e in equalities),
+        tuple(renamed(p, names) for p in residuals),
+        tuple(renamed(o, names) for o in join.output),
+    )
+    return below, above
+
+
+def renamed(node: T, names: Mapping[ColumnRef, ColumnRef]) -> T:
+    """Return an expression, or anything made of them, with other names for some columns."""
+    if isinstance(node, ColumnRef):
+        return cast(T, names.get(node, node))
+    if isinstance(node, tuple):
+        return cast(T, tuple(renamed(each, names) for each in node))
+    if isinstance(node, Call):
+        return cast(T, replace(node, arguments=renamed(node.arguments, names)))
+    if is_dataclass(node) and not isinstance(node, type):
+        changed = {each.name: renamed(getattr(node, each.name), names) for each in fields(node)}
+        return cast(T, replace(node, **changed))
+    return node

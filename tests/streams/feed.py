@@ -1,0 +1,93 @@
+"""Streams that are files, one each and micro-batch, and the same rows for DuckDB."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = "k bigint, t timestamp, v double, g string"
+
+
+class Feed:
+    """Files of streams, one each and micro-batch, and the same rows for DuckDB."""
+
+    def __init__(self, spark, folder: Path, names: tuple[str, ...]):
+        self.spark, self.folder, self.names, self.files = spark, folder, names, 0
+        self._random = np.random.default_rng(7)
+        for name in names:
+            (folder / name).mkdir(parents=True)
+
+    def put(self, rows: int = 300, late: int = 0) -> None:
+        """One more file each; times advance by 10 s a file, and 4 s out of order at most."""
+        for name in self.names:
+            times = (
+                self._random.integers(0, 14_000_000, rows) + self.files * 10_000_000 + 1_600_000_000_000_000
+            )
+            if late and name == self.names[0]:
+                times[:late] -= 200_000_000
+            keys = self._random.integers(0, 60, rows)
+            table = pa.table(
+                {
+                    "k": pa.array(keys, mask=keys == 59),
+                    "t": pa.array(times, pa.timestamp("us", "UTC")),
+                    "v": self._random.random(rows),
+                    "g": np.where(keys % 2, "odd", None),
+                }
+            )
+            path = self.folder / name / f"{self.files:05}.parquet"
+            pq.write_table(table, path)
+            os.utime(path, (1e9 + self.files, 1e9 + self.files))
+        self.files += 1
+
+    def tables(self) -> dict:
+        """The streams."""
+        return {
+            name: self.spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.folder / name))
+            .withWatermark("t", "5 seconds")
+            for name in self.names
+        }
+
+    def run(self, df, output: str = "out") -> list:
+        """Run a query until nothing is left, and return the progress of its micro-batches."""
+        query = (
+            df.writeStream.format("parquet")
+            .option("path", str(self.folder / output))
+            .option("checkpointLocation", str(self.folder / f"{output}_checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query.recentProgress
+
+    def answer(self, text: str) -> list[tuple]:
+        """The rows of a batch join."""
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            for name in self.names:
+                connection.execute(f"CREATE VIEW {name} AS FROM '{self.folder / name}/*.parquet'")
+            return sorted(map(plain, connection.execute(text).fetchall()), key=repr)
+
+    def rows(self, output: str = "out") -> list[tuple]:
+        """The rows that were written."""
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            found = connection.execute(f"FROM '{self.folder / output}/*.parquet'").fetchall()
+            return sorted(map(plain, found), key=repr)
+
+
+def plain(row: tuple) -> tuple:
+    """A row without time zones: all times are UTC."""
+    return tuple(value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value for value in row)
+
+
+def figures(progress) -> list:
+    """The join's figures in each micro-batch."""
+    return [next(iter(each.observedMetrics.values())) for each in progress if each.observedMetrics]

@@ -1,0 +1,142 @@
+"""Lookups in queries of streams: rows are those of a batch join by DuckDB, and no key is asked for twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import millrace
+from millrace.errors import InputError
+from tests.spark.shop import KEYS, Shop
+from tests.streams.feed import Feed, figures
+
+pytestmark = pytest.mark.spark
+
+TWO = """
+    SELECT o.k, o.t AS ordered, p.v AS paid, s.v AS text, n.name
+    FROM orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 8 SECONDS
+    JOIN shop s ON s.k = o.k JOIN names n ON n.v = s.v
+    WHERE o.g = 'odd' AND s.v <> 'value 7'
+"""
+NAMES = f"SELECT 'value ' || k AS v, 'n' || k AS name FROM (SELECT unnest(range({KEYS})) AS k)"
+SHOP = f"SELECT k, 'value ' || k AS v FROM (SELECT unnest(range({KEYS})) AS k)"
+WITH = f"WITH shop AS ({SHOP}), names AS ({NAMES}) "
+
+
+@pytest.fixture
+def shop():
+    """A service that knows a value for each key below forty."""
+    with Shop() as served:
+        yield served
+
+
+def lookup(shop: Shop, **how):
+    """The shop as a lookup table."""
+    mine = {name: how.pop(name) for name in ("on_error", "cache", "ttl", "scan") if name in how}
+    how = {"max_in_flight": 4, "timeout": 5.0, "retries": 0, **how}
+    source = millrace.http(f"{shop.url}/{{k}}", **how)
+    return millrace.lookup("shop", "k bigint, v string", bind=["k"], via=source, **mine)
+
+
+def names(spark):
+    return spark.sql(f"SELECT concat('value ', id) AS v, concat('n', id) AS name FROM range({KEYS})")
+
+
+def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(streaming, tmp_path, shop):
+    """Asked for are keys of results alone, each once: over micro-batches, and when one runs again."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments"))
+    cheap = millrace.predicate(lambda k, text: text.endswith(str(k)) and k != 9, name="cheap")
+    table = lookup(shop, cache=tmp_path / "answers.sqlite")
+
+    def query():
+        tables = {**feed.tables(), "shop": table, "names": names(streaming)}
+        return millrace.query(f"{TWO} AND cheap(o.k, s.v)", streaming, tables, predicates=[cheap])
+
+    for _ in range(3):
+        feed.put(60)
+    first = query()
+    told = first.explain()
+    assert "p: a stream by t" in told and "joined is a stream" in told and "cheap" in told
+    found = feed.run(first.df)
+    assert sum(each.results for each in figures(found)) > len(feed.rows())
+    (progress,) = first.lookups()
+    assert progress.requests == progress.keys - progress.cached == sum(shop.asked.values()) > 10
+    latest = max((feed.folder / "out_checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    latest.unlink()
+    (latest.parent / f".{latest.name}.crc").unlink()
+    feed.put(60)
+    feed.run(query().df)  # as after a restart
+    want = feed.answer(f"{WITH}{TWO} AND o.k <> 9")
+    assert feed.rows() == want and len(want) > 10
+    wanted = {k for (k,) in feed.answer("SELECT DISTINCT o.k FROM orders o SEMI JOIN payments p USING (k)")}
+    assert set(shop.asked.values()) == {1} and shop.asked.keys() <= wanted
+
+
+def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(streaming, tmp_path, shop):
+    """Without a cache answers last from one micro-batch to the next too; a scan is not read every time."""
+    feed = Feed(streaming, tmp_path, ("orders",))
+    for _ in range(4):
+        feed.put(80)
+    text = """
+        SELECT window.start, s.v, count(*) AS orders
+        FROM orders o JOIN shop s ON s.k = o.k GROUP BY window(o.t, '10 seconds'), s.v
+    """
+    tables = {**feed.tables(), "shop": lookup(shop, scan=streaming.createDataFrame([], "k bigint, v string"))}
+    query = millrace.query(text, streaming, tables)
+    assert "o: about" in query.explain() and "scan" not in query.explain()
+    with pytest.raises(InputError, match="no end to wait for"):
+        next(query.stream_results())
+    feed.run(query.df)
+    whole = f"""
+        {WITH} SELECT time_bucket(INTERVAL 10 SECONDS, o.t) AS start, s.v, count(*)
+        FROM orders o JOIN shop s ON s.k = o.k GROUP BY 1, 2
+    """
+    want = feed.answer(whole)
+    found = feed.rows()
+    assert set(found) <= set(want)
+    assert {row for row in want if row[0] < max(each[0] for each in found)} <= set(found)
+    assert len(found) > 40 and set(shop.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("on_error", ["fail", "null"])
+def test_a_key_that_failed_is_asked_again_by_the_next_micro_batch(streaming, tmp_path, shop, on_error):
+    """With ``fail`` the query stops, and goes on where it was; with ``null`` later rows have the answer."""
+    feed = Feed(streaming, tmp_path, ("orders",))
+    feed.put(300)
+    shop.behave = lambda key, before: "500" if key == 3 and before == 0 else "ok"
+    text = "SELECT o.k, o.t, s.v FROM orders o JOIN shop s ON s.k = o.k WHERE o.k BETWEEN 1 AND 8"
+    tables = {**feed.tables(), "shop": lookup(shop, on_error=on_error, circuit_breaker=None)}
+    query = millrace.query(text, streaming, tables)
+    if on_error == "fail":
+        with pytest.raises(StreamingQueryException, match="500"):
+            feed.run(query.df)
+        first = []
+    else:
+        feed.run(query.df)
+        first = feed.rows()
+        assert query.failed_keys().num_rows == 1
+        assert {v for k, _, v in first if k == 3} == {None}
+    feed.put(300)
+    feed.run(query.df)
+    want = feed.answer(f"{WITH}{text}")
+    nulled = {(k, t) for k, t, v in first if v is None}
+    assert feed.rows() == sorted(((k, t, None if (k, t) in nulled else v) for k, t, v in want), key=repr)
+    others = {n for k, n in shop.asked.items() if k != 3}
+    assert shop.asked[3] == 2 and others <= ({1, 2} if on_error == "fail" else {1})
+
+
+def test_budgets_and_limits_go_on_from_one_micro_batch_to_the_next(streaming, tmp_path, shop):
+    """What the first one spent, later ones do not have."""
+    feed = Feed(streaming, tmp_path, ("orders",))
+    for _ in range(3):
+        feed.put(12)
+    text = "SELECT o.k, s.v FROM orders o JOIN shop s ON s.k = o.k"
+    table = lookup(shop, max_requests=16)
+    query = millrace.query(text, streaming, {**feed.tables(), "shop": table})
+    with pytest.raises(StreamingQueryException, match="max_requests"):
+        feed.run(query.df)
+    assert sum(shop.asked.values()) == 16
+    written = Path(tmp_path / "out").glob("*.parquet")
+    assert any(written), "micro-batches before it are done"
