@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def session() -> SparkSession:
-    """Return a classic Spark session with two cores, small shuffles and a fixed time zone.
+    """Return a classic Spark session with two cores and a fixed time zone; `conf` has what all sessions have.
 
     From then on joins are taken as if starting Python took no time, however small they are.
     """
@@ -25,6 +25,8 @@ def session() -> SparkSession:
 
     worth.start_seconds = lambda spark: 0.0
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    root = str(Path(__file__).parents[1])  # of the daemon, for the JVM that starts it
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     # They print every error that Spark raises, with its stack, beside raising it.
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -33,14 +35,10 @@ def session() -> SparkSession:
         .appName("millrace tests")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
-        # Every query is new and small: compiling does not pay, by Spark or by the JVM (see `conf`).
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.python.daemon.module", "tests.daemon")
         .getOrCreate()
     )
 

@@ -33,14 +33,6 @@ def tables(tmp_path) -> list[str]:
     return [part for name in ("a", "b") for part in ("--table", f"{name}={tmp_path / name}.parquet")]
 
 
-def test_a_quiet_run(start, tables):
-    """Rows on standard output; of Spark's log nothing anywhere."""
-    done = start("sql", JOIN, *tables, *LOCAL)
-    assert done.returncode == 0, done.stderr
-    assert "2 rows" in done.stdout
-    assert done.stderr == ""
-
-
 def test_a_quiet_error(start, tables):
     """Spark's own words for a wrong column, and where it stands."""
     done = start("sql", "select a.nope from a join b on a.k = b.k", *tables, *LOCAL)

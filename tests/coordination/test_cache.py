@@ -274,7 +274,8 @@ def test_a_claim_that_waits_for_the_disk_holds_up_no_permit(monkeypatch):
             assert coordinator.progress("run")[0].in_flight == 2
         assert not any(claim.done() for claim in claims)
         go_on.set()
-        first, second = await asyncio.gather(*claims)
+        # Either may have come first.
+        first, second = sorted(await asyncio.gather(*claims), key=lambda claim: claim.waiting)
         assert (first.ask, second.waiting) == (KEYS, KEYS)
         await one.close()
         await other.close()

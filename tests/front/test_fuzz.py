@@ -1,4 +1,4 @@
-"""Three hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
+"""A hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.front.fuzz.compare import Comparison
 from tests.front.fuzz.grammar import query
 
 CHUNK = 50
-QUERIES = 300
+QUERIES = 100
 
 
 @pytest.fixture(scope="module")

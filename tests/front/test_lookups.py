@@ -13,6 +13,7 @@ from millrace import join, query
 from millrace.block import LookupInput
 from millrace.coordination import CoordinatorProcess
 from millrace.errors import InputError
+from millrace.front import kept
 from tests.front import lookup_tables
 
 
@@ -97,22 +98,23 @@ def test_only_bound_indexes_are_asked(spark, given):
     assert len(block.inputs["p"].filters) == 1
 
 
-def test_queries_leave_nothing_behind(spark, given):
+def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
     text = "select o.id from o join prices p on o.sku = p.sku"
+    monkeypatch.setattr(kept, "_MOST", 16)
     runs, held = [], []
-    for number in range(141):
+    for number in range(101):
         planned = query(f"{text} where o.id <> {number}", spark, given)
         runs += planned.runs
         coordinator = CoordinatorProcess.started()
-        if number % 35 == 0:
+        if number % 25 == 0:
             child = psutil.Process(coordinator.pid)
             files = len(list(Path("/proc/self/fd").iterdir())) + child.num_fds()
             held.append((files, threading.active_count() + child.num_threads()))
     del planned
     gc.collect()
     known = [bool(coordinator.progress(run)) for run in runs]
-    assert known[-1] and not any(known[:30])  # some are kept, for DataFrames that are derived from theirs
+    assert known[-1] and not any(known[:15])  # some are kept, for DataFrames that are derived from theirs
     (files, threads), (more_files, more_threads) = held[1], held[-1]
     assert more_files <= files + 10
     assert more_threads <= threads + 5

@@ -191,7 +191,7 @@ def test_time_is_limited():
         return ROW
 
     async def work():
-        session = function(blocks, timeout=0.2, max_in_flight=1).open(SCHEMA, SKU, Secrets())
+        session = function(blocks, timeout=1.0, max_in_flight=1).open(SCHEMA, SKU, Secrets())
         slow = keys_of(SCHEMA, SKU, [{"sku": "slow"}])
         errors = [await refusal(session.fetch(slow)) for _ in range(2)]
         rows = await session.fetch(keys_of(SCHEMA, SKU, [{"sku": "a"}]))

@@ -1,4 +1,4 @@
-"""Looks up keys on a session of the given kind, with a task that dies meanwhile; prints what came of it."""
+"""Looks up keys with a task that dies meanwhile; prints what came of it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 KEYS, COPIES = 40, 5
+UNHARMED = {
+    "right": True,
+    "died": False,
+    "lost": 0,
+    "again": 0,
+    "progress": [40, 40, 0, 0],
+    "streamed": True,
+    "cached": [0, 40],
+    "requests": 0,
+}
 
 
-def main(kind: str, folder: str) -> None:
-    import pyspark
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-    os.environ["LOOKUP_TOKEN"] = "hush-hush"
-    builder = SparkSession.builder
-    builder = builder.remote("local[2]") if kind == "connect" else builder.master("local[2,4]")
-    spark = (
-        builder.config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
+def looked_up(spark: SparkSession, folder: str, *, dies: bool) -> dict[str, object]:
+    """Ask for each key, with a process that dies meanwhile or not; then again."""
     import millrace
 
     asked, dead = Path(folder) / "asked", Path(folder) / "dead"
@@ -36,7 +34,7 @@ def main(kind: str, folder: str) -> None:
         """Answer some keys; the first time that key 17 is among them, kill this process if it is to die."""
         with asked.open("a") as log:
             log.write("".join(f"{key}\n" for key in keys))
-        if kind != "connect" and 17 in keys and not dead.exists():
+        if dies and 17 in keys and not dead.exists():
             dead.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return [{"k": key, "v": f"value {key}"} for key in keys if key % 10]
@@ -76,7 +74,18 @@ def main(kind: str, folder: str) -> None:
     outcome["streamed"] = sorted(found) == expected
     outcome["cached"] = [sum(count().values()), streamed.lookups()[0].cached]
     outcome["requests"] = streamed.lookups()[0].requests
-    sys.stdout.write(json.dumps(outcome) + "\n")
+    return outcome
+
+
+def main(folder: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    sys.stdout.write(json.dumps(looked_up(spark, folder, dies=True)) + "\n")
     spark.stop()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from lookup_job import UNHARMED, looked_up  # beside this script
 from pyspark.sql import SparkSession, functions as sf
 
 QUERIES = (
@@ -85,7 +86,9 @@ def main(kind: str, folder: str) -> None:
         outcome[text] = [rows == sorted(map(tuple, spark.sql(text).collect())), figures > 0]
     outcome["where"] = check_where(spark)
     outcome["stream"] = check_stream(spark, folder)
+    # A server's tasks are the same: once is enough.
     outcome["live"] = check_live(spark, folder) if kind == "connect" else []
+    outcome["lookups"] = [looked_up(spark, folder, dies=False) == UNHARMED] if kind == "connect" else []
     outcome["failure"] = check_failure(spark)
     outcome["schema"] = check_schema(spark)
     outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
@@ -195,8 +198,14 @@ def check_stream(spark: SparkSession, folder: str) -> list[bool]:
 
 
 def check_live(spark: SparkSession, folder: str) -> list[bool]:
-    """A join of made-up streams; its report and its lines, which Spark Connect has other progress for."""
+    """A join of streams and a lookup; its report and its lines, for which Connect has other progress."""
     import millrace
+
+    def parity(keys):
+        return [{"k": key, "odd": key % 2 == 1} for key in keys]
+
+    source = millrace.function(parity, batch=50)
+    table = millrace.lookup("parity", "k bigint, odd boolean", bind=["k"], via=source)
 
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
@@ -208,12 +217,12 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
         for name in ("orders", "payments")
     }
     text = """
-        SELECT o.order_id FROM orders o JOIN payments p ON p.order_id = o.order_id
-        WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
+        SELECT o.order_id, n.odd FROM orders o JOIN payments p ON p.order_id = o.order_id
+        JOIN n ON n.k = o.order_id WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
     """
     with millrace.stream_log(spark, f"{folder}/live/figures.jsonl"):
         query = (
-            millrace.sql(text, spark, both)
+            millrace.sql(text, spark, {**both, "n": table})
             .writeStream.format("parquet")
             .option("path", f"{folder}/live/out")
             .option("checkpointLocation", f"{folder}/live/checkpoint")
@@ -225,6 +234,7 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
     lines = Path(folder, "live", "figures.jsonl").read_text().splitlines()
     return [
         spark.read.parquet(f"{folder}/live/out").count() == report.totals["results"] > 400,
+        spark.read.parquet(f"{folder}/live/out").where("odd <> (order_id % 2 = 1)").count() == 0,
         report.totals["rows"] == 1800,
         [json.loads(line) for line in lines] == report.to_dict()["batches"],
         report.latest.watermark is not None,

@@ -136,7 +136,7 @@ PAIRS = [
 @pytest.mark.parametrize(("architecture", "algorithm"), PAIRS)
 def test_base_tuples_stay_within_the_budget(architecture, algorithm, tmp_path):
     """Those of all relations would take several times as much; in every architecture, by every algorithm."""
-    case = hot(60_000, 0.001)
+    case = hot(30_000, 0.002)
     options = Options(
         architecture=architecture,
         memory_budget=BUDGET,

