@@ -1,7 +1,7 @@
 """Using State Modules for Adaptive Query Processing (Raman, Deshpande & Hellerstein 2003)."""
 
 from millrace.experiments.experiment import Experiment
-from millrace.experiments.stems import algorithms, competition, fig7, fig8, interactive, spanning_tree
+from millrace.experiments.stems import algorithms, competition, fig7, fig8, interactive, shared, spanning_tree
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     fig7.EXPERIMENT,
@@ -10,4 +10,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     spanning_tree.EXPERIMENT,
     interactive.EXPERIMENT,
     algorithms.EXPERIMENT,
+    shared.EXPERIMENT,
 )
