@@ -1,7 +1,16 @@
 """Using State Modules for Adaptive Query Processing (Raman, Deshpande & Hellerstein 2003)."""
 
 from millrace.experiments.experiment import Experiment
-from millrace.experiments.stems import algorithms, competition, fig7, fig8, interactive, shared, spanning_tree
+from millrace.experiments.stems import (
+    algorithms,
+    competition,
+    fig7,
+    fig8,
+    interactive,
+    shared,
+    spanning_tree,
+    unbuilt,
+)
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     fig7.EXPERIMENT,
@@ -10,5 +19,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     spanning_tree.EXPERIMENT,
     interactive.EXPERIMENT,
     algorithms.EXPERIMENT,
+    unbuilt.EXPERIMENT,
     shared.EXPERIMENT,
 )
