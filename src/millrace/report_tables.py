@@ -74,7 +74,7 @@ def _state(report: RunReport) -> Rows:
 
 def _lookups(report: RunReport) -> Rows:
     for one in report.lookups:
-        yield asdict(one)
+        yield {**asdict(one), "p50": one.p50, "p95": one.p95}
 
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -123,8 +123,8 @@ TABLES: dict[str, tuple[pa.Schema, Callable[[RunReport], Rows]]] = {
     "lookups": (
         _schema(
             ("name", _TEXT),
-            *_of(_WHOLE, "keys", "done", "cached", "failed", "requests", "retried"),
-            *_of(_REAL, "seconds", "rate"),
+            *_of(_WHOLE, "keys", "done", "cached", "failed", "requests", "retried", "limited"),
+            *_of(_REAL, "seconds", "rate", "p50", "p95"),
         ),
         _lookups,
     ),

@@ -200,7 +200,13 @@ class RunReport:
                 {name: map(CellFigures.from_dict, each["cells"]) for name, each in raw["blocks"].items()},
                 Planned.from_dict(raw["planned"]),
                 tuple(
-                    LookupProgress(**{**each, "failures": tuple(map(tuple, each["failures"]))})
+                    LookupProgress(
+                        **{
+                            **each,
+                            "failures": tuple(map(tuple, each["failures"])),
+                            "latencies": tuple(map(tuple, each.get("latencies", ()))),
+                        }
+                    )
                     for each in raw["lookups"]
                 ),
                 tuple(Spent(**each) for each in raw.get("budgets", ())),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock
 from millrace.coordination import Client, Failure, LookupSession, Registration
+from millrace.coordination.latencies import quantile
 from millrace.coordination.progress import Figures, LookupProgress, together
 from tests.coordination.test_server import run
 
@@ -51,6 +54,25 @@ def test_several_executions_add_up():
     assert together([one, two]) == LookupProgress(
         "p", 55, 22, 11, 11, 22, 99, 33, 4.0, 4.0, (("B", 8), ("A", 3)), "full"
     )
+
+
+@given(st.lists(st.floats(0.0011, 1000), min_size=1), st.sampled_from([0.05, 0.5, 0.95, 1.0]))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_quantiles_of_requests_are_right_to_a_fifth(seconds, share):
+    """Also those of several executions together; without requests there are none."""
+    clock = VirtualClock()
+    parts = []
+    for some in (seconds[::2], seconds[1::2]):
+        figures = Figures(clock)
+        for each in some:
+            figures.took(each, limited=each > 1)
+        parts.append(figures.progress("p", 0, running=False))
+    whole = together(parts)
+    exact = float(np.quantile(seconds, share, method="inverted_cdf"))
+    found = quantile(whole.latencies, share)
+    assert exact * 0.999 <= found <= exact * 1.201
+    assert whole.limited == sum(each > 1 for each in seconds)
+    assert (quantile((), share), whole.p50) == (None, quantile(whole.latencies, 0.5))
 
 
 def test_the_table_of_failed_keys_is_bounded(monkeypatch):

@@ -109,7 +109,11 @@ def test_faults_that_pass_cost_a_repetition(spark, shop, fault) -> None:
     query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, timeout=1.0)})
     assert found(query) == expected()
     assert shop.asked == Counter({key: 2 if key in bad else 1 for key in (-1, *range(KEYS))})
-    assert query.lookups()[0].retried == len(bad)
+    (progress,) = query.lookups()
+    assert progress.retried == len(bad)
+    assert progress.limited == (len(bad) if fault in ("429", "503") else 0)
+    assert 0 < progress.p50 <= progress.p95
+    assert sum(count for _, count in progress.latencies) == progress.requests == KEYS + 1 + len(bad)
 
 
 def test_a_service_that_restarts_meanwhile_loses_no_key(spark, shop) -> None:

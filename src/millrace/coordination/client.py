@@ -295,6 +295,10 @@ class Client:
         """
         self._send({"count": [requests, retried]})
 
+    def took(self, seconds: float, *, limited: bool) -> None:
+        """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
+        self._send({"took": [seconds, limited]})
+
     def _send(self, message: Message) -> None:
         if self._lost is None:
             self._link.send(message)

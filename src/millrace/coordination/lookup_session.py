@@ -12,6 +12,7 @@ client                                     session
 ``fail`` = failures, ``number``; keys      likewise; and ``noted`` = number
 ``give_up``; keys                          likewise
 ``count`` = [requests, retried]
+``took`` = [seconds, too many]
 ``secrets``                                ``secrets`` by name
 ``alive``, every ``ALIVE_SECONDS``
 =========================================  =========================================================
@@ -38,6 +39,7 @@ there too, a little later and in steps, when no other process writes.
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import tempfile
 from collections.abc import Sequence
@@ -250,6 +252,8 @@ class LookupSession(OrderedSession):
                 0 <= requests <= codec.MOST and 0 <= retried <= codec.MOST
             ):
                 return partial(self._later, self._figures.asked, requests, retried)
+            case {"took": [int() | float() as seconds, bool(limited)]} if 0 <= seconds < math.inf:
+                return partial(self._later, partial(self._figures.took, seconds, limited=limited))
             case {"secrets": True}:
                 return partial(self._say, client, {"secrets": dict(self.registration.secrets)})
         raise ValueError(f"no such message: {list(message)[:3]}")

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from millrace.clock import Clock
+from millrace.coordination.latencies import Latencies, bucket, latencies, merged, quantile
 
 RATE_SECONDS = 5.0
 """The rate is that of the last so many seconds."""
@@ -35,6 +36,9 @@ class LookupProgress:
         rate: Keys that were settled (done or failed) a second, over the last :data:`RATE_SECONDS`.
         failures: Failed keys by kind, also of those beyond :data:`MOST_FAILED`.
         problem: Why rows are not kept in the cache any more (a full disk, say), or "".
+        limited: Requests that were refused because there were too many (429 and 503, for a web service).
+        latencies: How long requests took, as ``(seconds, requests)``: so many took at most so long, and more
+            than the entry before.
     """
 
     name: str
@@ -49,6 +53,18 @@ class LookupProgress:
     rate: float = 0.0
     failures: tuple[tuple[str, int], ...] = ()
     problem: str = ""
+    limited: int = 0
+    latencies: Latencies = ()
+
+    @property
+    def p50(self) -> float | None:
+        """Seconds within which half of the requests ended, to a fifth; None before the first."""
+        return quantile(self.latencies, 0.5)
+
+    @property
+    def p95(self) -> float | None:
+        """Seconds within which 95 of 100 requests ended, to a fifth; None before the first."""
+        return quantile(self.latencies, 0.95)
 
 
 @dataclass(frozen=True)
@@ -82,8 +98,9 @@ class Figures:
         self._first: float | None = None
         self._latest = 0.0
         self._buckets: deque[list[float]] = deque()  # start and settled keys, of the last seconds
-        self.keys = self.done = self.cached = self.failed = self.requests = self.retried = 0
+        self.keys = self.done = self.cached = self.failed = self.requests = self.retried = self.limited = 0
         self.kinds: Counter[str] = Counter()
+        self._took: Counter[int] = Counter()
 
     def wanted(self, new: int) -> None:
         """Note keys that are wanted for the first time."""
@@ -118,6 +135,11 @@ class Figures:
         self.requests += requests
         self.retried += retried
 
+    def took(self, seconds: float, *, limited: bool) -> None:
+        """Note that a request is over, and whether it was refused because there were too many."""
+        self._took[bucket(seconds)] += 1
+        self.limited += limited
+
     def progress(self, name: str, in_flight: int, *, running: bool, problem: str = "") -> LookupProgress:
         """Return the figures as they are now."""
         now = self._clock.now()
@@ -137,6 +159,8 @@ class Figures:
             sum(each for _, each in self._buckets) / span,
             tuple(self.kinds.most_common()),
             problem,
+            self.limited,
+            latencies(self._took),
         )
 
     def _settled(self, keys: int, *, failed: bool = False) -> None:
@@ -178,4 +202,6 @@ def together(parts: list[LookupProgress]) -> LookupProgress:
         sum(part.rate for part in parts),
         tuple(kinds.most_common()),
         next((part.problem for part in parts if part.problem), ""),
+        sum(part.limited for part in parts),
+        merged(part.latencies for part in parts),
     )

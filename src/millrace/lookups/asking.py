@@ -233,7 +233,7 @@ class Asking:
                 attempts += 1
                 client.count(requests=1, retried=int(attempts > 1))
                 self.totals.requests += 1
-                began = time.perf_counter()
+                began, limited = time.perf_counter(), False
                 try:
                     found = await _in_time(session.fetch(keys), terms.timeout)
                     permit.outcome = ""
@@ -242,14 +242,17 @@ class Asking:
                 except Refused as refused:
                     # Whoever says that it was asked too much, or for something wrong, is there.
                     permit.outcome = refused.kind if refused.again and refused.kind not in _LIMITED else ""
-                    if refused.kind in _OVERLOADED:  # for all tasks, not for this one alone
+                    limited = refused.kind in _OVERLOADED
+                    if limited:  # for all tasks, not for this one alone
                         own = min(LONGEST_WAIT, FIRST_WAIT * 2**attempts)
                         client.pause(own if refused.wait is None else self._asked_for(refused))
                     if refused.usage is not None:
                         permit.charge(terms.cost, keys.to_pylist(), refused)
                     raise
                 finally:
-                    self.totals.seconds += time.perf_counter() - began
+                    seconds = time.perf_counter() - began
+                    self.totals.seconds += seconds
+                    client.took(seconds, limited=limited)
 
         try:
             rows, counts = grouped(await self._retrying.copy()(attempt), keys)

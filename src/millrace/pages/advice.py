@@ -41,7 +41,12 @@ def _failed_keys(report: RunReport) -> Iterator[Advice]:
                 f"Answers of {one.name} are not kept in the cache any more.",
                 "lookups() says why; a later run asks for them again.",
             )
-        if one.requests and one.retried > 0.2 * one.requests:
+        if one.limited > 0.05 * one.requests:
+            yield Advice(
+                f"{share(one.limited / one.requests)} of the requests of {one.name} were too many at once.",
+                "All tasks paused after each: a lower per_second or max_in_flight wastes none of them.",
+            )
+        elif one.requests and one.retried > 0.2 * one.requests:
             yield Advice(
                 f"{share(one.retried / one.requests)} of the requests of {one.name} repeated a failed one.",
                 "A lower per_second or max_in_flight, or a longer timeout, may spare the service and you.",

@@ -10,6 +10,7 @@ from typing import Any
 
 from millrace.board.query import QueryView
 from millrace.board.stream import StreamView
+from millrace.coordination.latencies import merged, quantile
 from millrace.pages import units
 from millrace.pages.page import (
     Bar,
@@ -131,6 +132,12 @@ def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
         asked = sum(one.requests for one in lookups)
         flying = sum(one.in_flight for one in lookups)
         yield "requests", units.count(asked), f"{units.count(flying)} under way"
+        took = merged(one.latencies for one in lookups)
+        half, most = quantile(took, 0.5), quantile(took, 0.95)
+        if half is not None and most is not None:
+            yield "half of them within", units.duration(half), f"95 % within {units.duration(most)}"
+        if limited := sum(one.limited for one in lookups):
+            yield "refused as too many", units.count(limited), "429, 503"
 
 
 def _stream_tiles(stream: StreamView) -> Iterator[tuple[str, str, str]]:

@@ -281,13 +281,19 @@ def lookups_table(report: RunReport) -> Table | None:
                 units.count(one.failed),
                 units.count(one.requests),
                 units.count(one.retried),
+                units.count(one.limited),
+                "" if one.p50 is None else units.duration(one.p50),
+                "" if one.p95 is None else units.duration(one.p95),
                 f"{one.keys / one.seconds:,.0f} a second" if one.seconds else "",
                 units.duration(one.seconds),
             ),
         )
         for one in report.lookups
     ]
-    columns = ("lookup", "keys", "found", "from cache", "failed", "requests", "repeated", "rate", "time")
+    columns = (
+        *("lookup", "keys", "found", "from cache", "failed", "requests", "repeated", "too many"),
+        *("half within", "95 % within", "rate", "time"),
+    )
     return _table("Lookups; the bars are keys that were answered", columns, rows)
 
 
