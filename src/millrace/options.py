@@ -33,6 +33,9 @@ ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
 
+EXECUTOR = "executor"
+"""As ``limits_host``: where the coordinator runs on an executor."""
+
 _SECRET = re.compile("key|secret|token|password|credential|signature|sas", re.IGNORECASE)
 
 
@@ -165,7 +168,9 @@ class Options(Research):
         take_all: Take every join that can be taken, also where starting Python is expected to take longer
             than it saves.
         limits_host: Address under which executors reach the process that plans the query, where the
-            tasks of a job agree on the limits of ``async`` predicates; None finds it out.
+            tasks of a job agree on the limits of ``async`` predicates; None finds it out. ``"executor"`` has
+            them agree on an executor instead, where they reach no other place: answers that outlive the job
+            and ``stream_results`` are not to be had then.
         limits_port: TCP port there, for firewalls that let only some through; ``stream_results`` takes the
             one after it, and what ``millrace.live`` shows the next. 0 takes free ones.
         limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an

@@ -142,10 +142,13 @@ def check_schema(spark: SparkSession) -> list[bool]:
 
 def check_doctor(spark: SparkSession, executors: int) -> list[bool]:
     """A session that works is found to be one, and every executor is looked at."""
+    from millrace import Options
     from millrace.spark.doctor import examine
 
     found = {each.check: each for each in examine(spark)}
+    there = [each for each in examine(spark, Options(limits_host="executor")) if "on an" in each.check]
     return [
+        [each.advice for each in there] == [""],
         not [each for each in found.values() if each.advice],
         found["executors"].found.startswith(f"{executors} seen"),
         "coordinator reached by tasks" in found,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 import millrace
-from millrace.errors import ExecutionError, OptionError
+from millrace.errors import BudgetError, ExecutionError, OptionError
+from millrace.spark.cluster_coordinator import ClusterCoordinator
 from tests.coordination.service import Service
+from tests.spark.shop import Shop
 from tests.spark.test_limits import asking, kept
 
 NOWHERE = {"limits_host": "192.0.2.1", "limits_bind": "127.0.0.1"}  # an address for documentation: nobody's
 ELSEWHERE = {"limits_host": "127.0.0.2"}
+ON_EXECUTOR = {"limits_host": "executor", "without_coordinator": "fail"}
 
 
 @pytest.fixture
@@ -77,3 +80,48 @@ def test_an_address_that_is_reached_is_used(numbers):
         assert kept(frame) == list(range(120))
     assert service.most <= 3 and set(service.asked.values()) == {1}
     assert "weaker" not in str(millrace.explain(frame))
+
+
+def test_tasks_agree_on_an_executor(spark, numbers, monkeypatch):
+    """Where they reach no other place: limits, budgets, answers and secrets hold, and figures come back."""
+    monkeypatch.setenv("HUSH", "hush-value")
+    with Service(lambda *_: "yes") as service:
+        ask = asking(service.url, max_in_flight=3, dedupe=True, max_requests=60)
+        frame = millrace.where(numbers, ask("x"), options=ON_EXECUTOR)
+        assert kept(frame) == list(range(120))
+        assert service.most <= 3 and set(service.asked.values()) == {1}
+        (spent,) = millrace.report(frame).budgets
+        assert (spent.requests, spent.max_requests) == (60, 60)
+        short = asking(service.url, dedupe=True, max_requests=59)
+        with pytest.raises(BudgetError, match="59 of 59 requests"):
+            millrace.where(numbers, short("x"), options=ON_EXECUTOR).collect()
+
+    text = "SELECT n.id, p.v FROM numbers n JOIN p ON n.x % 40 = p.k WHERE n.id < 90"
+    with Shop() as shop:
+        via = millrace.http(f"{shop.url}/{{k}}", headers={"Authorization": "${HUSH}"})
+        tables = {"numbers": numbers, "p": millrace.lookup("p", "k bigint, v string", bind=["k"], via=via)}
+        query = millrace.query(text, spark, tables=tables, options=ON_EXECUTOR)
+        assert sorted(map(tuple, query.df.collect())) == [(i, f"value {i % 60 % 40}") for i in range(90)]
+        assert shop.headers == {"hush-value"} and set(shop.asked.values()) == {1}
+        tables["p"] = millrace.lookup("p", "k bigint, v string", bind=["k"], via=via, cache="somewhere")
+        with pytest.raises(OptionError, match="on an executor's disk"):
+            millrace.query(text, spark, tables=tables, options=ON_EXECUTOR)
+    (progress,) = query.lookups()
+    assert (progress.keys, progress.done) == (40, 40) and query.failed_keys().num_rows == 0
+    with pytest.raises(OptionError, match="rows and figures that come while a job runs"):
+        next(query.stream_results())
+
+
+def test_a_coordinator_that_went_with_its_executor_is_started_again(spark, numbers):
+    """A query that used it says so; the next one has another."""
+    with Service(lambda *_: "yes") as service:
+        ask = asking(service.url, max_in_flight=3, max_requests=500)
+        frame = millrace.where(numbers, ask("x"), options=ON_EXECUTOR)
+        first = ClusterCoordinator.started(spark)
+        first.close()
+        with pytest.raises(Exception, match=r"not there any more|cannot reach|was lost"):
+            frame.collect()
+        with pytest.raises(ExecutionError, match=r"is not there any more.*run the query again"):
+            first.progress("run")
+        assert kept(millrace.where(numbers, ask("x"), options=ON_EXECUTOR)) == list(range(120))
+    assert ClusterCoordinator.started(spark) is not first

@@ -36,7 +36,7 @@ def items(rows: int) -> Iterator[Postgres]:
     """
     with postgres() as server:
         server.run(
-            "CREATE TABLE item AS SELECT k::bigint AS k, 'value ' || (k * 7919) % 10007 AS v, "
+            "CREATE TABLE item AS SELECT k::bigint AS k, 'value ' || (k::bigint * 7919) % 10007 AS v, "
             f"repeat('x', 100) AS payload FROM generate_series(0, {rows - 1}) AS k",
             "ALTER TABLE item ADD PRIMARY KEY (k)",
         )

@@ -187,7 +187,8 @@ def doctor_command(
     ] = None,
     conf: Conf = None,
     limits_host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Under which executors reach this machine.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Under which executors reach this machine, or 'executor'."),
     ] = None,
     json: Json = None,
     debug: Debug = False,

@@ -391,7 +391,8 @@ def access_command(
     frame = _Session(json, check, debug)
     with frame.errors():
         names = access.QUICK if quick and cases is None else access.parse_cases(cases)
-        jar = access_database.jdbc_jar() if "database" in names else None
+        asks = any(name.startswith("database") for name in names)
+        jar = access_database.jdbc_jar() if asks else None
         conf = {} if jar is None else {"spark.driver.extraClassPath": jar}
         with session("millrace bench access", master, conf=conf, debug=debug) as spark:
             frame.finish(

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from millrace.budget import Spent
 from millrace.coordination.coordinator import Coordinator
@@ -70,10 +70,13 @@ class CoordinatorProcess:
     Attributes:
         address: Where the clients find it.
         pid: Of the process.
+        where: It is, in errors.
 
     Raises:
         ExecutionError: It cannot listen, or its process does not start.
     """
+
+    where: ClassVar[str] = "this process"
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
         self._owner = os.getpid()

@@ -142,6 +142,11 @@ class Server(ABC):
         """Whether it serves."""
         return self._thread.is_alive()
 
+    @property
+    def connected(self) -> bool:
+        """Whether some client is connected now."""
+        return bool(self._connections)
+
     def close(self) -> None:
         """End it; clients find their connections closed."""
         if self.running:

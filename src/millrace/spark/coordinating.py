@@ -1,4 +1,4 @@
-"""Whether the tasks of a session reach the coordinator in this process, and what holds where they do not."""
+"""Where a session's tasks reach a coordinator, and what holds where they do not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millrace.errors import ExecutionError, OptionError
-from millrace.options import Options
+from millrace.options import EXECUTOR, Options
 from millrace.spark.failures import is_sparks
 from millrace.spark.parallelism import default_parallelism
 
 if TYPE_CHECKING:
     from millrace.coordination import Address, CoordinatorProcess, Registration
+    from millrace.spark.cluster_coordinator import ClusterCoordinator
 
 DIAL_SECONDS = 2.0
 """For a task to reach the coordinator; with Spark's own work, a session that is warm knows within three."""
@@ -85,29 +86,50 @@ class Alone:
         return f"{whole.name}: {', '.join(parts)}, because {self.why}"
 
 
-def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess | Alone:
-    """Return this process's coordinator, started if need be, or why tasks have to do without.
+def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | Alone:
+    """Return the coordinator, started if need be, or why tasks have to do without.
 
     Raises:
         ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
             ``"fail"``.
     """
-    from millrace.coordination import (
-        CoordinatorProcess,
-    )  # loads asyncio, which tasks without limits do not need
-
-    try:
-        host = host_of(spark, options)
-    except OptionError as error:
-        why = str(error)
-    else:
-        coordinator = CoordinatorProcess.started(host, options.limits_port, options.limits_bind)
-        why = _unreached(spark, coordinator)
-        if not why:
-            return coordinator
+    found = _started(spark, options)
+    why = found if isinstance(found, str) else _unreached(spark, found)
+    if not isinstance(found, str) and not why:
+        return found
     if options.without_coordinator == "fail":
         raise ExecutionError(f"{why} (option without_coordinator='fail')")
     return Alone(default_parallelism(spark), why)
+
+
+def _started(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:
+    """Return the coordinator where the options want it, or why there can be none."""
+    # Here, for they load asyncio and ciphers: tasks without limits do without.
+    from millrace.coordination import CoordinatorProcess
+    from millrace.spark.cluster_coordinator import ClusterCoordinator
+
+    if options.limits_host == EXECUTOR:
+        try:
+            return ClusterCoordinator.started(spark, options.limits_port, options.limits_bind)
+        except ExecutionError as error:
+            return str(error)
+    try:
+        host = host_of(spark, options)
+    except OptionError as error:
+        return str(error)
+    return CoordinatorProcess.started(host, options.limits_port, options.limits_bind)
+
+
+def coordinator_at(address: Address) -> CoordinatorProcess | ClusterCoordinator:
+    """Return the coordinator with an address, in the process that planned a query with it.
+
+    Raises:
+        ExecutionError: There is none, or not any more.
+    """
+    from millrace.coordination import CoordinatorProcess
+    from millrace.spark.cluster_coordinator import ClusterCoordinator
+
+    return ClusterCoordinator.at(address) or CoordinatorProcess.at(address)
 
 
 def host_of(spark: SparkSession, options: Options) -> str:
@@ -115,7 +137,15 @@ def host_of(spark: SparkSession, options: Options) -> str:
 
     On classic Spark that is the driver's, which they reach anyway; on Spark Connect this machine's
     own on the way to Spark's.
+
+    Raises:
+        OptionError: It cannot be found out, or they are not supposed to.
     """
+    if options.limits_host == EXECUTOR:
+        raise OptionError(
+            f"limits_host={EXECUTOR!r} is for limits alone: rows and figures that come while a job runs need "
+            "executors to reach this process; set limits_host to an address of it that they reach"
+        )
     if options.limits_host is not None:
         return options.limits_host
     driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
@@ -131,7 +161,7 @@ def host_of(spark: SparkSession, options: Options) -> str:
     return "127.0.0.1" if ipaddress.ip_address(own).is_loopback else own
 
 
-def _unreached(spark: SparkSession, coordinator: CoordinatorProcess) -> str:
+def _unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoordinator) -> str:
     """Return why tasks do not reach the coordinator; empty where they do. Tried once a session."""
     address = coordinator.address
     master = str(spark.conf.get("spark.master", ""))
@@ -144,8 +174,8 @@ def _unreached(spark: SparkSession, coordinator: CoordinatorProcess) -> str:
         if why is None:
             return ""  # nobody knows yet
         known[place] = why and (
-            f"tasks do not reach this process at {address.host}:{address.port} ({why}): set the option "
-            "limits_host (and limits_port, limits_bind) to where they do, see docs/shipping.md"
+            f"tasks do not reach {coordinator.where} at {address.host}:{address.port} ({why}): set the "
+            "option limits_host (and limits_port, limits_bind) to where they do, see docs/shipping.md"
         )
     return known[place]
 

@@ -24,8 +24,8 @@ from pyspark.sql import functions as sf
 from millrace.block import Block, FrameInput
 from millrace.errors import ExecutionError, MillraceError
 from millrace.expressions import ColumnRef
-from millrace.options import Options
-from millrace.spark.coordinating import host_of
+from millrace.options import EXECUTOR, Options
+from millrace.spark.coordinating import Alone, coordinator_of, host_of
 from millrace.spark.execute import execute
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.filter import where
@@ -106,7 +106,9 @@ def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Fin
     yield from _packages(found)
     yield _folders(found)
     yield _sockets(found, "loopback", "sockets on executors", "allow processes to connect to 127.0.0.1")
-    if problem:
+    if options.limits_host == EXECUTOR:
+        yield _on_executor(spark, options)
+    elif problem:
         yield Finding("coordinator", "does not listen here", problem)
     else:
         yield _sockets(found, "coordinator", "coordinator reached by tasks", _ADVICE_HOST)
@@ -216,6 +218,14 @@ def _listener(spark: SparkSession, options: Options) -> Iterator[tuple[tuple[str
         with suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)
         server.close()
+
+
+def _on_executor(spark: SparkSession, options: Options) -> Finding:
+    """Return whether a coordinator starts on an executor, and another task reaches it."""
+    made = coordinator_of(spark, options)
+    if isinstance(made, Alone):
+        return Finding("coordinator on an executor", "not reached by tasks", made.why)
+    return Finding("coordinator on an executor", f"reached by tasks at {made.address.host}")
 
 
 def _pythons(found: list[dict[str, Any]]) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.registering import registration_of
-from millrace.spark.coordinating import Alone, coordinator_of
+from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of
 
 if TYPE_CHECKING:
     from millrace.coordination import Address, Registration
@@ -77,11 +77,9 @@ class Limits:
 
     def spent(self) -> list[Spent]:
         """Return what was spent of budgets; in the process that planned the query."""
-        from millrace.coordination import CoordinatorProcess
-
         if self.address is None:
             return []
-        return CoordinatorProcess.at(self.address).spent(predicates_of(self.run))
+        return coordinator_at(self.address).spent(predicates_of(self.run))
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""

@@ -24,7 +24,7 @@ from millrace.clock import WallClock
 from millrace.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.figures import ModuleFigures
 from millrace.options import Options
-from millrace.spark.coordinating import Alone, coordinator_of
+from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of
 from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
@@ -110,13 +110,15 @@ class Lookups:
             OptionError: Tasks do not reach a coordinator, and a lookup has what needs one.
             ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
-        from millrace.coordination import Registration
+        from millrace.coordination import CoordinatorProcess, Registration
         from millrace.lookups import Secrets
 
         registrations: list[Registration] = []
         relations = []
         coordinator = coordinator_of(spark, options)
-        cache = _cache_of_streams() if stream and not isinstance(coordinator, Alone) else None
+        # On an executor's disk answers would be lost with it.
+        beside = isinstance(coordinator, CoordinatorProcess)
+        cache = _cache_of_streams() if stream and beside else None
         for alias, given in inputs.items():
             indexes, scans = [], []
             for spec in given.indexes:
@@ -143,25 +145,19 @@ class Lookups:
 
     def progress(self) -> list[LookupProgress]:
         """Return how far the indexes are; in the process that planned the query."""
-        from millrace.coordination import CoordinatorProcess
-
         if self.address is None:
             return []
         numbers = [number for relation in self.relations for number, _ in relation.indexes]
-        known = CoordinatorProcess.at(self.address).progress(self.run)
+        known = coordinator_at(self.address).progress(self.run)
         return [known[number] for number in numbers]
 
     def spent(self) -> list[Spent]:
         """Return what was spent of budgets; in the process that planned the query."""
-        from millrace.coordination import CoordinatorProcess
-
-        return [] if self.address is None else CoordinatorProcess.at(self.address).spent(self.run)
+        return [] if self.address is None else coordinator_at(self.address).spent(self.run)
 
     def failed(self) -> list[FailedKey]:
         """Return the keys that could not be looked up; in the process that planned the query."""
-        from millrace.coordination import CoordinatorProcess
-
-        return [] if self.address is None else CoordinatorProcess.at(self.address).failed(self.run)
+        return [] if self.address is None else coordinator_at(self.address).failed(self.run)
 
     @contextmanager
     def open(self, join: JoinSpec) -> Iterator[Opened]:

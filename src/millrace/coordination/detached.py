@@ -1,0 +1,268 @@
+"""A coordinator that runs on an executor, for planning processes that executors do not reach.
+
+The planning process speaks to it through Spark: a job of one task takes a sealed call there and brings a
+sealed reply back, so that secrets are read by neither Spark nor its network. It ends with the executor, and
+when nobody has been there for :data:`IDLE_SECONDS`: the planning process may be gone without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Listener
+from typing import Any, NamedTuple
+
+from millrace.coordination.coordinator import Coordinator
+from millrace.coordination.sealing import Seal
+from millrace.errors import ExecutionError
+
+IDLE_SECONDS = 900.0
+"""How long it waits for a task or a call before it ends."""
+
+_LOOK_SECONDS = 2.0
+_START_SECONDS = 30.0
+_DIAL_SECONDS = 5.0
+_CALL_SECONDS = 60.0
+_LARGEST = 1 << 26
+_MOST_REPLIES = 64
+"""Replies kept for tasks that Spark runs again: a call is done once."""
+
+METHODS = frozenset({"register", "progress", "spent", "failed", "release", "ping", "close"})
+
+_BEGIN = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from millrace.coordination.detached import serve; serve()"
+)
+
+
+class Started(NamedTuple):
+    """What a task tells of the coordinator that it has started; in no part secret.
+
+    Attributes:
+        host: Where other executors reach it, and calls.
+        port: Where calls reach it.
+        public: Its public key.
+        sealed: Its :class:`Address`, sealed as ``"address"``.
+    """
+
+    host: str
+    port: int
+    public: bytes
+    sealed: bytes
+
+
+@dataclass(frozen=True)
+class Call:
+    """Some calls of methods, one after the other.
+
+    Attributes:
+        number: Of this message; one with the same number is the same message.
+        methods: Of :data:`METHODS`, with their arguments.
+    """
+
+    number: int
+    methods: tuple[tuple[str, tuple[Any, ...]], ...]
+
+
+def start(public: bytes, host: str, port: int, bind: str | None, idle: float) -> Started:
+    """Start a coordinator in a process that goes on when the caller, a task, has ended.
+
+    Args:
+        public: The public key of who will call it.
+        host: An address of this machine that executors reach.
+        port: TCP port for tasks; calls take the next one. 0 takes free ones.
+        bind: Address to listen on; None for the host.
+        idle: Seconds after which it ends when nobody is there.
+
+    It also ends with the process that has started the caller, which lives as long as the executor.
+
+    Raises:
+        ExecutionError: It does not start, or cannot listen; says why.
+    """
+    command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path)]
+    wanted: dict[str, Any] = {"public": public.hex(), "host": host, "port": port, "bind": bind, "idle": idle}
+    wanted["beside"] = os.getppid()
+    try:
+        child = subprocess.Popen(  # noqa: S603  # ourselves
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+    except OSError as error:
+        raise ExecutionError(f"cannot start a process for the limits of jobs ({error})") from error
+    assert child.stdin is not None and child.stdout is not None
+    patience = threading.Timer(_START_SECONDS, child.kill)
+    patience.start()
+    try:
+        with suppress(BrokenPipeError):  # what it says tells why
+            child.stdin.write(json.dumps(wanted) + "\n")
+            child.stdin.close()
+        said = child.stdout.read()  # to the end: it then keeps nothing of this task
+        child.wait()
+    finally:
+        patience.cancel()
+        child.stdout.close()
+    last = (said.strip().splitlines() or [f"it said nothing within {_START_SECONDS:g} s"])[-1]
+    try:
+        told = json.loads(last)
+    except ValueError:
+        raise ExecutionError(f"a process for the limits of jobs did not start: {last}") from None
+    if "error" in told:
+        raise ExecutionError(told["error"])
+    return Started(host, told["port"], bytes.fromhex(told["public"]), bytes.fromhex(told["sealed"]))
+
+
+def call(host: str, port: int, sealed: bytes) -> bytes:
+    """Take a sealed call to a coordinator, and return its sealed reply.
+
+    Raises:
+        ExecutionError: It is not there any more, or does not answer.
+    """
+    try:
+        with socket.create_connection((host, port), _DIAL_SECONDS) as dialled:
+            dialled.settimeout(None)
+            connection = Connection(dialled.detach())
+        with connection:
+            connection.send_bytes(sealed)
+            if connection.poll(_CALL_SECONDS):
+                return connection.recv_bytes(_LARGEST)
+            problem = f"no reply within {_CALL_SECONDS:g} s"
+    except (OSError, EOFError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise ExecutionError(
+        f"the coordinator on the executor at {host}:{port} is not there any more ({problem})"
+    )
+
+
+class Replies:
+    """Does calls, each once, however often it is said.
+
+    Args:
+        seal: Shared with who calls.
+        coordinator: Whose methods are called.
+    """
+
+    def __init__(self, seal: Seal, coordinator: Coordinator) -> None:
+        self._seal = seal
+        self._coordinator = coordinator
+        self._known: OrderedDict[int, bytes] = OrderedDict()
+        self._one = threading.Lock()
+        self.over = threading.Event()
+        self.latest = time.monotonic()
+
+    def to(self, sealed: bytes) -> bytes:
+        """Return the sealed reply to a sealed call.
+
+        Raises:
+            ValueError: It is not from who may call.
+        """
+        asked: Call = self._seal.open(sealed, "call")
+        with self._one:
+            self.latest = time.monotonic()
+            if asked.number not in self._known:
+                self._known[asked.number] = self._seal.seal(self._done(asked), f"reply {asked.number}")
+                while len(self._known) > _MOST_REPLIES:
+                    self._known.popitem(last=False)
+            return self._known[asked.number]
+
+    def _done(self, asked: Call) -> tuple[Exception | None, Any]:
+        result: Any = None
+        try:
+            for method, arguments in asked.methods:
+                result = self._call(method, arguments)
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            return error.with_traceback(None), None
+        return None, result
+
+    def _call(self, method: str, arguments: Sequence[Any]) -> Any:
+        if method not in METHODS:
+            raise ValueError(f"no method {method!r}")
+        if method == "close":
+            self.over.set()
+            return None
+        return None if method == "ping" else getattr(self._coordinator, method)(*arguments)
+
+
+def serve() -> None:
+    """Be the process: say where it is, then serve until it is told to end or nobody has come for long."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    wanted = json.loads(sys.stdin.readline())
+    if os.fork():
+        os._exit(0)  # whom the task waits for; the other is nobody's child
+    try:
+        coordinator = Coordinator(wanted["host"], wanted["port"], wanted["bind"])
+        port = wanted["port"] + 1 if wanted["port"] else 0
+        listener = Listener((wanted["bind"] or wanted["host"], port))
+    except (ExecutionError, OSError) as error:
+        _say({"error": f"{error}"})
+        return
+    own = X25519PrivateKey.generate()
+    seal = Seal(own, bytes.fromhex(wanted["public"]))
+    told = {
+        "port": listener.address[1],
+        "public": own.public_key().public_bytes_raw().hex(),
+        "sealed": seal.seal(coordinator.address, "address").hex(),
+    }
+    _say(told)
+    _let_go()
+    replies = Replies(seal, coordinator)
+    threading.Thread(target=_accept, args=(listener, replies), name="millrace calls", daemon=True).start()
+    seen = time.monotonic()
+    while (
+        not replies.over.is_set()
+        and _lives(wanted["beside"])
+        and time.monotonic() - max(seen, replies.latest) < wanted["idle"]
+    ):
+        replies.over.wait(min(_LOOK_SECONDS, wanted["idle"]))
+        if coordinator.connected:
+            seen = time.monotonic()
+    coordinator.close()
+
+
+def _say(told: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _let_go() -> None:
+    """Close what the task that started this process waits for, which is read to its end."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def _accept(listener: Listener, replies: Replies) -> None:
+    while True:
+        with suppress(OSError, EOFError):  # of one who hung up
+            connection = listener.accept()
+            threading.Thread(target=_answer, args=(connection, replies), daemon=True).start()
+
+
+def _answer(connection: Connection, replies: Replies) -> None:
+    with connection, suppress(OSError, EOFError, ValueError):  # it died, or is nobody that may call
+        if connection.poll(_CALL_SECONDS):
+            connection.send_bytes(replies.to(connection.recv_bytes(_LARGEST)))

@@ -1,0 +1,245 @@
+"""The coordinator on an executor, as the planning process sees it, which executors do not reach.
+
+Whatever is said to it goes through Spark, as a job of one task: some hundredths of a second, and as long as
+the cluster has no slot free.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pyspark.sql import SparkSession
+
+from millrace.budget import Spent
+from millrace.coordination.detached import IDLE_SECONDS, Call, Started, call, start
+from millrace.coordination.sealing import Seal
+from millrace.errors import ExecutionError, OptionError
+from millrace.options import EXECUTOR
+from millrace.spark.failures import is_sparks
+from millrace.spark.own_work import own_work
+
+if TYPE_CHECKING:
+    from millrace.coordination import Address, FailedKey, LookupProgress, Registration
+
+_FRESH_SECONDS = 30.0
+"""So long after a reply it is taken for granted that the coordinator is there."""
+
+_STARTED: weakref.WeakKeyDictionary[Any, dict[tuple[int, str | None], ClusterCoordinator]]
+_STARTED = weakref.WeakKeyDictionary()
+_starting = threading.Lock()
+
+
+class ClusterCoordinator:
+    """A coordinator in a process of its own beside an executor, started by a task.
+
+    Args:
+        spark: The session.
+        port: TCP port for tasks; calls take the next one. 0 takes free ones.
+        bind: Address to listen on there; None for the executor's own.
+
+    Attributes:
+        address: Where tasks find it.
+        where: It is, in errors.
+
+    Raises:
+        ExecutionError: It cannot be started; says why.
+    """
+
+    where: ClassVar[str] = "a coordinator on an executor"
+
+    def __init__(self, spark: SparkSession, port: int = 0, bind: str | None = None) -> None:
+        self._spark = weakref.ref(spark)
+        self._numbers = count()
+        self._released: deque[str] = deque()
+        own = X25519PrivateKey.generate()
+        driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+        task = _Start(own.public_key().public_bytes_raw(), driver, port, bind)
+        row = _run(spark, task, "host string, port int, public binary, sealed binary, why string")
+        if row["why"] is not None:
+            raise ExecutionError(row["why"])
+        self._there = Started(row["host"], row["port"], bytes(row["public"]), bytes(row["sealed"]))
+        try:
+            self._seal = Seal(own, self._there.public)
+            self.address: Address = self._seal.open(self._there.sealed, "address")
+        except ValueError as error:
+            raise ExecutionError(f"a coordinator was started on an executor, but {error}") from error
+        self._heard = time.monotonic()
+
+    @classmethod
+    def started(cls, spark: SparkSession, port: int = 0, bind: str | None = None) -> ClusterCoordinator:
+        """Return the session's coordinator, starting one if there is none, or not any more.
+
+        Raises:
+            ExecutionError: It cannot be started; says why.
+        """
+        with _starting:
+            known = _STARTED.setdefault(spark, {})
+            found = known.get((port, bind))
+            if found is None or not found.running:
+                found = known[port, bind] = cls(spark, port, bind)
+            return found
+
+    @classmethod
+    def at(cls, address: Address) -> ClusterCoordinator | None:
+        """Return the coordinator with an address, None where it is none of this process's."""
+        with _starting:
+            of_all = [each for known in _STARTED.values() for each in known.values()]
+        return next((each for each in of_all if each.address.token == address.token), None) or next(
+            (
+                each
+                for each in of_all
+                if (each.address.host, each.address.port) == (address.host, address.port)
+            ),
+            None,
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether it is there; asks, unless that is known."""
+        if time.monotonic() - self._heard < _FRESH_SECONDS:
+            return True
+        try:
+            self._call("ping")
+        except ExecutionError:
+            return False
+        return True
+
+    def address_of(self, scope: str) -> Address:
+        """Return the address with a token that opens one scope alone: a run."""
+        return self.address.of(scope)
+
+    def register(self, run: str, lookups: Sequence[Registration]) -> None:
+        """Register the lookups of a run; see :meth:`millrace.coordination.coordinator.Coordinator.register`.
+
+        Raises:
+            OptionError: One keeps answers, which would be lost with the executor.
+        """
+        for each in lookups:
+            if each.cache is not None:
+                raise OptionError(
+                    f"{each.name!r} has answers that outlive the job (answers, cache), and limits_host="
+                    f"{EXECUTOR!r} would keep them on an executor's disk: leave them out, or set limits_host "
+                    "to an address of this process that executors reach"
+                )
+        self._call("register", run, tuple(lookups))
+
+    def progress(self, run: str) -> list[LookupProgress]:
+        """Return how far each lookup of a run is; see there."""
+        found: list[LookupProgress] = self._call("progress", run)
+        return found
+
+    def spent(self, run: str) -> list[Spent]:
+        """Return what a run's lookups and predicates have spent of their budgets."""
+        found: list[Spent] = self._call("spent", run)
+        return found
+
+    def failed(self, run: str) -> list[FailedKey]:
+        """Return the keys of a run that could not be looked up; see there."""
+        found: list[FailedKey] = self._call("failed", run)
+        return found
+
+    def release(self, run: str) -> None:
+        """Take note that nothing refers to a run's query any more; it is told with the next call."""
+        self._released.append(run)
+
+    def close(self) -> None:
+        """End it."""
+        self._call("close")
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        spark = self._spark()
+        if spark is None:
+            raise ExecutionError("the Spark session of this query has ended, and with it its coordinator")
+        methods = [("release", (self._released.popleft(),)) for _ in range(len(self._released))]
+        asked = Call(next(self._numbers), (*methods, (method, arguments)))
+        task = _Ask(self._there.host, self._there.port, self._seal.seal(asked, "call"))
+        row = _run(spark, task, "reply binary, why string")
+        if row["why"] is not None:
+            self._heard = float("-inf")
+            raise ExecutionError(
+                f"{row['why']}, and with it limits and answers of the jobs that used it: its executor may be "
+                "gone; run the query again"
+            )
+        self._heard = time.monotonic()
+        error, result = self._seal.open(bytes(row["reply"]), f"reply {asked.number}")
+        if error is not None:
+            raise error
+        return result
+
+
+def _run(spark: SparkSession, task: _Start | _Ask, schema: str) -> dict[str, Any]:
+    """Return the row of a job of one task."""
+    try:
+        with own_work():
+            return spark.range(0, 1, 1, 1).mapInArrow(task, schema).collect()[0].asDict()
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ExecutionError(f"the job of the coordinator on an executor failed: {first}") from error
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Starts a coordinator; runs in a task."""
+
+    public: bytes
+    driver: str
+    port: int
+    bind: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass  # Spark wants all to be read
+        found, why = None, None
+        try:
+            found = start(self.public, _own_address(self.driver), self.port, self.bind, IDLE_SECONDS)
+        except (ExecutionError, OSError) as error:
+            why = str(error)
+        told = found or Started(None, None, None, None)  # type: ignore[arg-type]
+        values = {
+            "host": pa.array([told.host], pa.string()),
+            "port": pa.array([told.port], pa.int32()),
+            "public": pa.array([told.public], pa.binary()),
+            "sealed": pa.array([told.sealed], pa.binary()),
+            "why": pa.array([why], pa.string()),
+        }
+        yield pa.RecordBatch.from_pydict(values)
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """Takes a call to the coordinator; runs in a task."""
+
+    host: str
+    port: int
+    sealed: bytes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        reply, why = None, None
+        try:
+            reply = call(self.host, self.port, self.sealed)
+        except ExecutionError as error:
+            why = str(error)
+        yield pa.RecordBatch.from_pydict(
+            {"reply": pa.array([reply], pa.binary()), "why": pa.array([why], pa.string())}
+        )
+
+
+def _own_address(driver: str) -> str:
+    """Return this machine's address on the way to Spark's driver, by which other executors reach it too."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((driver, 9))  # sends nothing: it only chooses the way
+        return str(probe.getsockname()[0])
