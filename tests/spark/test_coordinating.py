@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import millrace
-from millrace.errors import BudgetError, ExecutionError, OptionError
+from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
 from millrace.spark.cluster_coordinator import ClusterCoordinator
 from tests.coordination.service import Service
 from tests.spark.shop import Shop
@@ -104,7 +104,7 @@ def test_tasks_agree_on_an_executor(spark, numbers, monkeypatch):
         assert sorted(map(tuple, query.df.collect())) == [(i, f"value {i % 60 % 40}") for i in range(90)]
         assert shop.headers == {"hush-value"} and set(shop.asked.values()) == {1}
         tables["p"] = millrace.lookup("p", "k bigint, v string", bind=["k"], via=via, cache="somewhere")
-        with pytest.raises(OptionError, match="on an executor's disk"):
+        with pytest.raises(InputError, match="on an executor's disk"):
             millrace.query(text, spark, tables=tables, options=ON_EXECUTOR)
     (progress,) = query.lookups()
     assert (progress.keys, progress.done) == (40, 40) and query.failed_keys().num_rows == 0
