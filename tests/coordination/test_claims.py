@@ -9,8 +9,8 @@ import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
 from millrace.coordination import Chunk, Claimed, Failure, LookupSession, Registration, codec
+from millrace.coordination.answers import Claims
 from millrace.coordination.chunk import split_keys
-from millrace.coordination.claims import Claims
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 OWNERS, KEYS = 3, 4

@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from millrace.coordination import Registration
-from millrace.coordination.detached import Call, Started, call, start
-from millrace.coordination.sealing import Seal
+from millrace.coordination.detached import Call, Seal, Started, call, start
 from millrace.errors import ExecutionError
 from tests.coordination.test_process import KEYS, settled
 from tests.coordination.test_server import run

@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock
 from millrace.coordination import Client, Failure, LookupSession, Registration
-from millrace.coordination.latencies import quantile
-from millrace.coordination.progress import Figures, LookupProgress, together
+from millrace.coordination.progress import Figures, LookupProgress, quantile, together
 from tests.coordination.test_server import run
 
 

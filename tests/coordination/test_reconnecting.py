@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.coordination import Client, Coordinator, Failure, Registration, Settings
-from millrace.coordination.outbox import Outbox
+from millrace.coordination.seat import Outbox
 from millrace.errors import ExecutionError
 from tests.coordination.hammer import rows_of
 

@@ -15,9 +15,8 @@ from tenacity import (
 )
 
 from millrace.coordination import codec
-from millrace.coordination.outbox import Outbox
 from millrace.coordination.registration import Address
-from millrace.coordination.seat import GRACE_SECONDS
+from millrace.coordination.seat import GRACE_SECONDS, Outbox
 from millrace.coordination.session import ALIVE_SECONDS, Session
 from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError

@@ -50,17 +50,15 @@ from typing import Self
 
 from millrace.clock import Clock, WallClock
 from millrace.coordination import codec
-from millrace.coordination.answers import Answers
+from millrace.coordination.answers import Answers, Claims, Keys
 from millrace.coordination.cache import wall_time
 from millrace.coordination.chunk import Chunk, Failure, split_keys
-from millrace.coordination.claims import Claims, Keys
 from millrace.coordination.codec import Message
 from millrace.coordination.disk_thread import Job
-from millrace.coordination.ordered_session import OrderedSession
 from millrace.coordination.permits import KINDS, Permits
 from millrace.coordination.progress import FailedKey, Figures, LookupProgress
 from millrace.coordination.registration import Registration, Settings
-from millrace.coordination.session import Deliver
+from millrace.coordination.session import Deliver, OrderedSession
 from millrace.errors import InputError
 
 _LONGEST_WRITING = 30.0

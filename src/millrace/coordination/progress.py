@@ -1,12 +1,49 @@
-"""How far the lookups of a run are, and which keys failed: figures only, drawn elsewhere."""
+"""How far the lookups of a run are, how long requests take, which keys failed: figures, drawn elsewhere."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millrace.clock import Clock
-from millrace.coordination.latencies import Latencies, bucket, latencies, merged, quantile
+
+Latencies = tuple[tuple[float, int], ...]
+"""Upper bounds in seconds, ascending; how many requests took at most that, and more than the bound before."""
+
+_LEAST = 0.001
+_STEP = math.log(1.2)
+_LAST = 80  # more than half an hour
+
+
+def bucket(seconds: float) -> int:
+    """Return the number of the step that a time belongs to."""
+    return min(_LAST, max(0, math.ceil(math.log(max(seconds, _LEAST) / _LEAST) / _STEP)))
+
+
+def latencies(counts: Counter[int]) -> Latencies:
+    """Return counts by step with the steps' bounds."""
+    return tuple((round(_LEAST * math.exp(_STEP * each), 4), counts[each]) for each in sorted(counts))
+
+
+def merged(parts: Iterable[Latencies]) -> Latencies:
+    """Return the sum of several."""
+    counts: Counter[float] = Counter()
+    for part in parts:
+        counts.update(dict(part))
+    return tuple(sorted(counts.items()))
+
+
+def quantile(given: Latencies, share: float) -> float | None:
+    """Return the seconds within which a share of the requests ended, up to a fifth more; None without any."""
+    left = share * sum(count for _, count in given)
+    for bound, count in given:
+        left -= count
+        if left <= 0:
+            return bound
+    return None
+
 
 RATE_SECONDS = 5.0
 """The rate is that of the last so many seconds."""

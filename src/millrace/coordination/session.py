@@ -1,16 +1,23 @@
 """What clients of a server share: a session that they join, speak to and leave.
 
 A session lives in one event loop, and is the same whether its clients sit in other processes
-(:mod:`millrace.coordination.server`) or in this one.
+(:mod:`millrace.coordination.server`) or in this one. Work of some goes to a thread, in order: what a job does
+there belongs to the thread; what is to be said and counted belongs to the event loop, and is done there, in
+the same order, once the job is done.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import count
+from typing import Any, TypeVar
 
 from millrace.coordination.codec import Message
+from millrace.coordination.disk_thread import DiskThread, Job
 
 ALIVE_SECONDS = 10.0
 """A client says at least this often that it is there."""
@@ -57,3 +64,108 @@ class Session(ABC):
 
     async def done(self, client: int) -> None:  # noqa: B027  # likewise
         """Wait until all that the client has said is done."""
+
+
+T = TypeVar("T")
+
+_UPKEEP_SECONDS = 0.2
+_MOST_QUEUED = 4
+
+
+class OrderedSession(Session):
+    """Does jobs in order, in a thread of its own or at once.
+
+    Args:
+        loop: The event loop that the session lives in, if jobs are to be done in a thread. Without one they
+            are done where they come up, for clients that have nobody beside them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__()
+        self._effects: list[Job] = []
+        self._queued: Counter[int] = Counter()
+        self._progressed = asyncio.Event()
+        self._disk: DiskThread | None = None
+        if loop is not None:
+            self._disk = DiskThread(loop, self._taken_effects, self._upkeep, _UPKEEP_SECONDS)
+
+    async def ready(self, client: int) -> None:
+        """Wait until most of what the client has said before is done."""
+        await self._until(client, _MOST_QUEUED)
+
+    async def done(self, client: int) -> None:
+        """Wait until all that the client has said is done, and counted."""
+        await self._until(client, 0)
+
+    async def _until(self, client: int, queued: int) -> None:
+        while self._queued[client] > queued:
+            self._progressed.clear()
+            await self._progressed.wait()
+
+    async def wait_closed(self) -> None:
+        """Wait until all has been written and removed."""
+        if self._disk is not None:
+            await self._disk.wait_closed()
+
+    def _upkeep(self) -> bool:
+        """Do a step of what is due now and then, in the thread; return whether there is more to do."""
+        return False
+
+    def _end_thread(self) -> None:
+        """End the thread when its jobs are done; does not wait."""
+        if self._disk is not None:
+            self._disk.close()
+
+    def _do(self, job: Job, effect: Job | None = None) -> None:
+        """Do something: in the session's thread, or here if it has none; then its effects."""
+
+        def work() -> None:
+            job()
+            if effect is not None:
+                self._effects.append(effect)
+
+        if self._disk is not None:
+            self._disk.put(work)
+            return
+        work()
+        for each in self._taken_effects():
+            each()
+
+    async def _result(self, function: Callable[[], T]) -> T:
+        """Return what a function returns that is called when its turn comes, where jobs are done."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def tell(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        self._do(lambda: self._later(tell, function()))
+        return await future
+
+    def _taken_effects(self) -> list[Job]:
+        taken, self._effects = self._effects, []
+        return taken
+
+    def _later(self, effect: Callable[..., None], *values: Any) -> None:
+        """Have something done in the event loop."""
+        self._effects.append(partial(effect, *values))
+
+    def _say(self, client: int, message: Message) -> None:
+        """Tell a client something, unless it has left by then."""
+
+        def deliver() -> None:
+            if client in self._clients:
+                self._clients[client](message)
+
+        self._effects.append(deliver)
+
+    def _do_for(self, client: int, job: Job) -> None:
+        """Do what a client has said."""
+        self._queued[client] += 1
+        self._do(job, lambda: self._done(client))
+
+    def _done(self, client: int) -> None:
+        self._queued[client] -= 1
+        if not self._queued[client]:
+            del self._queued[client]
+        self._progressed.set()

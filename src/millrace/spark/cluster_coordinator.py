@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pyspark.sql import SparkSession
 
 from millrace.budget import Spent
-from millrace.coordination.detached import IDLE_SECONDS, Call, Started, call, start
-from millrace.coordination.sealing import Seal
+from millrace.coordination.detached import IDLE_SECONDS, Call, Seal, Started, call, start
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR
 from millrace.spark.failures import is_sparks
