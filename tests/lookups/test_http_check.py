@@ -173,6 +173,23 @@ def test_check_connects_to_the_proxy(monkeypatch):
     assert "through a proxy" in text and "pw" not in text
 
 
+def test_requests_go_through_the_proxy(monkeypatch):
+    """With what its URL says of who asks; hosts that the environment excepts are asked themselves."""
+
+    async def work():
+        async with serving(answering([])) as proxy, serving(answering([])) as near:
+            monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://user:pw@"))
+            monkeypatch.setenv("no_proxy", "127.0.0.1")
+            for url in ("http://far.invalid", near.url):
+                await fetched(http(url + "/{sku}", check=False), SCHEMA, SKU, [{"sku": "a:b"}])
+            return proxy, near
+
+    proxy, near = run(work())
+    (asked,) = proxy.headers
+    assert asked["Host"] == "far.invalid" and asked["Proxy-Authorization"] == "Basic dXNlcjpwdw=="
+    assert near.asked == ["/a%3Ab"] and "Proxy-Authorization" not in near.headers[0]
+
+
 def test_a_secret_that_no_header_can_have():
     """A line break at the end of a file that was read is the usual reason; the value is not shown."""
     source = http("http://h/{sku}", headers={"Authorization": "Bearer ${TOKEN}"}, check=False)

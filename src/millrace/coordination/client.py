@@ -293,15 +293,15 @@ class Client:
             requests: How many were made, retries included.
             retried: How many of these repeated a failed one.
         """
-        self._send({"count": [requests, retried]})
+        self._send({"count": [requests, retried]}, soon=False)
 
     def took(self, seconds: float, *, limited: bool) -> None:
         """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
-        self._send({"took": [seconds, limited]})
+        self._send({"took": [seconds, limited]}, soon=False)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message, *, soon: bool = True) -> None:
         if self._lost is None:
-            self._link.send(message)
+            self._link.send(message, soon=soon)
 
     def _check(self) -> None:
         if self._lost is not None:

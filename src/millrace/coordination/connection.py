@@ -25,6 +25,10 @@ CONNECT_SECONDS = 10.0
 BYE_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 _DIALS = 3
+_TOGETHER = 1 << 14
+"""Bytes of an attachment up to which it is copied, to be written with what goes before and after."""
+
+_MOMENT = 0.05
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
 Receive = Callable[[codec.Message], None]
@@ -43,8 +47,8 @@ class Connection(Protocol):
         """Hand messages of the session to ``receive`` from now on; ``lose`` hears if it ends by itself."""
         ...
 
-    def send(self, message: codec.Message) -> None:
-        """Send a message; does not wait."""
+    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+        """Send a message; does not wait. Not ``soon`` is for what nobody waits for."""
         ...
 
     async def drain(self) -> None:
@@ -69,6 +73,7 @@ class RemoteConnection:
         self._seat = seat
         self._outbox = Outbox()
         self._unsent: list[bytes] = []
+        self._flushing = False
         self._listening: asyncio.Task[None] | None = None
         self._alive: asyncio.TimerHandle | None = None
 
@@ -105,20 +110,29 @@ class RemoteConnection:
         self._listening = loop.create_task(self._listen(receive, lose))
         self._alive = loop.call_later(ALIVE_SECONDS, self._say_alive)
 
-    def send(self, message: codec.Message) -> None:
-        """Send a message; does not wait. Said again on the next connection, if this one breaks before."""
+    def send(self, message: codec.Message, *, soon: bool = True) -> None:
+        """Send a message; does not wait. Said again on the next connection, if this one breaks before.
+
+        What nobody waits for (not ``soon``) goes with whatever is sent next, or after a moment.
+        """
         head, attachment = self._outbox.add(message)
         self._unsent.append(head)
-        if attachment:
+        if len(attachment) > _TOGETHER:
             self._flush()
             if not self._writer.is_closing():
                 self._writer.write(attachment)
-        elif len(self._unsent) == 1:
+            return
+        if attachment:
+            self._unsent.append(attachment)
+        if soon and not self._flushing:
+            self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
+        elif not soon and len(self._unsent) == 1:
+            asyncio.get_running_loop().call_later(_MOMENT, self._flush)
 
     def _flush(self) -> None:
         """Write what was sent in this turn of the event loop, small messages together."""
-        parts, self._unsent = self._unsent, []
+        parts, self._unsent, self._flushing = self._unsent, [], False
         if parts and not self._writer.is_closing():
             self._writer.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
@@ -255,7 +269,7 @@ class LocalConnection:
 
         self._number = self._session.join(deliver)
 
-    def send(self, message: codec.Message) -> None:
+    def send(self, message: codec.Message, *, soon: bool = True) -> None:
         """Let the session do what the message says."""
         if self._number is not None:
             self._session.handle(self._number, message)

@@ -16,7 +16,7 @@ import httpx
 from millrace.budget import Usage
 from millrace.coordination.secrets import Secrets, names_in
 from millrace.errors import BudgetError, InputError, OptionError
-from millrace.lookups.clients import Clients
+from millrace.lookups.clients import client_of
 from millrace.lookups.credentials import check_url
 from millrace.lookups.http_session import retry_after
 from millrace.lookups.json_text import parse
@@ -132,7 +132,7 @@ class Endpoint:
         headers["Accept-Encoding"] = "identity"  # what is packed could be of any size
         if model.api_key is not None:
             headers["Authorization"] = f"Bearer {secrets.fill(model.api_key)}"
-        self._clients = Clients(httpx.Headers(headers), width)
+        self._client = client_of(httpx.Headers(headers), width)
 
     async def ask(self, system: str, questions: list[str], item: dict[str, Any]) -> tuple[list[Any], Usage]:
         """Return an answer for each question, and what they took together.
@@ -181,7 +181,7 @@ class Endpoint:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._clients.close()
+        await self._client.aclose()
 
     async def _document(self, body: dict[str, Any], *, several: bool) -> Any:
         try:
@@ -194,10 +194,7 @@ class Endpoint:
 
     async def _answer(self, body: dict[str, Any], *, several: bool) -> Any:
         parts, size = [], 0
-        async with (
-            self._clients.one() as client,
-            client.stream("POST", self._url, json=body) as response,
-        ):
+        async with self._client.stream("POST", self._url, json=body) as response:
             if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise self._refused("compressed answer", "the answer is compressed, which was not asked for")
             async for part in response.aiter_raw():

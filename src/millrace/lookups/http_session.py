@@ -21,7 +21,7 @@ import pyarrow as pa
 from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError
 from millrace.lookups import paths, template
-from millrace.lookups.clients import Clients
+from millrace.lookups.clients import client_of
 from millrace.lookups.http import HttpSource
 from millrace.lookups.json_text import parse
 from millrace.lookups.quiet import unlogged
@@ -81,7 +81,7 @@ class HttpSession:
         if self._template is not None:
             self._headers["Content-Type"] = "application/json"
         self._headers.update({name: secrets.fill(value) for name, value in source.headers})
-        self._clients = Clients(self._headers, source.terms.max_in_flight)
+        self._client = client_of(self._headers, source.terms.max_in_flight)
 
     async def fetch(self, keys: pa.RecordBatch) -> pa.RecordBatch:
         """Ask for some keys; see :meth:`millrace.lookups.source.Session.fetch`."""
@@ -118,7 +118,7 @@ class HttpSession:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._clients.close()
+        await self._client.aclose()
 
     def _request(self, keys: pa.RecordBatch | None) -> httpx.Request:
         """Return the request for some keys, or for everything."""
@@ -167,21 +167,20 @@ class HttpSession:
 
     async def _sent(self, request: httpx.Request, most: int, missing: tuple[int, ...]) -> bytes | None:
         """Send a request; return the text of the answer, or None if that is that there is nothing."""
-        async with self._clients.one() as client:
-            response = await self._answer(client, request)
-            try:
-                if response.status_code in (*missing, *_EMPTY):
-                    return None
-                await self._check_status(response)
-                return await self._text(response, most)
-            finally:
-                await response.aclose()
+        response = await self._answer(request)
+        try:
+            if response.status_code in (*missing, *_EMPTY):
+                return None
+            await self._check_status(response)
+            return await self._text(response, most)
+        finally:
+            await response.aclose()
 
-    async def _answer(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
         """Send a request, and follow where it leads on the same host."""
         first = request
         for _ in range(MAX_REDIRECTS + 1):
-            response = await client.send(request, stream=True)
+            response = await self._client.send(request, stream=True)
             following = response.next_request
             if following is None:
                 return response

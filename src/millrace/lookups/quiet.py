@@ -11,8 +11,7 @@ _ours: ContextVar[bool] = ContextVar("millrace_lookup", default=False)
 
 _LOGGERS = (
     "httpx",
-    "httpcore",
-    *(f"httpcore.{part}" for part in ("connection", "http11", "http2", "proxy", "socks")),
+    *(f"aiohttp.{part}" for part in ("client", "internal")),
 )
 
 

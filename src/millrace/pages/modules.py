@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from millrace.figures import CellFigures
 from millrace.pages.plots import COLOURS, Layer, Plot, Tick, line, linear, logarithmic
@@ -13,7 +14,6 @@ BUCKETS = 40
 _WIDE = 30
 """Highest over lowest cost from which on a scale is logarithmic."""
 
-_Point = tuple[float, float, float, float]
 _Counts = list[tuple[float, float, float]]
 
 
@@ -44,30 +44,19 @@ def _low(series: dict[str, list[float | None]]) -> float:
 
 def _series(cells: Sequence[CellFigures]) -> dict[str, _Counts]:
     """Return tuples in, tuples out and seconds, by module and bucket of the run, over all cells."""
-    found: dict[str, _Counts] = {}
+    found: dict[str, np.ndarray] = {}
     for cell in cells:
         end = max((reading.points[-1][0] for reading in cell.readings if reading.points), default=0)
         if end <= 0 or max(len(reading.points) for reading in cell.readings) < 3:
             continue
+        places = np.linspace(0, end, BUCKETS + 1)
         for reading in cell.readings:
-            sums = [_at(reading.points, end * b / BUCKETS) for b in range(BUCKETS + 1)]
-            buckets = found.setdefault(reading.module, [(0.0, 0.0, 0.0)] * BUCKETS)
-            for b in range(BUCKETS):
-                i, o, s = (later - now for now, later in zip(sums[b], sums[b + 1], strict=True))
-                buckets[b] = (buckets[b][0] + i, buckets[b][1] + o, buckets[b][2] + s)
-    return found
-
-
-def _at(points: Sequence[_Point], after: float) -> tuple[float, float, float]:
-    """Return the sums when ``after`` tuples had come, in proportion between two readings."""
-    place = bisect_right(points, after, key=lambda point: point[0])
-    if place == len(points):
-        return points[-1][1:]
-    low = points[place - 1] if place else (0.0, 0.0, 0.0, 0.0)
-    high = points[place]
-    part = (after - low[0]) / (high[0] - low[0]) if high[0] > low[0] else 0.0
-    i, o, s = (a + part * (b - a) for a, b in zip(low[1:], high[1:], strict=True))
-    return i, o, s
+            # Sums since the beginning, in proportion between two readings.
+            points = np.array([(0.0, 0.0, 0.0, 0.0), *reading.points])
+            sums = [np.interp(places, points[:, 0], points[:, column]) for column in (1, 2, 3)]
+            found.setdefault(reading.module, np.zeros((BUCKETS, 3)))
+            found[reading.module] += np.diff(np.column_stack(sums), axis=0)
+    return {name: [(i, o, s) for i, o, s in sums.tolist()] for name, sums in found.items()}
 
 
 def _plot(
