@@ -11,6 +11,7 @@ import pyarrow as pa
 from millrace.errors import OptionError, near
 
 if TYPE_CHECKING:
+    from millrace.coordination import LookupProgress
     from millrace.run_report import RunReport
 
 Rows = Iterator[dict[str, Any]]
@@ -73,8 +74,15 @@ def _state(report: RunReport) -> Rows:
 
 
 def _lookups(report: RunReport) -> Rows:
-    for one in report.lookups:
-        yield {**asdict(one), "p50": one.p50, "p95": one.p95}
+    return map(_progress, report.lookups)
+
+
+def _calls(report: RunReport) -> Rows:
+    return map(_progress, report.calls)
+
+
+def _progress(one: LookupProgress) -> dict[str, Any]:
+    return {**asdict(one), "p50": one.p50, "p95": one.p95}
 
 
 def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
@@ -87,6 +95,11 @@ def _of(kind: pa.DataType, *names: str) -> tuple[tuple[str, pa.DataType], ...]:
 
 _WHOLE, _REAL, _TEXT = pa.int64(), pa.float64(), pa.string()
 _MODULE = (*_PLACE, *_of(_TEXT, "module", "action"))
+_PROGRESS = _schema(
+    ("name", _TEXT),
+    *_of(_WHOLE, "keys", "done", "cached", "failed", "requests", "retried", "limited"),
+    *_of(_REAL, "seconds", "rate", "p50", "p95"),
+)
 TABLES: dict[str, tuple[pa.Schema, Callable[[RunReport], Rows]]] = {
     "modules": (
         _schema(
@@ -120,14 +133,8 @@ TABLES: dict[str, tuple[pa.Schema, Callable[[RunReport], Rows]]] = {
         ),
         _state,
     ),
-    "lookups": (
-        _schema(
-            ("name", _TEXT),
-            *_of(_WHOLE, "keys", "done", "cached", "failed", "requests", "retried", "limited"),
-            *_of(_REAL, "seconds", "rate", "p50", "p95"),
-        ),
-        _lookups,
-    ),
+    "lookups": (_PROGRESS, _lookups),
+    "calls": (_PROGRESS, _calls),
 }
 """Each table's columns, and what makes its rows."""
 

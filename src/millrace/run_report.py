@@ -88,12 +88,15 @@ class RunReport:
         planned: What the query joins, what was left to Spark, and the settings.
         lookups: How far its lookups came.
         budgets: What was spent of the budgets of its lookups and predicates, over all its runs.
+        calls: What calls of its predicates have come to, of those with limits or shared answers; their keys
+            are questions that are asked once.
     """
 
     blocks: Mapping[str, Iterable[CellFigures]] = field(default_factory=dict)
     planned: Planned = field(default_factory=Planned)
     lookups: tuple[LookupProgress, ...] = ()
     budgets: tuple[Spent, ...] = ()
+    calls: tuple[LookupProgress, ...] = ()
 
     def __post_init__(self) -> None:
         fixed = {name: tuple(figures) for name, figures in self.blocks.items()}
@@ -178,6 +181,7 @@ class RunReport:
             },
             "lookups": self.lookups,
             "budgets": self.budgets,
+            "calls": self.calls,
             "planned": self.planned,
         }
         separators = (",", ":") if indent is None else None
@@ -199,17 +203,9 @@ class RunReport:
             return cls(
                 {name: map(CellFigures.from_dict, each["cells"]) for name, each in raw["blocks"].items()},
                 Planned.from_dict(raw["planned"]),
-                tuple(
-                    LookupProgress(
-                        **{
-                            **each,
-                            "failures": tuple(map(tuple, each["failures"])),
-                            "latencies": tuple(map(tuple, each.get("latencies", ()))),
-                        }
-                    )
-                    for each in raw["lookups"]
-                ),
+                tuple(map(_progress, raw["lookups"])),
                 tuple(Spent(**each) for each in raw.get("budgets", ())),
+                tuple(map(_progress, raw.get("calls", ()))),
             )
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, InputError):
@@ -221,7 +217,7 @@ class RunReport:
 
         Args:
             table: ``"modules"``, ``"cells"``, ``"orders"``, ``"changes"``, ``"readings"``, ``"joins"``,
-                ``"state"`` or ``"lookups"``; docs/report.md has their columns.
+                ``"state"``, ``"lookups"`` or ``"calls"``; docs/report.md has their columns.
 
         Raises:
             OptionError: There is no such table.
@@ -349,3 +345,8 @@ def total(cells: Iterable[CellFigures]) -> Totals:
         returned_bytes=sum(c.returned_bytes for c in everything),
         budget_peak_ratio=max((c.budget_peak_ratio for c in everything), default=0.0),
     )
+
+
+def _progress(raw: dict[str, Any]) -> LookupProgress:
+    pairs = {name: tuple(map(tuple, raw.get(name, ()))) for name in ("failures", "latencies")}
+    return LookupProgress(**{**raw, **pairs})

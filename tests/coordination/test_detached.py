@@ -84,8 +84,11 @@ def test_it_serves_who_started_it_and_nobody_else():
     ):
         with pytest.raises(ExecutionError, match="not there any more"):
             call(*place, wrong)
-    assert caller.send(5, ("ping", ())) == (None, None)
-    assert caller.send(6, ("close", ())) == (None, None)
+    for number in range(5, 75):
+        assert caller.send(number, ("ping", ())) == (None, None)
+    with pytest.raises(ExecutionError, match="not there any more"):
+        call(*place, sealed)  # long ago
+    assert caller.send(75, ("close", ())) == (None, None)
     assert caller.ended()
 
 

@@ -67,8 +67,15 @@ def test_a_service_that_fails_at_times_loses_no_row(numbers):
     """Bad answers are asked again, within the cap."""
     with Service(lambda x, nth: ("429", "500")[x % 2] if nth == 1 and x % 5 == 0 else "yes") as service:
         ask = asking(service.url, dedupe=True, max_in_flight=8, retries=2)
-        assert kept(millrace.where(numbers, ask("x"))) == list(range(ROWS))
+        frame = millrace.where(numbers, ask("x"))
+        assert kept(frame) == list(range(ROWS))
     assert service.asked == Counter({x: 2 if x % 5 == 0 else 1 for x in range(120)})
+    report = millrace.report(frame)
+    (calls,) = report.calls
+    assert (calls.name, calls.keys, calls.done, calls.requests, calls.retried) == ("ask", 120, 120, 144, 24)
+    assert sum(count for _, count in calls.latencies) == 144 and 0.002 < calls.p50 <= calls.p95 < 20
+    assert report.to_pandas("calls").name.tolist() == ["ask"]
+    assert "144" in report.to_html() and type(report).from_json(report.to_json()).calls == (calls,)
     assert service.most <= 8
 
 

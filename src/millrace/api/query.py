@@ -212,7 +212,9 @@ class Query(Prepared):
         """Return what is known beside figures, at any time: the plan, lookups, budgets."""
         spent = [one.run.spent() for one in self.taken] + [each.mask.spent() for each in self.filters]
         budgets = tuple(each for some in spent for each in some)
-        return RunReport({}, self._planned(), tuple(self.lookups()), budgets)
+        called = [one.run.calls() for one in self.taken] + [each.mask.calls() for each in self.filters]
+        calls = tuple(each for some in called for each in some)
+        return RunReport({}, self._planned(), tuple(self.lookups()), budgets, calls)
 
     def _planned(self) -> Planned:
         weaker = [one.run.weaker for one in self.taken] + [each.mask.weaker for each in self.filters]

@@ -147,7 +147,8 @@ class Board:
                 if found:
                     lookups = tuple(one for each in found for one in each.lookups)
                     budgets = tuple(one for each in found for one in each.budgets)
-                    query.report = RunReport({}, found[0].planned, lookups, budgets)
+                    calls = tuple(one for each in found for one in each.calls)
+                    query.report = RunReport({}, found[0].planned, lookups, budgets, calls)
 
     def _of(self, run: str) -> Running | None:
         """Return the action that a run's tasks work for."""

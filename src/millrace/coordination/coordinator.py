@@ -19,7 +19,7 @@ from millrace.coordination import codec
 from millrace.coordination.cache import check_cache
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.permits import Permits
-from millrace.coordination.progress import FailedKey, LookupProgress, together
+from millrace.coordination.progress import NOTHING, FailedKey, LookupProgress, together
 from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
@@ -128,7 +128,7 @@ class Coordinator(Server):
 
         def figures() -> list[LookupProgress]:
             return [
-                together(self._known(run, number) or [LookupProgress(each.name, 0, 0, 0, 0, 0, 0, 0, 0.0)])
+                replace(together(self._known(run, number) or [NOTHING]), name=each.name)
                 for number, each in enumerate(self._registrations.get(run, ()))
             ]
 

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def start(public: bytes, host: str, port: int, bind: str | None, idle: float) ->
     except OSError as error:
         raise ExecutionError(f"cannot start a process for the limits of jobs ({error})") from error
     assert child.stdin is not None and child.stdout is not None
-    patience = threading.Timer(_START_SECONDS, child.kill)
+    patience = threading.Timer(_START_SECONDS, _kill, [child.pid])
     patience.start()
     try:
         with suppress(BrokenPipeError):  # what it says tells why
@@ -167,6 +168,11 @@ def start(public: bytes, host: str, port: int, bind: str | None, idle: float) ->
     if "error" in told:
         raise ExecutionError(told["error"])
     return Started(host, told["port"], bytes.fromhex(told["public"]), bytes.fromhex(told["sealed"]))
+
+
+def _kill(session: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
 
 
 def call(host: str, port: int, sealed: bytes) -> bytes:
@@ -203,6 +209,7 @@ class Replies:
         self._seal = seal
         self._coordinator = coordinator
         self._known: OrderedDict[int, bytes] = OrderedDict()
+        self._gone = -1
         self._one = threading.Lock()
         self.over = threading.Event()
         self.latest = time.monotonic()
@@ -211,15 +218,17 @@ class Replies:
         """Return the sealed reply to a sealed call.
 
         Raises:
-            ValueError: It is not from who may call.
+            ValueError: It is not from who may call, or was done long ago.
         """
         asked: Call = self._seal.open(sealed, "call")
         with self._one:
             self.latest = time.monotonic()
+            if asked.number <= self._gone:
+                raise ValueError(f"call {asked.number} was done long ago")
             if asked.number not in self._known:
                 self._known[asked.number] = self._seal.seal(self._done(asked), f"reply {asked.number}")
                 while len(self._known) > _MOST_REPLIES:
-                    self._known.popitem(last=False)
+                    self._gone = max(self._gone, self._known.popitem(last=False)[0])
             return self._known[asked.number]
 
     def _done(self, asked: Call) -> tuple[Exception | None, Any]:
@@ -242,8 +251,6 @@ class Replies:
 
 def serve() -> None:
     """Be the process: say where it is, then serve until it is told to end or nobody has come for long."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
     wanted = json.loads(sys.stdin.readline())
     if os.fork():
         os._exit(0)  # whom the task waits for; the other is nobody's child

@@ -168,12 +168,15 @@ class Figures:
 
     def asked(self, requests: int, retried: int) -> None:
         """Note requests."""
-        self._touch()
+        now = self._touch()
+        if self._first is None:
+            self._first = now
         self.requests += requests
         self.retried += retried
 
     def took(self, seconds: float, *, limited: bool) -> None:
         """Note that a request is over, and whether it was refused because there were too many."""
+        self._touch()
         self._took[bucket(seconds)] += 1
         self.limited += limited
 
@@ -219,6 +222,10 @@ class Figures:
     def _forget(self, now: float) -> None:
         while self._buckets and self._buckets[0][0] <= now - RATE_SECONDS:
             self._buckets.popleft()
+
+
+NOTHING = LookupProgress("", 0, 0, 0, 0, 0, 0, 0, 0.0)
+"""Of what nobody has asked for yet."""
 
 
 def together(parts: list[LookupProgress]) -> LookupProgress:

@@ -41,6 +41,10 @@ def _failed_keys(report: RunReport) -> Iterator[Advice]:
                 f"Answers of {one.name} are not kept in the cache any more.",
                 "lookups() says why; a later run asks for them again.",
             )
+
+
+def _limits(report: RunReport) -> Iterator[Advice]:
+    for one in (*report.lookups, *report.calls):
         if one.limited > 0.05 * one.requests:
             yield Advice(
                 f"{share(one.limited / one.requests)} of the requests of {one.name} were too many at once.",
@@ -135,6 +139,7 @@ def _exploded(report: RunReport) -> Iterator[Advice]:
 
 _RULES: tuple[Callable[[RunReport], Iterator[Advice]], ...] = (
     _failed_keys,
+    _limits,
     _weaker,
     _spilled,
     _skewed,

@@ -127,7 +127,7 @@ def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
     calls = sum(one.evaluated for _, one in query.report.modules())
     if calls:
         yield "calls of functions", units.count(calls), ""
-    lookups = query.report.lookups
+    lookups = (*query.report.lookups, *query.report.calls)
     if lookups:
         asked = sum(one.requests for one in lookups)
         flying = sum(one.in_flight for one in lookups)

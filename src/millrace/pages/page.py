@@ -269,7 +269,7 @@ def _state(report: RunReport) -> Table | None:
 
 
 def lookups_table(report: RunReport) -> Table | None:
-    """Return how far lookups are; None without any."""
+    """Return how far lookups are, and what calls of predicates have come to; None without any."""
     rows = [
         Bar(
             one.name,
@@ -288,13 +288,13 @@ def lookups_table(report: RunReport) -> Table | None:
                 units.duration(one.seconds),
             ),
         )
-        for one in report.lookups
+        for one in (*report.lookups, *report.calls)
     ]
     columns = (
-        *("lookup", "keys", "found", "from cache", "failed", "requests", "repeated", "too many"),
+        *("source", "keys", "found", "from cache", "failed", "requests", "repeated", "too many"),
         *("half within", "95 % within", "rate", "time"),
     )
-    return _table("Lookups; the bars are keys that were answered", columns, rows)
+    return _table("Requests; the bars are keys and questions that were answered", columns, rows)
 
 
 def budgets_table(report: RunReport) -> Table | None:
@@ -324,7 +324,7 @@ def _data(report: RunReport) -> tuple[str, str]:
     short = {
         name: [replace(c, traces=(), readings=()) for c in cells] for name, cells in report.blocks.items()
     }
-    without = RunReport(short, report.planned, report.lookups, report.budgets)
+    without = replace(report, blocks=short)
     if len(text := without.to_json().encode()) <= _MOST_DATA:
         return base64.b64encode(text).decode(), "figures without those over time: to_json() has all"
     whole = without.to_dict()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -210,7 +212,7 @@ class _Asking:
         rows = [self._rows[self._questions[question][0]] for question in questions]
         try:
             async with self._width:
-                truth: list[int] = await self._retrying.copy()(self._attempt, rows)
+                truth: list[int] = await self._retrying.copy()(self._attempt, rows, count())
         except Exception as error:
             if not _of_the_function(error):
                 raise
@@ -235,11 +237,12 @@ class _Asking:
         elif self._spec.dedupe:
             self._limits.give_up(questions)
 
-    async def _attempt(self, rows: list[_Row]) -> list[int]:
+    async def _attempt(self, rows: list[_Row], attempts: Iterator[int]) -> list[int]:
         """Call the function once, in its turn; return the truth of each row."""
         name = self._spec.name
         async with self._limits.permit() as permit:
             self._calls += len(rows)
+            self._limits.count(requests=1, retried=int(next(attempts) > 0))
             request = rows if self._spec.batch else rows[0]
             arguments = [list(column) for column in zip(*rows, strict=True)] if self._spec.batch else rows[0]
             awaitable = self._spec.function(*arguments)
@@ -248,14 +251,18 @@ class _Asking:
                     f"predicate {name!r} has kind 'async' but returned a {type(awaitable).__name__}, which "
                     "cannot be awaited: write it as 'async def'"
                 )
+            began, limited = time.perf_counter(), False
             try:
                 result = await self._in_time(awaitable)
             except CallError as error:
+                limited = error.wait is not None
                 if error.wait is not None:
                     self._limits.pause(min(error.wait, _LONGEST_WAIT))
                 if error.usage is not None:
                     permit.charge(self._cost, request, error)
                 raise
+            finally:
+                self._limits.took(time.perf_counter() - began, limited=limited)
             permit.charge(self._cost, request, result)
             if isinstance(result, Answered):
                 result = result.result

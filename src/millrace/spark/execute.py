@@ -119,7 +119,7 @@ class _Assembly:
                 self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
             ),
         )
-        run = replace(run, weaker=self._weaker, spent=self._spent)
+        run = replace(run, weaker=self._weaker, spent=self._spent, calls=self._limits.progress)
         if self._lookups is None:
             return run
         return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)

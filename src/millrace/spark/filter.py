@@ -208,7 +208,8 @@ class Filtered:
         if self.mask is None:
             return RunReport({}, planned)
         planned = replace(planned, weaker=self.mask.weaker)
-        return RunReport({}, planned, budgets=tuple(self.mask.spent()))
+        spent, calls = tuple(self.mask.spent()), tuple(self.mask.calls())
+        return RunReport({}, planned, budgets=spent, calls=calls)
 
 
 def _title(applied: Sequence[Applied]) -> str:

@@ -19,7 +19,7 @@ from millrace.predicates.registering import registration_of
 from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address, Registration
+    from millrace.coordination import Address, LookupProgress, Registration
 
 
 _STREAM = "sql.streaming.queryId"
@@ -70,9 +70,8 @@ class Limits:
                 coordinator.registration(each)
             return cls(run, None, coordinator, tuple(map(coordinator.told, limited)))
         found = cls(run, coordinator.address_of(predicates_of(run)))
-        if any(each.needed for each in registrations):
-            coordinator.register(predicates_of(run), registrations)
-            weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
+        coordinator.register(predicates_of(run), registrations)
+        weakref.finalize(found, coordinator.release, predicates_of(run)).atexit = False
         return found
 
     def spent(self) -> list[Spent]:
@@ -80,6 +79,14 @@ class Limits:
         if self.address is None:
             return []
         return coordinator_at(self.address).spent(predicates_of(self.run))
+
+    def progress(self) -> list[LookupProgress]:
+        """Return what calls of predicates have come to; in the process that planned the query."""
+        if self.address is None:
+            return []
+        return [
+            each for each in coordinator_at(self.address).progress(predicates_of(self.run)) if each.requests
+        ]
 
     def caller(self, number: int, call: Call) -> Caller:
         """Return what calls a predicate in this task, under the limits of the job that the task is of."""

@@ -28,6 +28,7 @@ class PreparedBlock:
         failed: Returns the keys that could not be looked up.
         weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
         spent: Returns what was spent of budgets.
+        calls: Returns what calls of predicates with limits have come to.
     """
 
     name: str
@@ -39,3 +40,4 @@ class PreparedBlock:
     failed: Callable[[], list[FailedKey]] = list
     weaker: tuple[str, ...] = ()
     spent: Callable[[], list[Spent]] = list
+    calls: Callable[[], list[LookupProgress]] = list

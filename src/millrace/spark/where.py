@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,6 +30,9 @@ from millrace.spark.values import SparkValues, spark_values
 from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 from millrace.spec import JoinSpec, RelationSpec
+
+if TYPE_CHECKING:
+    from millrace.coordination import LookupProgress
 
 _ROWS = "rows"
 
@@ -65,6 +68,7 @@ class Mask:
         plan: What it does, as text.
         weaker: What is promised less of limits because tasks do not reach the coordinator.
         spent: Returns what was spent of budgets.
+        calls: Returns what calls of predicates with limits have come to.
     """
 
     function: Any
@@ -72,6 +76,7 @@ class Mask:
     plan: str
     weaker: tuple[str, ...] = ()
     spent: Callable[[], list[Spent]] = list
+    calls: Callable[[], list[LookupProgress]] = list
 
 
 def mask(
@@ -114,7 +119,8 @@ def mask(
     function = make(keep, "keep boolean, report string" if hidden else "boolean")
     if not all(slot.spec.deterministic for slot in slots):
         function = function.asNondeterministic()
-    return Mask(function, reports, task.plan(), task.limits.weaker, task.limits.spent)
+    limits = task.limits
+    return Mask(function, reports, task.plan(), limits.weaker, limits.spent, limits.progress)
 
 
 @dataclass(frozen=True)
