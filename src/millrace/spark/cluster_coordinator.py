@@ -24,7 +24,7 @@ from millrace.budget import Spent
 from millrace.coordination.detached import IDLE_SECONDS, Call, Seal, Started, call, start
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR
-from millrace.spark.failures import is_sparks
+from millrace.spark.failures import is_sparks, translated
 from millrace.spark.own_work import own_work
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ def _run(spark: SparkSession, task: _Start | _Ask, schema: str) -> dict[str, Any
     except Exception as error:
         if not is_sparks(error):
             raise
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        found = translated(error)
+        first = (str(found).strip().splitlines() or [type(found).__name__])[0]
         raise ExecutionError(f"the job of the coordinator on an executor failed: {first}") from error
 
 

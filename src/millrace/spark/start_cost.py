@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from millrace.spark.failures import translated
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
@@ -39,5 +40,11 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _timed(frame: DataFrame) -> float:
     start = time.perf_counter()
-    frame.collect()
+    try:
+        frame.collect()
+    except Exception as error:
+        found = translated(error)  # the first that runs in the workers' Python, which may lack Millrace
+        if found is error:
+            raise
+        raise found from error
     return time.perf_counter() - start
