@@ -173,6 +173,16 @@ def test_check_connects_to_the_proxy(monkeypatch):
     assert "through a proxy" in text and "pw" not in text
 
 
+def test_long_headers_are_read():
+    """Some services send tokens of many kilobytes along."""
+
+    async def work():
+        async with serving(answering([], headers={"X-Token": "t" * 40_000})) as seen:
+            return await fetched(http(seen.url + "/{sku}"), SCHEMA, SKU, [{"sku": "a"}])
+
+    assert run(work()).num_rows == 0
+
+
 def test_requests_go_through_the_proxy(monkeypatch):
     """With what its URL says of who asks; hosts that the environment excepts are asked themselves."""
 

@@ -19,6 +19,9 @@ from yarl import URL
 _IDLE_SECONDS = 5.0
 """That a connection is kept open for another request."""
 
+_LONGEST_HEADER = 1 << 16
+"""Bytes: some services send tokens of more than aiohttp's eight kilobytes."""
+
 
 def client_of(headers: httpx.Headers, width: int) -> httpx.AsyncClient:
     """Return a client for the requests of one session; to be used in one event loop.
@@ -92,6 +95,8 @@ class _Transport(httpx.AsyncBaseTransport):
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             auto_decompress=False,
             middlewares=(_once,),
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
         )
 
 
