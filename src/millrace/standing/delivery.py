@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from millrace.errors import InputError
+from millrace.spark.worker import prompt
 from millrace.standing.folder import Folder
 from millrace.standing.task import ENVELOPE
 
@@ -82,6 +83,7 @@ class Write:
     sinks: Mapping[int, FileSink]
     batch: int
 
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is not written."""
         context = TaskContext.get()

@@ -12,6 +12,7 @@ from millrace.block import Block
 from millrace.options import Options
 from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
 from millrace.spark.types import spark_schema
+from millrace.spark.worker import prompt
 from millrace.standing.processor import HubProcessor
 from millrace.standing.task import CHANGES, ENVELOPE, Hub
 from millrace.streams.plan import deal
@@ -29,6 +30,7 @@ class Announce:
 
     keys: tuple[int, ...]
 
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a block for each change and cell."""
         for batch in batches:

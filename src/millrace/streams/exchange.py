@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,32 +10,41 @@ import pyarrow as pa
 
 from millrace.spark.dealing import ByContent
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, block_rows
-from millrace.spark.types import normalise
+from millrace.spark.hypercube import Cube
+from millrace.spark.worker import prompt
 from millrace.streams.processor import CONTROL
+from millrace.streams.tagged_union import Layout, untagged
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Deals the tuples of one partition of a stream to cells.
+    """Deals the tuples of one partition of all streams to cells.
 
     Attributes:
-        schema: Of the stream.
-        cut: The cube, and the size of blocks.
+        layouts: Where each stream's columns are, by the relation's number.
+        cube: How tuples are dealt.
+        block_bytes: Size of a block.
         keys: Spark's key of each cell, by the cell's number.
     """
 
-    schema: pa.Schema
-    cut: Cut
+    layouts: Mapping[int, Layout]
+    cube: Cube
+    block_bytes: int
     keys: tuple[int, ...]
 
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield blocks, and before them one for the key that watches over the checkpoint."""
         yield block_rows([(CONTROL, NOTHING, pa.py_buffer(b""))])
-        writer = BlockWriter(self.cut, ByContent(0))
+        writers = {
+            number: BlockWriter(Cut(number, self.cube, self.block_bytes), ByContent(0))
+            for number in self.layouts
+        }
         for batch in batches:
-            if batch.num_rows:
-                yield from map(self._keyed, writer.add(normalise(batch, self.schema)))
-        yield from map(self._keyed, writer.finish())
+            for number, rows in untagged(batch, self.layouts):
+                yield from map(self._keyed, writers[number].add(rows))
+        for writer in writers.values():
+            yield from map(self._keyed, writer.finish())
 
     def _keyed(self, blocks: pa.RecordBatch) -> pa.RecordBatch:
         """Return blocks with Spark's keys for the numbers of cells."""
@@ -53,6 +62,7 @@ class Unpack:
 
     schema: pa.Schema
 
+    @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         for batch in batches:

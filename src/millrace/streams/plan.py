@@ -23,7 +23,7 @@ from millrace.errors import MillraceWarning, OptionError, SetupError
 from millrace.options import Options
 from millrace.sources.parquet import splits
 from millrace.spark.dealt_scan import Held, Scan, held
-from millrace.spark.exchange import BLOCK_SCHEMA, Cut
+from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import dealing, with_nulls
@@ -35,6 +35,7 @@ from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.micro_batch import PREFIX
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
+from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -51,7 +52,7 @@ class Dealt:
         task: The join.
         cube: How tuples are dealt to cells.
         keys: Spark's key of each cell, by the cell's number.
-        sides: The blocks of each stream.
+        sides: Blocks for the cells.
     """
 
     task: ContinuousJoin
@@ -137,14 +138,17 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         cells,
         cube.show(aliases),
     )
-    rows = spark_schema(BLOCK_SCHEMA)
-    sides = []
+    frames = {}
     for stream in streams:
         given = block.inputs[stream.alias]
         assert isinstance(given, FrameInput)
-        pack = Pack(task.schema_of(stream), Cut(stream.number, cube, options.block_bytes), keys)
-        sides.append(given.frame.mapInArrow(pack, rows))
-    return Dealt(task, cube, keys, tuple(sides))
+        frames[stream.number] = given.frame
+    together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})
+    tasks = max(cells, default_parallelism(spark))
+    packed = together.coalesce(tasks).mapInArrow(
+        Pack(layouts, cube, options.block_bytes, keys), spark_schema(BLOCK_SCHEMA)
+    )
+    return Dealt(task, cube, keys, (packed,))
 
 
 def _check_provider(spark: SparkSession) -> None:

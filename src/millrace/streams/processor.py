@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
+from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.cell import Cell
@@ -50,6 +51,8 @@ class CellProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Begin with a partition."""
+        acknowledge()
+        keep_modules()
         self._handle = handle
         self._log = Log(handle)
 
