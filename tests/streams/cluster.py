@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import patch
 
 import pandas as pd
 import pyarrow as pa
@@ -15,6 +16,7 @@ from millrace.options import Options
 from millrace.spark.dealt_scan import Held
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.streams import processor as processing, warm
+from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor
 from millrace.streams.retention import TimeBound, retention
 from millrace.streams.task import ContinuousJoin, Stream
@@ -81,8 +83,8 @@ class Cluster:
 
     processor = CellProcessor
 
-    def __init__(self, task: ContinuousJoin, window: int):
-        self.task, self.window = task, window
+    def __init__(self, task: ContinuousJoin, window: int, folder=None):
+        self.task, self.window, self.folder = task, window, folder
         self.state, self.results, self.rows = State(), [], []
         self.processes = [OrderedDict(), OrderedDict()]
         self.watermark = 0
@@ -99,6 +101,10 @@ class Cluster:
 
         ``blocks`` are further rows for the cell: a number in place of a relation's, and bytes.
         """
+        with patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)):
+            self._batch(arrived, process, watermark, fail, blocks)
+
+    def _batch(self, arrived, process, watermark, fail, blocks):
         state = self.state.copy()
         warm._CELLS = self.processes[process]
         spark = self.processor(self.task, (0,))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.errors import StateError
 from millrace.streams import cell as cells, log as logs
+from millrace.streams.mapped import MappedBlocks
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
+from tests.streams.state import _Map
 
 NAMES = "abc"
 WINDOW, DELAY = 5, 4
@@ -43,11 +47,31 @@ def cut(given_events, names=NAMES):
     return batches, whole
 
 
-def play(given_events, tries=(), changes=None):
+harms = st.lists(st.sampled_from(["", "lost", "cut", "flipped", "renamed"]), min_size=1, max_size=8)
+
+
+def harm(folder, how):
+    """Damage the files of a cell, or have those of an attempt stand for another's."""
+    for number, path in enumerate(sorted(folder.glob("*"))):
+        if how == "lost":
+            path.unlink()
+        elif how in ("cut", "flipped"):
+            data, place = bytearray(path.read_bytes()), path.stat().st_size * (number % 4) // 4
+            if how == "flipped" and data:
+                data[place] ^= 1
+            path.unlink()  # who has it mapped keeps what it has
+            path.write_bytes(data if how == "flipped" else data[:place])
+        elif how == "renamed":
+            path.rename(path.with_name(f"{path.stem.split('-')[0]}-other.blocks"))
+
+
+def play(given_events, tries=(), changes=None, folder=None, harmed=("",)):
     """Run all micro-batches, with failures and restarts; the watermark is the latest time minus the delay."""
     batches, whole = cut(given_events)
-    cluster, latest = Cluster(join_of(NAMES, WINDOW), WINDOW), 0
+    cluster, latest = Cluster(join_of(NAMES, WINDOW), WINDOW, folder), 0
     for place, batch in enumerate(batches):
+        if folder is not None:
+            harm(folder, harmed[place % len(harmed)])
         if changes and place in changes:
             cluster.restart(architecture=changes[place])
         process, fail = tries[place % len(tries)] if tries else (0, None)
@@ -61,10 +85,11 @@ def play(given_events, tries=(), changes=None):
 
 
 @settings(max_examples=150, deadline=None)
-@given(events, attempts, restarts)
-def test_results_are_the_batch_answer(given_events, tries, changes):
-    """Failed attempts, workers that are behind, restarts with another architecture: each result once."""
-    _, got, want = play(given_events, tries, changes)
+@given(events, attempts, restarts, harms)
+def test_results_are_the_batch_answer(given_events, tries, changes, harmed):
+    """Failed attempts, workers that are behind, restarts, files that are damaged or gone: each once."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, got, want = play(given_events, tries, changes, Path(folder), harmed)
     assert got == want
 
 
@@ -99,6 +124,18 @@ def test_a_worker_that_is_behind_reads_what_it_missed():
     assert cluster.rows[-1]["restored"] == before > 0
 
 
+def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
+    """Of the log only the list of its blocks is read, also after a restart; files go when their tuples do."""
+    read = []
+    monkeypatch.setattr(_Map, "getValue", lambda self, key: read.append(key) or self._own.get(tuple(key)))
+    cluster, got, want = play(STEADY[:80], [(0, None), (1, None), (0, 7)], {20: "stairs"}, tmp_path)
+    assert got == want and not read
+    batches = {key[2] for blocks in cluster.state.data["log"].values() for key in blocks}
+    assert {int(path.name.split("-")[0]) for path in tmp_path.iterdir()} == batches
+    cluster, got, want = play(STEADY[:80], [(0, None), (1, None)])
+    assert got == want and read
+
+
 def test_small_blocks_become_one(monkeypatch):
     """Merging loses nothing and doubles nothing, also for a worker that has some of the parts."""
     monkeypatch.setattr(logs, "_MERGED", 3)
@@ -110,20 +147,31 @@ def test_small_blocks_become_one(monkeypatch):
     assert got == want and len(merged) > 5 and max(len(block.parts) for block in merged) >= 3
 
 
-@pytest.mark.parametrize("rule", ["evicts too early", "trusts a failed attempt", "forgets what it missed"])
-def test_broken_rules_are_caught(monkeypatch, rule):
+@pytest.mark.parametrize(
+    "rule", ["evicts too early", "trusts a failed attempt", "trusts its files", "forgets what it missed"]
+)
+def test_broken_rules_are_caught(monkeypatch, tmp_path, rule):
     """Each rule is needed."""
     tries = [(0, None), (1, LOST), (0, 9), (1, None)]
-    _, got, want = play(STEADY, tries)
+    _, got, want = play(STEADY, tries, folder=tmp_path / "right")
     assert got == want
     if rule == "evicts too early":
         right = cells.Cell._expiry
         monkeypatch.setattr(cells.Cell, "_expiry", lambda self, part: right(self, part) - 9 * SECOND)
     elif rule == "trusts a failed attempt":
         monkeypatch.setattr(cells.Cell, "follows", lambda self, head: True)
+    elif rule == "trusts its files":
+        find = MappedBlocks.find
+
+        def any_of(self, key, batch, token):
+            names = sorted(each.stem for each in self._folder.glob(f"{batch}-*"))
+            return find(self, key, batch, names[0].split("-")[1]) if names else None
+
+        monkeypatch.setattr(MappedBlocks, "find", any_of)
+        monkeypatch.setattr(MappedBlocks, "keep", lambda *_: None)
     else:
         monkeypatch.setattr(cells.Cell, "_take_in", lambda self, missed: None)
-    _, got, want = play(STEADY, tries)
+    _, got, want = play(STEADY, tries, folder=tmp_path / "broken")
     assert got != want
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -88,6 +88,11 @@ class Cell:
     def nbytes(self) -> int:
         """Memory in bytes."""
         return self._run.nbytes
+
+    @property
+    def blocks(self) -> Collection[Part]:
+        """The keys of the blocks that the log has of it."""
+        return self._blocks.keys()
 
     @property
     def held(self) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from millrace.errors import StateError
+from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import FORMAT
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Log:
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._mapped = MappedBlocks(None)
+        self._tokens: dict[int, str] = {}
         self._head = handle.getValueState("head", "head string")
         self._lessons = handle.getValueState("lessons", "lessons string")
         self._blocks = handle.getMapState(
@@ -112,7 +115,7 @@ class Log:
         Raises:
             StateError: It is of a version that this one does not read.
         """
-        found = self._head.get() if self._head.exists() else None
+        found = self._head.get()
         if found is None:
             return None
         fields = json.loads(found[0])
@@ -124,13 +127,34 @@ class Log:
             )
         return Head(**fields)
 
+    def begin(self, mapped: MappedBlocks, head: Head) -> None:
+        """Read blocks from files where these have them.
+
+        Args:
+            mapped: The cell's files.
+            head: Of the log, which says which of them count.
+        """
+        self._mapped = mapped
+        self._tokens = {batch: token for token, batch in head.chain.items()}
+
+    def seal(self, batch: int, token: str, in_use: Iterable[Part]) -> None:
+        """Write the blocks of an attempt to a file, and remove the files that are of no more use.
+
+        Args:
+            batch: Number of the micro-batch.
+            token: Of the attempt.
+            in_use: The keys of all blocks.
+        """
+        self._mapped.seal(batch, token)
+        self._mapped.keep({key.batch for key in in_use}, self._tokens | {batch: token})
+
     def put_head(self, head: Head) -> None:
         """Replace the head."""
         self._head.update((json.dumps(asdict(head), separators=(",", ":")),))
 
     def lessons(self) -> str | None:
         """Return what eddies of the cell have learned; None while it is nothing."""
-        found = self._lessons.get() if self._lessons.exists() else None
+        found = self._lessons.get()
         return None if found is None else str(found[0])
 
     def put_lessons(self, text: str) -> None:
@@ -147,7 +171,9 @@ class Log:
         Raises:
             StateError: There is none of that key.
         """
-        found = self._blocks.getValue(key)
+        token = self._tokens.get(key.batch)
+        found = None if token is None else self._mapped.find(key, key.batch, token)
+        found = found or self._blocks.getValue(key)
         if found is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
         text, data = found
@@ -167,6 +193,7 @@ class Log:
         data = rows.serialize().to_pybytes()
         text = json.dumps([[tuple(part), rows] for part, rows in parts], separators=(",", ":"))
         self._blocks.updateValue(stored.key, (text, data))
+        self._mapped.add(stored.key, text, data)
         return replace(stored, size=len(data))
 
     def remove(self, keys: Iterable[Part]) -> None:

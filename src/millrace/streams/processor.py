@@ -19,6 +19,7 @@ from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.cell import Cell
 from millrace.streams.cell_figures import told
 from millrace.streams.log import Head, Log
+from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
 
 CONTROL = -1
@@ -105,6 +106,7 @@ class CellProcessor(StatefulProcessor):
         task, log = self._task, self._log
         watermark = milliseconds * 1000 if milliseconds > 0 else None
         head = log.head() or Head(task.fingerprint)
+        log.begin(MappedBlocks.of_task(number), head)
         cell, before, rebuilt = self._cell(number, head)
         came = self._arrived(blocks, head.watermark)
         results = 0
@@ -115,6 +117,7 @@ class CellProcessor(StatefulProcessor):
         expired = cell.commit(log, watermark)
         counted = {n: each for n, each in came.items() if number in task.by_number[n].counted}
         cell.token = uuid.uuid4().hex
+        log.seal(cell.batch, cell.token, cell.blocks)
         if cell.batch % _LEARNING == 0:
             log.put_lessons(cell.learned)
         timer = self._wake(head.timer, cell.due)
