@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from millrace.aggregates.spec import AggregateSpec
 from millrace.expressions import Predicate
 from millrace.spec import JoinSpec
+from millrace.values import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,12 +43,14 @@ class FrameInput:
     """A Spark DataFrame that has exactly the relation's columns, its filters already applied.
 
     ``bytes`` is Spark's own estimate of its size in bytes, None when it is unknown. ``why`` says why the
-    tasks do not read its files themselves, if it has any.
+    tasks do not read its files themselves, if it has any. ``computed`` are columns of the relation that the
+    frame lacks: cells of a join of streams compute them of the others.
     """
 
     frame: DataFrame = field(compare=False)
     bytes: int | None = None
     why: str = ""
+    computed: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,6 @@ def test_another_join_is_refused_and_another_version():
     cluster.task = join_of(NAMES, WINDOW + 1)  # how long tuples are kept may change
     cluster.batch({"a": [(1, 2, 2)]})
     for cell, (text,) in cluster.state.data["head"].items():
-        cluster.state.data["head"][cell] = (text.replace('"format":1', '"format":7'),)
-    with pytest.raises(StateError, match=r"has format 7.*reads format 1"):
+        cluster.state.data["head"][cell] = (text.replace('"format":2', '"format":7'),)
+    with pytest.raises(StateError, match=r"has format 7.*reads format 2"):
         cluster.batch({"a": [(1, 3, 3)]})

@@ -141,10 +141,10 @@ def _input(rows: Rows, schema: pa.Schema, frames: Frames) -> tuple[Input, int | 
         case Values(table):
             frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
             return FrameInput(frame, max(1, table.nbytes)), None
-        case Read(template, why=why):
+        case Read(template, why=why, computed=computed):
             frame = frames.sql(template)
             count, size = estimate(frame)
-            return FrameInput(frame, size, why), count
+            return FrameInput(frame, size, why, computed), count
         case LookedUp(indexes, scan, sources, filters):
             given, count = (None, None) if scan is None else _input(scan, schema, frames)
             assert not isinstance(given, LookupInput)

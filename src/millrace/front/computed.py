@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
+from millrace.front.intervals import exact_length_of
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import ComputedColumn, Member, renamings
 from millrace.front.numbers import Typed
@@ -26,7 +27,8 @@ from millrace.front.parse import unwrap
 from millrace.front.template import Edit, Span
 from millrace.front.values import Meaning, ValueTranslator
 from millrace.sources.tables import ParquetTable
-from millrace.values import Constant, Read
+from millrace.spark.types import arrow_type
+from millrace.values import Constant, Later, Read
 
 if TYPE_CHECKING:
     from millrace.front.clause import Clause
@@ -89,6 +91,8 @@ class Computed:
         known = next((each.field for each in same), None)
         if known is None:
             found = None if scan is None else self._in_task(scan, node)
+            if found is None and certain and (scan is not None or self._is_stream(member)):
+                found = self._later(node)
             value = None if found is None else found.value
             if found is not None:
                 known = field_of(t.StructField("", found.type))
@@ -118,6 +122,26 @@ class Computed:
         found = ValueTranslator(self._planning, meaning, table.ends).of(node)
         # A constant, or a column alone, is nothing to compute.
         return None if found is None or isinstance(found.value, Read | Constant) else found
+
+    def _is_stream(self, member: Member) -> bool:
+        return self._planning.is_streaming(member.relation.node)
+
+    def _later(self, node: exp.Expr) -> Typed | None:
+        """Return a time a constant time later or earlier; null, which joins nothing, if there is none."""
+        if not isinstance(node, exp.Add | exp.Sub):
+            return None
+        time, interval = unwrap(node.this), unwrap(node.expression)
+        if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
+            time, interval = interval, time
+        found = self._clause.lookup(time) if isinstance(time, exp.Column) else None
+        if found is None or not isinstance(found[1].type, t.TimestampType | t.TimestampNTZType):
+            return None
+        length = exact_length_of(self._planning, interval)
+        if length is None:
+            return None
+        kind = arrow_type(found[1].type)
+        shift = length if isinstance(node, exp.Add) else -length
+        return Typed(Later(Read(found[1].name, kind), shift, kind), found[1].type)
 
     def _described(self, member: Member, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""

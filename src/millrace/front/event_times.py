@@ -12,6 +12,7 @@ from millrace.errors import InputError
 from millrace.expressions import And, Predicate, relations_of
 from millrace.front.clause import Clause
 from millrace.front.ctes import Leave
+from millrace.front.intervals import length_of
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.parse import conjuncts, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
@@ -138,25 +139,9 @@ def _shifted(clause: Clause, columns: dict[str, str], node: exp.Expr) -> _Shifte
             if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
                 time, interval = interval, time
             of = _shifted(clause, columns, time)
-            length = _length(clause, interval) if of is not None else None
+            length = length_of(clause.planning, interval) if of is not None else None
             if of is None or length is None:
                 return None
             least, most = length if isinstance(node, exp.Add) else (-length[1], -length[0])
             return _Shifted(of.alias, of.least + least, of.most + most)
     return None
-
-
-def _length(clause: Clause, node: exp.Expr) -> tuple[int, int] | None:
-    """Return the shortest and the longest time that a constant interval can be, microseconds.
-
-    Days and months are of different lengths, by calendar and clock changes: Spark is asked for each day of
-    thirty years, in the session's time zone.
-    """
-    planning = clause.planning
-    if not isinstance(node, exp.Interval) or not planning.statement.has_span(node):
-        return None
-    text = planning.text.bound(planning.statement.span(node))
-    days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
-    lengths = f"transform({days}, d -> unix_micros(d + {text}) - unix_micros(d))"
-    row = planning.frames.sql(f"SELECT array_min({lengths}), array_max({lengths})").collect()[0]
-    return (int(row[0]), int(row[1]))

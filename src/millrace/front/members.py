@@ -27,7 +27,7 @@ from millrace.front.tables import Table
 from millrace.front.template import Edit
 from millrace.sources.types import fixed_width
 from millrace.spec import RelationSpec
-from millrace.values import Value
+from millrace.values import Value, columns_of as values_read
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,23 @@ def rows_of(
         columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
     schema = schema_of(member.alias, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
-    read = reading(planning, member, columns, where)
+    made = _made_on_arrival(planning, member, columns, computed)
+    read = reading(planning, member, [each for each in columns if each.name not in made], where)
     why = "" if table is None or by_spark else table.why
     known = None if member.alias in found.spark_only else filters
-    return RelationSpec(member.alias, schema), replace(read, why=why, filters=known)
+    values = tuple(made.items())
+    return RelationSpec(member.alias, schema), replace(read, why=why, filters=known, computed=values)
+
+
+def _made_on_arrival(
+    planning: Planning, member: Member, columns: Sequence[Field], computed: Sequence[ComputedColumn]
+) -> dict[str, Value]:
+    """Return the columns of a stream that cells compute of what travels, so that less does."""
+    if not planning.is_streaming(member.relation.node):
+        return {}
+    values = {each.field.name: each.value for each in computed if each.value is not None}
+    travel = {each.name for each in columns} - set(values)
+    return {name: value for name, value in values.items() if set(values_read(value)) <= travel}
 
 
 def schema_of(alias: str, columns: Sequence[Field]) -> pa.Schema:

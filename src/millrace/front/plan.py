@@ -20,6 +20,7 @@ from millrace.lookups.source import Source
 from millrace.spark.where import Slot
 from millrace.spec import JoinSpec
 from millrace.streams.retention import EventTimes
+from millrace.values import Value
 
 _SCANNED = re.compile(r"__c(\d+)\b")
 
@@ -33,12 +34,14 @@ class Read:
         where: The conditions in it, for explanations.
         why: Why the tasks do not read its files themselves, for explanations.
         filters: The conditions as predicates; None where only Spark evaluates some of them.
+        computed: The relation's columns that are not the query's, but computed of these where they arrive.
     """
 
     template: str
     where: str = ""
     why: str = ""
     filters: tuple[Predicate, ...] | None = None
+    computed: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,6 +52,7 @@ class Planning:
         placed: Ids of the syntax trees of relations that a block took.
         direct: How the result is a block's.
         shared: The common table expressions that are computed once though they are read several times.
+        lengths: The shortest and longest time of constant intervals, microseconds.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Planning:
         self.placed: set[int] = set()
         self.direct: Direct | None = None
         self.shared: list[str] = []
+        self.lengths: dict[str, tuple[int, int]] = {}
         self._first = first
         self._replaced: dict[int, Table] = {}
 

@@ -81,6 +81,7 @@ class HubCell(Cell):
         self.catch_up(log, head)
 
     def _carried(self, stream: Stream, rows: pa.RecordBatch, batch: int) -> pa.RecordBatch:
+        rows = self._task.complete(stream, rows)
         found = carrying(rows, self._lineages.of(stream, rows, batch))
         if self._came:
             old = having(found, mask(self._came, self._words))

@@ -190,7 +190,7 @@ class Cell:
             rows: What the log has of it.
             batch: Number of the micro-batch that they came with.
         """
-        return rows
+        return self._task.complete(stream, rows)
 
     def extend(self, arrived: Mapping[int, Arrived]) -> Iterator[pa.RecordBatch]:
         """Yield the results of the next micro-batch.

@@ -172,8 +172,8 @@ class Log:
             StateError: There is none of that key.
         """
         token = self._tokens.get(key.batch)
-        found = None if token is None else self._mapped.find(key, key.batch, token)
-        found = found or self._blocks.getValue(key)
+        mapped = None if token is None else self._mapped.find(key, key.batch, token)
+        found = mapped or self._blocks.getValue(key)
         if found is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
         text, data = found

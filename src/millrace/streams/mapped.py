@@ -71,9 +71,9 @@ class MappedBlocks:
         fresh, self._fresh = self._fresh, []
         if self._folder is None or not fresh:
             return
-        offset, entries = 0, []
+        offset, entries = 0, list[tuple[tuple[int, ...], str, int, int, int]]()
         for key, parts, data in fresh:
-            entries.append([key, parts, offset, len(data), zlib.crc32(data)])
+            entries.append((key, parts, offset, len(data), zlib.crc32(data)))
             offset += -(-len(data) // _ALIGNED) * _ALIGNED
         header = json.dumps(entries, separators=(",", ":")).encode()
         start = -(-(len(_MAGIC) + 12 + len(header)) // _ALIGNED) * _ALIGNED

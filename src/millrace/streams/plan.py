@@ -37,6 +37,7 @@ from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
 from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
+from millrace.values import Value
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -117,7 +118,9 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     cube = with_nulls(choose(graph, weights, cells, [w == 0 for w in weights]), staying)
     keys = _keys(spark, cells)[: cube.cells]
     streams = tuple(
-        Stream(alias, number, times.columns[alias], keeps[alias], _counted(cube, number))
+        Stream(
+            alias, number, times.columns[alias], keeps[alias], _counted(cube, number), _computed(block, alias)
+        )
         for number, alias in enumerate(aliases)
         if alias in times.columns
     )
@@ -199,6 +202,11 @@ def _counted(cube: Cube, number: int) -> frozenset[int]:
         if axis.column(number) is None
     ]
     return frozenset(c for c in range(cube.cells) if not any(c // stride % share for stride, share in others))
+
+
+def _computed(block: Block, alias: str) -> tuple[tuple[str, Value], ...]:
+    given = block.inputs[alias]
+    return given.computed if isinstance(given, FrameInput) else ()
 
 
 def _table(block: Block, alias: str) -> Scan | Held:

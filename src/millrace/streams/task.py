@@ -13,8 +13,9 @@ from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
 from millrace.spark.dealt_scan import Held, Scan
 from millrace.spec import JoinSpec
+from millrace.values import Value, Values
 
-FORMAT = 1
+FORMAT = 2
 """Version of what a checkpoint holds."""
 
 
@@ -28,6 +29,8 @@ class Stream:
         time: The column of its event times, which its watermark is on.
         keeps: Microseconds for which a tuple can meet tuples to come, beyond its event time.
         counted: The cells where its tuples are counted, for a tuple may go to several.
+        computed: Columns that are computed of the others when tuples arrive; they neither travel nor are they
+            in the log.
     """
 
     alias: str
@@ -35,6 +38,7 @@ class Stream:
     time: str
     keeps: int
     counted: frozenset[int] = frozenset((0,))
+    computed: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,29 @@ class ContinuousJoin:
         """
         schemas = [(r.alias, r.schema.to_string(), r.distinct, r.same_as) for r in self.join.sources]
         edges = sorted(map(str, self.join.equalities))
-        times = [(stream.alias, stream.time) for stream in self.streams]
+        times = [(s.alias, s.time, self.schema_of(s).to_string()) for s in self.streams]
         text = repr((schemas, edges, times, self.cells, self.dealt))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def schema_of(self, stream: Stream) -> pa.Schema:
-        """Return a stream's columns."""
-        return self.join.relations[stream.number].schema
+        """Return a stream's columns as they travel and are in the log."""
+        made = dict(stream.computed)
+        return pa.schema([f for f in self.join.relations[stream.number].schema if f.name not in made])
+
+    def complete(self, stream: Stream, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a stream's tuples with the columns that are computed.
+
+        Args:
+            stream: The stream.
+            rows: Its tuples, as they travelled.
+        """
+        if not stream.computed:
+            return rows
+        given = dict(zip(rows.schema.names, rows.columns, strict=True))
+        values = Values(given, rows.num_rows)
+        columns = given | {name: values.column(value) for name, value in stream.computed}
+        names = [name for name in self.join.relations[stream.number].schema.names if name in columns]
+        return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
 
     def run(self, lessons: str | None = None) -> ContinuousRun:
         """Return an eddy for a cell that has read the tables, and nothing of the streams.

@@ -19,6 +19,7 @@ from millrace.values.spec import (
     Constant,
     DatePart,
     DaysBetween,
+    Later,
     Length,
     Moved,
     Part,
@@ -43,6 +44,8 @@ _PARTS: dict[Part, Callable[[Any], Any]] = {
 }
 # Arrow's calendar has years of 16 bits. It repeats itself, weekdays too, after 400 years.
 _CALENDAR_DAYS, _CALENDAR_YEARS = 146_097, 400
+
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1
 
 Column: TypeAlias = Any
 """An array or a chunked array."""
@@ -91,6 +94,8 @@ class Values:
             case Moved(date, days):
                 step = np.int32(days)
                 return _by_numpy(self.column(date), pa.date32(), lambda numbers: numbers + step)
+            case Later(time, microseconds, _):
+                return _later(_whole(self.column(time)), microseconds)
             case DaysBetween(end, start):
                 a, b = (pc.cast(self.column(each), pa.int32()) for each in (end, start))
                 return pc.subtract(a, b)
@@ -125,6 +130,17 @@ def _whole(column: Column) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _later(times: pa.Array, microseconds: int) -> pa.Array:
+    """Return times of microseconds some of these later; null beyond the ends of 64 bits."""
+    numbers = times.view(pa.int64())
+    least, most = max(_FIRST, _FIRST - microseconds), min(_LAST, _LAST - microseconds)
+    first, last = pc.min_max(numbers).values()
+    if first.is_valid and (first.as_py() < least or last.as_py() > most):
+        fits = pc.and_(pc.greater_equal(numbers, least), pc.less_equal(numbers, most))
+        numbers = pc.if_else(fits, numbers, None)
+    return pc.add(numbers, microseconds).view(times.type)
 
 
 def _date_part(part: Part, dates: Column) -> Column:

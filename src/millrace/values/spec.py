@@ -84,6 +84,15 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class Later:
+    """A timestamp some microseconds later, or earlier; null where there is no such time."""
+
+    time: Value
+    microseconds: int
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
 class DaysBetween:
     """How many days one ``date32`` lies behind another, an ``int32`` that overflows silently."""
 
@@ -143,6 +152,7 @@ Value = (
     | Remainder
     | DatePart
     | Moved
+    | Later
     | DaysBetween
     | Slice
     | Length
@@ -188,6 +198,8 @@ def _parts(value: Value) -> tuple[Value, ...]:
             return end, start
         case Widened(inner, _) | Remainder(inner, _, _) | DatePart(_, inner) | Moved(inner, _):
             return (inner,)
+        case Later(inner, _, _):
+            return (inner,)
         case Slice(inner, _, _) | Length(inner) | AsText(inner):
             return (inner,)
     return ()
@@ -210,6 +222,8 @@ def show(value: Value | None) -> str:
             return f"{part}({show(date)})"
         case Moved(date, days):
             return f"date_add({show(date)}, {days})"
+        case Later(time, microseconds, _):
+            return f"({show(time)} {'-' if microseconds < 0 else '+'} {abs(microseconds) / 1e6:g} s)"
         case DaysBetween(end, start):
             return f"datediff({show(end)}, {show(start)})"
         case Slice(text, start, length):
