@@ -18,6 +18,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     competition.EXPERIMENT,
     spanning_tree.EXPERIMENT,
     interactive.EXPERIMENT,
+    interactive.CHANGING,
     algorithms.EXPERIMENT,
     unbuilt.EXPERIMENT,
     shared.EXPERIMENT,

@@ -132,6 +132,7 @@ def watch(
     access: Callable[[VirtualClock], Modules],
     options: Options,
     progress: Callable[[float], None] = lambda _: None,
+    then: tuple[float, Callable[[EddyRun], None]] | None = None,
     **more: Any,
 ) -> Watched:
     """Run a block with the production engine on a virtual clock of its own.
@@ -141,11 +142,19 @@ def watch(
         access: Makes the access modules by alias.
         options: Of the run.
         progress: Takes the share of results that are out, of as many as the first relation has tuples.
+        then: A moment, and what is done to the run when the first result from then on comes.
         more: Passed on to the eddy.
     """
     clock = VirtualClock()
     expected = spec.relations[0].rows or 1
-    sink = Timed(spec, clock, lambda results: progress(min(1.0, results / expected)))
+    due = [then] if then else []
+
+    def told(results: int) -> None:
+        progress(min(1.0, results / expected))
+        if due and clock.now() >= due[0][0]:
+            due.pop()[1](eddy)
+
+    sink = Timed(spec, clock, told)
     eddy = EddyRun(spec, {}, options, clock=clock, access=access(clock), output=sink, **more)
     for _ in eddy.run():
         pass
