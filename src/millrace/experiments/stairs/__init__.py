@@ -1,7 +1,7 @@
 """Lifting the Burden of History from Adaptive Query Processing (Deshpande & Hellerstein 2004)."""
 
 from millrace.experiments.experiment import Experiment
-from millrace.experiments.stairs import fig7_i_iii, fig7_ii, fig8, fig9, races, scrambling
+from millrace.experiments.stairs import fig7_i_iii, fig7_ii, fig8, fig9, races, scrambling, windows
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     fig7_i_iii.IN_ALL,
@@ -12,4 +12,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig9.EXPERIMENT,
     races.FIG9,
     scrambling.EXPERIMENT,
+    windows.EXPERIMENT,
 )

@@ -39,7 +39,7 @@ class Query:
         spec: The block.
         streams: By alias.
         batch: Tuples at a time, and for which a decision holds.
-        rows: Of the result.
+        rows: Of the result; below 0 where that is not known before.
     """
 
     spec: JoinSpec
@@ -92,7 +92,7 @@ class Query:
             costs=Costs(),
             looks=looks,
         )
-        if work.rows != self.rows:
+        if 0 <= self.rows != work.rows:
             raise ExecutionError(f"{architecture} found {work.rows} rows of {self.rows}")
         return work
 

@@ -6,6 +6,7 @@ from millrace.experiments.stems import (
     competition,
     fig7,
     fig8,
+    growing,
     interactive,
     shared,
     spanning_tree,
@@ -22,4 +23,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     algorithms.EXPERIMENT,
     unbuilt.EXPERIMENT,
     shared.EXPERIMENT,
+    growing.EXPERIMENT,
 )
