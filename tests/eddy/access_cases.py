@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from millrace.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.runs.preference import Wanted
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
+from millrace.runs.preference import Wanted
 from tests.eddy.oracle import Case, multiset
 
 Rows = Counter[tuple[Any, ...]]

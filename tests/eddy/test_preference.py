@@ -94,7 +94,7 @@ def test_a_preference_must_be_about_one_relation() -> None:
 
 
 def test_the_most_wanted_come_first_and_what_is_wanted_may_change() -> None:
-    """SteMs paper, section 1.2: interests change with the results; what waits for an index is sorted again."""
+    """SteMs paper, section 1.2: interests change; what waits for an index is sorted again."""
     n = 40
     tables = {"r": pa.table({"key": range(n)}), "t": pa.table({"key": range(n)})}
     case = block(tables, ["r.key = t.key"])

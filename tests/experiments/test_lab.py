@@ -16,6 +16,7 @@ from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.names import key
 from millrace.experiments.lab.run import Finished, finish, share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
+from millrace.experiments.registry import EXPERIMENTS
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
@@ -33,7 +34,7 @@ def two(left: pa.Table, right: pa.Table) -> JoinSpec:
 
 def pair(costs: tuple[float, float], kept: tuple[float, float], plan: str, **values: float) -> Finished:
     """Run two selections."""
-    settings = selections.FIG4.settings(1, values)
+    settings = EXPERIMENTS["eddies-fig4"].settings(1, values)
     return selections.run_pair(selections.Pair(costs, kept), plan, settings)
 
 

@@ -109,7 +109,7 @@ class Hybrid:
         ask.urgent.insert(before, batch)
 
     def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
-        """Put tuples in order again, for other ones are wanted first now; what has its match does not wait."""
+        """Put tuples in order again, for others are wanted first now; what has its match does not wait."""
         for lookup, ask in self._asks.items():
             held = [*ask.urgent, *ask.waiting]
             ask.urgent.clear()

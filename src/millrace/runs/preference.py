@@ -1,4 +1,4 @@
-"""Tuples whose results the user wants first, some more than others; what is wanted may change while a run goes on.
+"""Tuples whose results the user wants first, some more than others; that may change while a run goes on.
 
 Raman, Deshpande & Hellerstein 2003, sections 1.2 and 4.1. A preference changes the order of work, never its
 amount or the answer. Benefit is what the user gains; how many times more one tuple is worth than another does
@@ -96,7 +96,7 @@ class Preference:
         grades = np.zeros(batch.size, np.int64)
         for grade, wish in wishes:
             grades[wish.holds(batch)] = grade
-        pieces = []
+        pieces: list[TupleBatch] = []
         for grade in np.unique(grades).tolist():
             rows = np.flatnonzero(grades == grade)
             origin = len(rows) if batch.origin == batch.size else 0 if pieces else batch.origin

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from millrace.experiments.beyond.filtering import MICRO, Outcomes, filtered, oracle
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Outcome, Panel, Settings
 
 LOTTERY = "lottery"
 _COSTS = (30 * MICRO, 25 * MICRO, 20 * MICRO)
@@ -58,8 +57,3 @@ def run(settings: Settings) -> Outcome:
             "lottery_over_bounded": ratios["lottery"] / ratios["bounded"],
         },
     )
-
-
-EXPERIMENT = stated(
-    "beyond-drift", (Parameter("phase", 20_000, 8000, 1_000_000, "tuples", "between two changes"),), run
-)

@@ -14,22 +14,15 @@ import numpy as np
 from millrace.arrivals.access_methods import Access
 from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import SYSTEM, WINDOWED, eddy, finished, place
-from millrace.experiments.eddies.joins import ORDERS, SCALE, Version, results, spec_of, tables
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.engine import WINDOWED, eddy, finished, place
+from millrace.experiments.eddies.joins import ORDERS, Version, results, spec_of, tables
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.run import share_of
 from millrace.experiments.lab.sources import Stream, batches, watched
-from millrace.experiments.stated import stated
 
 VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
 SAMPLES = 60
-PARAMETERS = (
-    SCALE,
-    *SYSTEM,
-    Parameter("delay", 10.0, 0.0, 1000.0, "s", "before the first tuple of R"),
-    Parameter("unit", 0.22e-3, 1e-6, 1.0, "s", "of a delay unit; then 43 % of S come in the paper's delay"),
-)
 PUNCTUAL = "punctual"
 
 
@@ -119,8 +112,3 @@ def fig13(settings: Settings) -> Outcome:
         "share_behind": moved.share_between(until, 1.0),
     }
     return Outcome((panel,), figures)
-
-
-FIG12 = stated("eddies-fig12", PARAMETERS, fig12)
-FIG13 = stated("eddies-fig13", PARAMETERS, fig13)
-EXPERIMENTS = (FIG12, FIG13)

@@ -8,22 +8,21 @@ selectivities that toggle instead of costs, and with what that can be worth at m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.arrivals.access_modules import Index, IndexAM
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import BATCH, BUFFER, QUEUE, SYSTEM, WINDOWED, eddy, finished
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.engine import WINDOWED, eddy, finished
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.names import key
 from millrace.experiments.lab.run import Finished, share_of
 from millrace.experiments.lab.sources import batches, watched
-from millrace.experiments.stated import stated
 from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec
 
@@ -181,36 +180,3 @@ def toggled(settings: Settings) -> Outcome:
     figures = {"static_over_dynamic": static, "eddy_over_dynamic": lookups[WINDOWED]}
     figures["gain"] = (static - lookups[WINDOWED]) / max(static - 1, 1e-9)
     return Outcome((Panel.bars("Lookups for each tuple", "lookups", lookups),), figures)
-
-
-FIG10 = stated(
-    "eddies-fig10",
-    (
-        Parameter("tuples", 30_000, 300, 1_000_000, "tuples", "in the scanned table"),
-        Parameter("known", 0.01, 0.001, 1.0, "", "share of the table that each index knows"),
-        Parameter("slow", 5.0, 0.1, 100.0, "s", "of a lookup in the slow index"),
-        Parameter("change", 30.0, 1.0, 1000.0, "s", "until the indexes change places"),
-        Parameter("left", 1 / 30, 0.0, 0.9, "", "share of the table not looked up when they change"),
-        *SYSTEM,
-    ),
-    fig10,
-)
-FIG11 = stated(
-    "eddies-fig11",
-    (
-        Parameter("tuples", 4_000, 400, 1_000_000, "tuples", "in the scanned table"),
-        Parameter("cheap", 1.0, 0.001, 1000.0, "delay units", "of a lookup in the cheap index"),
-        Parameter("dear", 100.0, 0.001, 1000.0, "delay units", "of a lookup in the dear index"),
-        # Ten at a time would be a hundred decisions between two changes: here tuples go one by one.
-        replace(BATCH, default=1, meaning="that are routed together, as in the paper"),
-        QUEUE,
-        BUFFER,
-    ),
-    fig11,
-)
-TOGGLED = stated(
-    "eddies-toggled-selectivity",
-    (Parameter("tuples", 20_000, 400, 1_000_000, "tuples", "in the scanned table"), *SYSTEM),
-    toggled,
-)
-EXPERIMENTS = (FIG10, FIG11, TOGGLED)

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.experiments.experiment import Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.overheads.star import steps
-from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep
+from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
-from millrace.experiments.stated import stated
 from millrace.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.predicates import PredicateSpec
 from millrace.spec import JoinSpec, RelationSpec
@@ -72,11 +71,3 @@ def run(settings: Settings) -> Outcome:
     return replace(
         found, figures={**found.figures, **{f"{kind}_vs_best_static": r for kind, r in worst.items()}}
     )
-
-
-EXPERIMENT = stated(
-    "overheads-fig5",
-    (Parameter("tuples", 10_000, 1000, 100_000, "tuples", "in tenk1"), ROUNDS),
-    run,
-    wall=True,
-)

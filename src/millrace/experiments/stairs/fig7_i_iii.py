@@ -13,7 +13,6 @@ from millrace.experiments.stairs import tpch
 from millrace.experiments.stairs.query import HELD, STILL, always, never
 from millrace.experiments.stairs.side import Work
 from millrace.experiments.stairs.tpch import CUSTOMER_FIRST, LINEITEM_FIRST
-from millrace.experiments.stated import stated
 
 BEST, WORST, JOINS, STEMS = "SHJ, best plan", "SHJ, worst plan", "EddyJoins", "SteMs"
 STAIRS, EAGER = "STAIRs", "STAIRs, eager"
@@ -75,7 +74,3 @@ def reached(work: Work, share: float) -> float:
     """Return the seconds after which a share of the results was there."""
     seconds, rows = (np.array(each, float) for each in zip(*work.curve, strict=True))
     return float(np.interp(share * rows[-1], rows, seconds))
-
-
-IN_ALL = stated("stairs-fig7-i", tpch.PARAMETERS, in_all)
-OVER_TIME = stated("stairs-fig7-iii", tpch.PARAMETERS, over_time)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.stairs import tpch
 from millrace.experiments.stairs.costs import Costs
 from millrace.experiments.stairs.query import STILL
 from millrace.experiments.stairs.side import Work
 from millrace.experiments.stairs.tpch import LINEITEM_FIRST
-from millrace.experiments.stated import stated
 
 HASTY = "hasty"
 JOINS, EAGER, STAIRS = "EddyJoins", "STAIRs, eager", "STAIRs"
@@ -69,8 +68,3 @@ def run(settings: Settings) -> Outcome:
         "worst_default_vs_eddyjoins": worst,
     }
     return Outcome([panel], figures)
-
-
-EXPERIMENT = stated(
-    "stairs-fig7-ii", (*tpch.PARAMETERS, Parameter("points", 11, 5, 41, "", "values of x")), run
-)

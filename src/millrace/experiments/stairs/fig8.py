@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.stairs.arriving import Arriving
 from millrace.experiments.stairs.costs import Costs
 from millrace.experiments.stairs.query import STILL, always
 from millrace.experiments.stairs.setups import setup
 from millrace.experiments.stairs.side import work_of
-from millrace.experiments.stated import stated
 from millrace.migration import default_migration
 from millrace.options import MIGRATIONS, Options
 
@@ -214,17 +213,3 @@ def _figures(ratios: Mapping[str, Ratios], policies: Mapping[str, Ratios]) -> di
 
 def _mean(ratio: Ratios) -> float:
     return float(np.exp(np.log(ratio).mean()))
-
-
-EXPERIMENT = stated(
-    "stairs-fig8",
-    (
-        Parameter("setups", 475, 1, 10_000, "", "random set-ups"),
-        Parameter(
-            "scale", 0.05, 0.01, 1.0, "", "size of the tables over the paper's 1,000 to 100,000 tuples"
-        ),
-        Parameter("batch", 1000, 100, 10_000, "tuples", "that come at a time, at full scale"),
-        Parameter("policies", 1, 0, 1, "", "also run the migration policies that are not the default"),
-    ),
-    run,
-)

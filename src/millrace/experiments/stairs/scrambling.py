@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.eddies.joins import SCALE, Version, results, spec_of, tables
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.joins import Version, results, spec_of, tables
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.run import finish
 from millrace.experiments.lab.sources import Stream, batches
-from millrace.experiments.stated import stated
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
@@ -94,8 +93,3 @@ def run(settings: Settings) -> Outcome:
         panels,
         {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)},
     )
-
-
-EXPERIMENT = stated(
-    "stairs-scrambling", (SCALE, Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time")), run
-)

@@ -15,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stairs.arriving import Stream
 from millrace.experiments.stairs.query import Query, panels
 from millrace.experiments.stairs.side import Work
-from millrace.experiments.stated import stated
 from millrace.spec import Window
 from millrace.state import materialization
 from millrace.state.materialization import BaseTuplesOnly, LongLiving
+from millrace.state.stair import STAIR
+from millrace.trees import JoinTree
+from millrace.tuples import TupleBatch
 
 ALL, OWN, LONGEST, NONE = "all", "by own window", "by longest window", "none"
 SHORT, LONG = 20, 2_000
@@ -48,7 +50,7 @@ def work(found: Query, stored: str) -> Work:
     """Run STAIRs that store all intermediate tuples, none, or those that live for long by some measure."""
 
     class Storing(LongLiving):
-        def parts(self, stair, batch, tree):  # type: ignore[no-untyped-def]
+        def parts(self, stair: STAIR, batch: TupleBatch, tree: JoinTree) -> list[TupleBatch] | None:
             if stored == ALL:
                 return None
             if stored == NONE:
@@ -87,13 +89,3 @@ def run(settings: Settings) -> Outcome:
         "longest_over_none": seconds[LONGEST] / seconds[NONE],
     }
     return Outcome([*panels(works), Panel.bars("Deletions from STAIRs", "tuples", gone)], figures)
-
-
-EXPERIMENT = stated(
-    "stairs-windows",
-    (
-        Parameter("ticks", 6_000, 1_000, 1_000_000, "", "with a tuple of each stream"),
-        Parameter("batch", 20, 1, 1_000, "tuples", "that come at a time"),
-    ),
-    run,
-)

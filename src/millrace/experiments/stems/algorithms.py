@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import INT
 from millrace.options import Options
 from millrace.spec import JoinSpec
@@ -205,17 +204,3 @@ def _expected(tables: Mapping[str, pa.Table]) -> int:
 def _phased(one: Ran) -> bool:
     """Whether nothing is read before the last byte is written."""
     return all(out == one.written for _, out, back in one.disk.moved if back)
-
-
-EXPERIMENT = stated(
-    "stems-join-algorithms",
-    (
-        Parameter("tuples", 8000, 1000, 1_000_000, "tuples", "in R"),
-        Parameter("more", 2, 1, 20, "", "times as many tuples in S"),
-        Parameter("values", 8000, 10, 1_000_000, "values", "of the join columns"),
-        Parameter("budget", 200, 20, 1_000_000, "kB", "of memory for a run"),
-        Parameter("rate", 10_000.0, 1.0, 1e9, "tuples/s", "that sources are read at"),
-        Parameter("disk", 0.5, 0.001, 1e6, "MB/s", "that files are written and read at"),
-    ),
-    run,
-)

@@ -15,9 +15,8 @@ import pyarrow as pa
 from millrace.arrivals.access_modules import IndexAM, ScanAM
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import (
     INT,
     Modules,
@@ -124,17 +123,3 @@ def run(settings: Settings) -> Outcome:
             "wait_over_half_index": (lasts["scan and index"] - stalls) / (tuples / 2 * settings["lookup"]),
         },
     )
-
-
-EXPERIMENT = stated(
-    "stems-competition",
-    (
-        Parameter("tuples", 500, 20, 100_000, "tuples", "in R and in T, one for each key"),
-        Parameter("rate", 100.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
-        Parameter("fast", 10.0, 0.01, 1e6, "tuples/s", "of the scan of T that stalls"),
-        Parameter("slow", 4.0, 0.01, 1e6, "tuples/s", "of the other scan of T"),
-        Parameter("lookup", 0.4, 1e-4, 100.0, "s", "that a lookup in T takes; one at a time"),
-        Parameter("stall", 400.0, 0.0, 1e6, "s", "for which the fast scan stalls once half of T has come"),
-    ),
-    run,
-)

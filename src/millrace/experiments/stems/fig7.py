@@ -12,9 +12,8 @@ import numpy as np
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import Modules, Watched, WatchedIndex, scan, table_r, table_s, watch
 from millrace.options import Options
 
@@ -89,15 +88,3 @@ def run(settings: Settings) -> Outcome:
             "behind": -min(0, ahead) / max(np.bincount(tables["R"]["a"].to_numpy())),
         },
     )
-
-
-EXPERIMENT = stated(
-    "stems-fig7",
-    (
-        Parameter("tuples", 1000, 50, 100_000, "tuples", "in R"),
-        Parameter("values", 250, 10, 10_000, "values", "of R.a, keys of S"),
-        Parameter("rate", 500.0, 0.1, 1e6, "tuples/s", "of the scan of R"),
-        Parameter("lookup", 1.0, 1e-3, 100.0, "s", "that a lookup in S takes; one at a time"),
-    ),
-    run,
-)

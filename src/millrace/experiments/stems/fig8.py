@@ -12,9 +12,8 @@ import numpy as np
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import (
     Modules,
     Watched,
@@ -107,15 +106,3 @@ def _crossing(one: Watched, other: Watched) -> float:
     moments = np.linspace(0, min(one.end, other.end), 2000)
     ahead = one.count(moments) > other.count(moments)
     return float(moments[np.flatnonzero(ahead)[-1]]) if ahead.any() else 0.0
-
-
-EXPERIMENT = stated(
-    "stems-fig8",
-    (
-        Parameter("tuples", 1000, 100, 100_000, "tuples", "in R and in T, one for each key"),
-        Parameter("rate_r", 10.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
-        Parameter("rate_t", 17.0, 0.01, 1e6, "tuples/s", "of the scan of T, which ends at about 59 s"),
-        Parameter("lookup", 0.2, 1e-4, 100.0, "s", "that a lookup in T takes; one at a time"),
-    ),
-    run,
-)

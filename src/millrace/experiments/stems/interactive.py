@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 
+from millrace.arrivals.access_modules import IndexAM, ScanAM
+from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import (
     INT,
     Watched,
@@ -45,7 +45,7 @@ class Wish:
 def keys(low: int, high: int) -> Predicate:
     """Return ``R.key >= low AND R.key < high``."""
     key = Column(ColumnRef("R", "key"))
-    return And(tuple(Compare(op, key, Literal(bound, INT), INT) for op, bound in ((">=", low), ("<", high))))
+    return And((Compare(">=", key, Literal(low, INT), INT), Compare("<", key, Literal(high, INT), INT)))
 
 
 def sides(settings: Settings, wishes: Sequence[Wish]) -> list[tuple[Watched, int]]:
@@ -63,7 +63,9 @@ def sides(settings: Settings, wishes: Sequence[Wish]) -> list[tuple[Watched, int
         made: list[WatchedIndex] = []
         rate = settings["rate_t"] / (10 if number and settings.ablated == UNSCANNED else 1)
 
-        def access(clock, rate=rate, made=made):  # type: ignore[no-untyped-def]
+        def access(
+            clock: VirtualClock, rate: float = rate, made: list[WatchedIndex] = made
+        ) -> dict[str, Sequence[ScanAM | IndexAM]]:
             made.append(WatchedIndex("T.key", ["key"], tables["T"], clock, settings["lookup"], 1))
             scans = [scan(a, tables[a], clock, each) for a, each in (("R", settings["rate_r"]), ("T", rate))]
             return {"R": scans[:1], "T": [*made, *scans[1:]]}
@@ -76,7 +78,7 @@ def sides(settings: Settings, wishes: Sequence[Wish]) -> list[tuple[Watched, int
             None if wish.later is None else (wish.moment, lambda eddy, wish=wish: eddy.prefer(wish.later)),  # type: ignore[misc]
             prefer=wish.first,
         )
-        if len(ran.times) != tuples or found and ran.answer != found[0][0].answer:
+        if len(ran.times) != tuples or (found and ran.answer != found[0][0].answer):
             raise ExecutionError(f"{len(ran.times)} results of {tuples}")
         found.append((ran, len(made[0].answered)))
     return found
@@ -165,14 +167,3 @@ def changing(settings: Settings) -> Outcome:
         for title, one in (("A first, then B", steady), ("and half-way through A: C first, then B", changed))
     ]
     return Outcome(panels, figures)
-
-
-PARAMETERS = (
-    Parameter("tuples", 1000, 50, 100_000, "tuples", "in R and in T, one for each key"),
-    Parameter("preferred", 0.1, 0.01, 0.5, "", "share of R that the user prefers"),
-    Parameter("rate_r", 200.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
-    Parameter("rate_t", 17.0, 0.01, 1e6, "tuples/s", "of the scan of T"),
-    Parameter("lookup", 0.2, 1e-4, 100.0, "s", "that a lookup in T takes; one at a time"),
-)
-EXPERIMENT = stated("stems-interactive", PARAMETERS, run)
-CHANGING = stated("stems-interest", PARAMETERS, changing)

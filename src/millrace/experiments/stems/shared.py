@@ -14,8 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.options import Options
 from millrace.spec import Equality, JoinSpec, RelationSpec
@@ -160,13 +159,3 @@ def _answer(tables: dict[str, pa.RecordBatch], begins: Sequence[tuple[float, flo
     inside = [(x_r >= r) & (x_r < r + _WANTED) & (x_t >= t) & (x_t < t + _WANTED) for r, t in begins]
     found: np.ndarray = np.column_stack(inside)
     return found
-
-
-EXPERIMENT = stated(
-    "stems-shared",
-    (
-        Parameter("tuples", 20_000, 200, 1_000_000, "tuples", "of each relation"),
-        Parameter("queries", 16, 2, 64, "queries", "that stand at the same time"),
-    ),
-    run,
-)

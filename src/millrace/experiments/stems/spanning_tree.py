@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import INT, Timed, scan
 from millrace.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.operator import Probe
@@ -204,17 +203,3 @@ def _joined(tables: dict[str, pa.Table]) -> pa.Table:
 
 def _sorted(table: pa.Table) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in table.column_names]).combine_chunks()
-
-
-EXPERIMENT = stated(
-    "stems-spanning-tree",
-    (
-        Parameter("tuples", 1000, 50, 20_000, "tuples", "in each table"),
-        Parameter("values", 100, 5, 10_000, "values", "of each column"),
-        Parameter("rate", 20.0, 0.01, 1e6, "tuples/s", "of the scans of R and T"),
-        Parameter("rate_s", 40.0, 0.01, 1e6, "tuples/s", "of the scan of S"),
-        Parameter("before", 320, 1, 20_000, "tuples", "of S come before it stalls"),
-        Parameter("stall", 60.0, 0.0, 1e6, "s", "for which it stalls"),
-    ),
-    run,
-)
