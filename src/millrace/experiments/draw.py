@@ -13,16 +13,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.errors import SetupError
-from millrace.experiments.compact import compact
 from millrace.experiments.experiment import Curve, Experiment, Outcome, Panel
+from millrace.experiments.svg import GRID, INK, PAPER, compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-INK, GRID, PAPER = "#1b1f24", "#d8dce1", "#fffffe"
-"""Colours of lines and letters, of the grid and of the background; no curve has any of them, so that a page
-can put its own in their places."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 _DASHES: tuple[Any, ...] = (
