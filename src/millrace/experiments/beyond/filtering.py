@@ -17,14 +17,14 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve
+from millrace.experiments.lab.block import block
+from millrace.experiments.lab.sources import batches
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.runs.run_of import run_of
-from millrace.spec import JoinSpec, RelationSpec
 
 MICRO = 1e-6
-_SCHEMA = pa.schema([("id", pa.int64())])
 
 Outcomes = np.ndarray[Any, np.dtype[np.bool_]]
 """Which tuple passes which predicate, shape ``(tuples, predicates)``."""
@@ -99,19 +99,15 @@ def filtered(
         for i, cost in enumerate(costs)
     ]
     written = range(len(costs)) if order is None else order
-    count = JoinSpec(
-        (RelationSpec("t", _SCHEMA, rows=len(outcomes)),),
-        residuals=tuple(calls[i] for i in written),
-        count_only=True,
-    )
+    table = pa.table({"id": np.arange(len(outcomes))})
+    count = block({"t": table}, predicates=[calls[i] for i in written])
     tuples, seconds = [0], [0.0]
 
     def arriving() -> Iterator[pa.RecordBatch]:
-        for low in range(0, len(outcomes), batch):
-            ids = np.arange(low, min(low + batch, len(outcomes)))
-            yield pa.record_batch([pa.array(ids)], schema=_SCHEMA)
+        for ids in batches(table, batch):
+            yield ids
             # Asked for more: what came before has been worked off.
-            tuples.append(int(ids[-1]) + 1)
+            tuples.append(tuples[-1] + ids.num_rows)
             seconds.append(clock.now())
 
     options = Options(

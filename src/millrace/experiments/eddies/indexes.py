@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.arrivals.access_modules import Index, IndexAM
-from millrace.clock import VirtualClock
+from millrace.clock import Clock, VirtualClock
 from millrace.experiments.eddies.engine import WINDOWED, eddy, finished
 from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
-from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.names import key
 from millrace.experiments.lab.run import Finished, share_of
 from millrace.experiments.lab.sources import batches, watched
@@ -32,6 +31,33 @@ ORDERS = {"A first": ("A", "B"), "B first": ("B", "A")}
 KNOWN = 0.1
 SAMPLES = 60
 STILL, UNTOGGLED = "no-queues-even-tickets", "untoggled"
+
+
+class RemoteIndex(Index):
+    """An index that answers one lookup after the other and leaves the processor free; its delay changes.
+
+    Args:
+        name: For reports and errors.
+        table: What is looked up, by its only column.
+        clock: What delays are measured by.
+        delay: Seconds of a lookup that begins at the time given.
+
+    Attributes:
+        lookups: When each lookup began, and how long it took, in seconds.
+    """
+
+    def __init__(self, name: str, table: pa.Table, clock: Clock, delay: Callable[[float], float]) -> None:
+        super().__init__(name, table.column_names, table, clock, in_flight=1)
+        self.lookups: list[tuple[float, float]] = []
+        self._at = delay
+
+    def submit(self, bindings: pa.RecordBatch) -> None:
+        """Begin lookups as soon as earlier ones have ended."""
+        for row in range(bindings.num_rows):
+            began = max(self._free, self._clock.now())
+            self._delay = self._at(began)
+            self.lookups.append((began, self._delay))
+            super().submit(bindings.slice(row, 1))
 
 
 @dataclass(frozen=True)
@@ -89,8 +115,7 @@ def fig10(settings: Settings) -> Outcome:
             return lambda now: slow if (now < change) == early else 0.0
 
         indexes = {
-            alias: RemoteIndex(alias, column, asked.data[alias], clock, delay(early=alias == "B"))
-            for alias, column in (("A", "x"), ("B", "y"))
+            alias: RemoteIndex(alias, asked.data[alias], clock, delay(early=alias == "B")) for alias in "AB"
         }
         run = run_query(asked, batches(asked.data["R"], batch), indexes, plan, clock, settings)
         done[plan] = finished(run, clock, asked.rows)

@@ -98,11 +98,9 @@ def session() -> Iterator[SparkSession]:
     Raises:
         SetupError: None can be started.
     """
-    try:
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SetupError("runs on the wall clock need pyspark: pip install millrace") from error
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running

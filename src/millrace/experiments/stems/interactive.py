@@ -13,15 +13,16 @@ from functools import partial
 
 import numpy as np
 
-from millrace.arrivals.access_modules import IndexAM, ScanAM
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stems.watched import (
     INT,
+    Modules,
     Watched,
     WatchedIndex,
+    over_time,
     scan,
     table_r,
     table_t,
@@ -48,8 +49,8 @@ def keys(low: int, high: int) -> Predicate:
     return And((Compare(">=", key, Literal(low, INT), INT), Compare("<", key, Literal(high, INT), INT)))
 
 
-def sides(settings: Settings, wishes: Sequence[Wish]) -> list[tuple[Watched, int]]:
-    """Run the join by each of some wishes, the first of them for nothing; return the lookups as well.
+def sides(settings: Settings, wishes: Sequence[Wish]) -> list[Watched]:
+    """Run the join by each of some wishes, the first of them for nothing.
 
     Raises:
         ExecutionError: The answers differ.
@@ -58,17 +59,14 @@ def sides(settings: Settings, wishes: Sequence[Wish]) -> list[tuple[Watched, int
     tuples = settings.whole("tuples")
     tables = {"R": table_r(draw, tuples, 1), "T": table_t(draw, tuples)}
     spec = block(tables, "R.key = T.key", all_columns=True)
-    found: list[tuple[Watched, int]] = []
+    found: list[Watched] = []
     for number, wish in enumerate(wishes):
-        made: list[WatchedIndex] = []
         rate = settings["rate_t"] / (10 if number and settings.ablated == UNSCANNED else 1)
 
-        def access(
-            clock: VirtualClock, rate: float = rate, made: list[WatchedIndex] = made
-        ) -> dict[str, Sequence[ScanAM | IndexAM]]:
-            made.append(WatchedIndex("T.key", ["key"], tables["T"], clock, settings["lookup"], 1))
+        def access(clock: VirtualClock, rate: float = rate) -> Modules:
+            index = WatchedIndex("T.key", ["key"], tables["T"], clock, settings["lookup"], 1)
             scans = [scan(a, tables[a], clock, each) for a, each in (("R", settings["rate_r"]), ("T", rate))]
-            return {"R": scans[:1], "T": [*made, *scans[1:]]}
+            return {"R": scans[:1], "T": [index, *scans[1:]]}
 
         ran = watch(
             spec,
@@ -78,9 +76,9 @@ def sides(settings: Settings, wishes: Sequence[Wish]) -> list[tuple[Watched, int
             None if wish.later is None else (wish.moment, lambda eddy, wish=wish: eddy.prefer(wish.later)),  # type: ignore[misc]
             prefer=wish.first,
         )
-        if len(ran.times) != tuples or (found and ran.answer != found[0][0].answer):
+        if len(ran.times) != tuples or (found and ran.answer != found[0].answer):
             raise ExecutionError(f"{len(ran.times)} results of {tuples}")
-        found.append((ran, len(made[0].answered)))
+        found.append(ran)
     return found
 
 
@@ -95,7 +93,7 @@ def run(settings: Settings) -> Outcome:
     tuples = settings.whole("tuples")
     wanted = round(settings["preferred"] * tuples)
     prefer = () if settings.ablated == INDIFFERENT else (keys(0, wanted),)
-    (plain, plain_lookups), (eager, eager_lookups) = sides(settings, (Wish(), Wish(prefer)))
+    plain, eager = sides(settings, (Wish(), Wish(prefer)))
     first = partial(times, low=0, high=wanted)
     means = {"plain": first(plain).mean(), "eager": first(eager).mean()}
     # When the last tuple of R is there, and one preferred lookup after the other has been answered.
@@ -108,8 +106,8 @@ def run(settings: Settings) -> Outcome:
     every = (eager.curve("preference"), plain.curve("none"))
     return Outcome(
         (
-            Panel("results that the user prefers", "time (s)", "results", curves, kind="steps"),
-            Panel("all results", "time (s)", "results", every, kind="steps"),
+            over_time("results that the user prefers", curves),
+            over_time("all results", every),
         ),
         {
             "mean_preferred": float(means["eager"]),
@@ -118,13 +116,13 @@ def run(settings: Settings) -> Outcome:
             "last_preferred_without": float(first(plain)[-1]),
             "end": eager.end,
             "end_without": plain.end,
-            "lookups": eager_lookups,
-            "lookups_without": plain_lookups,
+            "lookups": len(eager.answered),
+            "lookups_without": len(plain.answered),
             "mean_place": order,
             "mean_ratio": float(means["eager"] / means["plain"]),
             "last_over_soonest": float(first(eager)[-1] / soonest),
             "end_ratio": eager.end / plain.end,
-            "lookups_ratio": eager_lookups / max(1, plain_lookups),
+            "lookups_ratio": len(eager.answered) / max(1, len(plain.answered)),
         },
     )
 
@@ -140,7 +138,7 @@ def changing(settings: Settings) -> Outcome:
     if settings.ablated == ONE_GRADE:
         before, after = (keys(0, 2 * size),), (keys(size, 3 * size),)  # type: ignore[assignment]
     change = Wish(before, moment, before if settings.ablated == DEAF else after)
-    (plain, _), (steady, _), (changed, _) = sides(settings, (Wish(), Wish(before), change))
+    plain, steady, changed = sides(settings, (Wish(), Wish(before), change))
 
     def waited(one: Watched, name: str) -> float:
         """Return how long after the moment results came on the average, of those that came later."""
@@ -156,12 +154,9 @@ def changing(settings: Settings) -> Outcome:
         "end_ratio": changed.end / plain.end,
     }
     panels = [
-        Panel(
+        over_time(
             title,
-            "time (s)",
-            "results",
             [Curve(n, (0, *times(one, *bounds[n])), range(size + 1)) for n in "ABC"],
-            kind="steps",
             marks=((moment, "C, then B") if one is changed else (moment, "no change"),),
         )
         for title, one in (("A first, then B", steady), ("and half-way through A: C first, then B", changed))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millrace.arrivals.access_modules import Answer, Index, IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock
-from millrace.experiments.experiment import Curve
+from millrace.experiments.experiment import Curve, Panel
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
@@ -102,12 +102,14 @@ class Watched:
         table: The results in their order.
         end: When the run ended.
         figures: What the engine counted.
+        answered: What indexes answered, and when.
     """
 
     times: Array
     table: pa.Table
     end: float
     figures: CellFigures
+    answered: Sequence[tuple[float, int]] = ()
 
     @property
     def answer(self) -> Counter[tuple[Any, ...]]:
@@ -155,10 +157,18 @@ def watch(
             due.pop()[1](eddy)
 
     sink = Timed(spec, clock, told)
-    eddy = EddyRun(spec, {}, options, clock=clock, access=access(clock), output=sink, **more)
+    modules = access(clock)
+    eddy = EddyRun(spec, {}, options, clock=clock, access=modules, output=sink, **more)
     for _ in eddy.run():
         pass
-    return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures())
+    indexes = [each for made in modules.values() for each in made if isinstance(each, WatchedIndex)]
+    answered = [pair for index in indexes for pair in index.answered]
+    return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures(), answered)
+
+
+def over_time(title: str, curves: Sequence[Curve], label: str = "results", **more: Any) -> Panel:
+    """Return a panel of what had come by when."""
+    return Panel(title, "time (s)", label, curves, kind="steps", **more)
 
 
 def until(curve: Curve, moment: float) -> Curve:
