@@ -16,8 +16,7 @@ from millrace.benchmarks.robust_cases import CASES, Case, cases
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.names import key
-from millrace.experiments.lab.run import finish
+from millrace.experiments.lab.run import finish, key
 from millrace.experiments.lab.sources import batches
 from millrace.options import Options
 from millrace.policies import Policy

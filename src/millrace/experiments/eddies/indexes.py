@@ -19,8 +19,7 @@ from millrace.experiments.eddies.engine import WINDOWED, eddy, finished
 from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
-from millrace.experiments.lab.names import key
-from millrace.experiments.lab.run import Finished, share_of
+from millrace.experiments.lab.run import Finished, key, share_of
 from millrace.experiments.lab.sources import batches, watched
 from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec
