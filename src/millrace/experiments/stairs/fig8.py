@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.stairs.arriving import Arriving
 from millrace.experiments.stairs.costs import Costs
-from millrace.experiments.stairs.query import STILL, always
+from millrace.experiments.stairs.query import STILL, Query, always
 from millrace.experiments.stairs.setups import setup
-from millrace.experiments.stairs.side import work_of
 from millrace.migration import default_migration
-from millrace.options import MIGRATIONS, Options
+from millrace.options import MIGRATIONS
 
 Ratios = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -77,7 +75,7 @@ def trial(
     batch = max(10, round(batch * scale))
     # As many decisions as at full size, then, which take as large a part of all work as there.
     costs = replace(COSTS, route=COSTS.route * scale, appraise=COSTS.appraise * scale)
-    arriving = Arriving(found.streams, batch)
+    query = Query(found.spec, found.streams, batch, found.rows, f"set-up {number}: ")
     seconds: dict[str, float] = {}
     made: dict[str, int] = {}
 
@@ -85,22 +83,15 @@ def trial(
         return sum(read.read.values()) < batch
 
     for architecture, migration in sides:
-        options = Options(
-            architecture=architecture, migration=migration, batch_size=16_384, reoptimize_every=batch
-        )
-        limit = MOST * min(seconds.values(), default=np.inf)
-        work = work_of(
-            found.spec,
-            arriving,
-            options,
-            plan=found.plan,
+        work = query.work(
+            architecture,
+            migration,
+            order=found.plan,
             held=always if stuck and architecture == "stairs" else opening,
             costs=costs,
             looks=8,
-            limit=limit,
+            limit=MOST * min(seconds.values(), default=np.inf),
         )
-        if work.rows not in (None, found.rows):
-            raise ExecutionError(f"set-up {number}: {architecture} found {work.rows} rows of {found.rows}")
         name = _name(architecture, migration)
         seconds[name] = work.seconds
         made[name] = 1 + work.figures.intermediate_tuples + work.figures.recomputed_tuples

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stems.watched import INT
+from millrace.experiments.stems.watched import INT, over_time
 from millrace.options import Options
 from millrace.spec import JoinSpec
 from millrace.spill import SpillingEddy
@@ -161,10 +161,7 @@ def run(settings: Settings) -> Outcome:
     ):
         raise ExecutionError(f"{[len(one.times) for one in ran.values()]} results of {_expected(tables)}")
     return Outcome(
-        tuple(
-            Panel(title, "time (s)", "MB; share of results", ran[name].curves(), kind="steps")
-            for name, title in _NAMES.items()
-        ),
+        tuple(over_time(title, ran[name].curves(), "MB; share of results") for name, title in _NAMES.items()),
         {
             f"{name}_{figure}": value
             for name, one in ran.items()

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stems.watched import INT, Timed, scan
+from millrace.experiments.stems.watched import INT, Timed, over_time, scan
 from millrace.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.operator import Probe
 from millrace.options import Options
@@ -116,29 +116,19 @@ def run(settings: Settings) -> Outcome:
     there = _pairs_there(tables)
     rest = ends + (tables["S"].num_rows - before) / settings["rate_s"]
     marks = ((begins, "S stalls"), (ends, "and goes on"))
+    made = (
+        Curve("R - T, S missing", when.tolist(), pairs.tolist()),
+        Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
+    )
+    taken = [
+        Curve(name, moments[arriving].tolist(), (first[arriving] == edge).tolist())
+        for name, edge in (("R - S", _S), ("R - T", _T))
+    ]
     return Outcome(
         (
-            Panel(
-                "results, and partial ones without S",
-                "time (s)",
-                "tuples",
-                (
-                    Curve("R - T, S missing", when.tolist(), pairs.tolist()),
-                    Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
-                ),
-                kind="steps",
-                marks=marks,
-            ),
-            Panel(
-                "which edge tuples of R take first",
-                "time (s)",
-                "taken by most (1) or not (0)",
-                tuple(
-                    Curve(name, moments[arriving].tolist(), (first[arriving] == edge).tolist())
-                    for name, edge in (("R - S", _S), ("R - T", _T))
-                ),
-                kind="steps",
-                marks=marks,
+            over_time("results, and partial ones without S", made, "tuples", marks=marks),
+            over_time(
+                "which edge tuples of R take first", taken, "taken by most (1) or not (0)", marks=marks
             ),
         ),
         {
