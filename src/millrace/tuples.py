@@ -34,7 +34,7 @@ class Signature:
         asked: Bit set of the index lookups that the tuple, or a part of it, has been sent to.
         order: Where tuples are divided by an attribute, the order of joins that those of its value seemed to
             want (:mod:`millrace.operators.content`); it only tells them apart.
-        preferred: Whether the user wants results of these tuples first.
+        preferred: How much the user wants results of these tuples first; 0 for no more than others.
     """
 
     span: int
@@ -42,7 +42,7 @@ class Signature:
     raised: int = 0
     built: bool = True
     prior: int | None = None
-    preferred: bool = False
+    preferred: int = 0
     asked: int = 0
     order: tuple[int, ...] = ()
 

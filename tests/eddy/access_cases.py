@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from millrace.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.expressions import Predicate
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
+from millrace.runs.preference import Wanted
 from tests.eddy.oracle import Case, multiset
 
 Rows = Counter[tuple[Any, ...]]
@@ -95,9 +95,14 @@ def run(
     schedule: Schedule | None = None,
     stream: str | None = None,
     chunk: int = 4,
-    prefer: Predicate | None = None,
+    prefer: Wanted = None,
+    later: Wanted = None,
 ) -> Ran:
-    """Run the block in virtual time with access modules made by the plans."""
+    """Run the block in virtual time with access modules made by the plans.
+
+    Args:
+        later: What is preferred from the second batch of results on, where that is not what was before.
+    """
     clock = VirtualClock()
     access: dict[str, Sequence[ScanAM | IndexAM]] = {}
     indexes: list[Noted] = []
@@ -124,7 +129,11 @@ def run(
         access=access,
         prefer=prefer,
     )
-    results = [(clock.now(), batch) for batch in eddy.run()]
+    results: list[tuple[float, pa.RecordBatch]] = []
+    for batch in eddy.run():
+        results.append((clock.now(), batch))
+        if later is not None and len(results) == 2:
+            eddy.prefer(later)
     table = pa.Table.from_batches([batch for _, batch in results], case.spec.output_schema)
     return Ran(multiset(table), eddy, clock, indexes, results)
 

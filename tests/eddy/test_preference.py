@@ -32,6 +32,7 @@ def test_a_preference_changes_no_answer(data: st.DataObject) -> None:
         data.draw(options(POLICY_NAMES)),
         chunk=data.draw(st.sampled_from([2, 9])),
         prefer=wants(alias, "k0", data.draw(st.sampled_from([-1, 1, 2]))),
+        later=data.draw(st.sampled_from([None, (), (wants(alias, "k0", 2), wants(alias, "k0", 1))])),
     )
     assert ran.rows == case.expected(), case.sql()
 
@@ -90,3 +91,32 @@ def test_a_preference_must_be_about_one_relation() -> None:
         run(case, {}, prefer=wants("nope", "k", 1))
     with pytest.raises(InputError, match="no column"):
         run(case, {}, prefer=wants("x", "nope", 1))
+
+
+def test_the_most_wanted_come_first_and_what_is_wanted_may_change() -> None:
+    """SteMs paper, section 1.2: interests change; what waits for an index is sorted again."""
+    n = 40
+    tables = {"r": pa.table({"key": range(n)}), "t": pa.table({"key": range(n)})}
+    case = block(tables, ["r.key = t.key"])
+    made = {"t": Plan(source=False, indexes=(IndexPlan(("key",), 0.5, 1),), scans=(ScanPlan(every=10.0),))}
+    options_ = Options(policy="interactive", batch_size=100)
+    wanted = (wants("r", "key", 35), wants("r", "key", 30))
+    ran = run(case, made, options_, chunk=n, prefer=wanted)
+    asked = [int(b[-1]) for b in ran.indexes[0].bindings]
+    assert ran.rows == case.expected()
+    assert set(asked[:5]) == set(range(35, 40)) and set(asked[5:10]) == set(range(30, 35))
+
+    changed = run(
+        case,
+        made,
+        options_,
+        chunk=n,
+        prefer=wanted,
+        later=(
+            wants("r", "key", 40),
+            Compare("<", Column(ColumnRef("r", "key")), Literal(30, pa.int64()), pa.int64()),
+        ),
+    )
+    assert changed.rows == case.expected()
+    changed_asked = [int(b[-1]) for b in changed.indexes[0].bindings]
+    assert changed_asked[:2] == asked[:2] and set(changed_asked[4:15]) <= set(range(30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 
@@ -115,10 +116,14 @@ def test_every_experiment_can_be_read_and_sent(each):
     assert pickle.loads(pickle.dumps(each)) == each
 
 
-def test_ids_are_unique():
-    """The registry keeps every experiment that the papers' folders list."""
-    folders = (registry.eddies, registry.overheads, registry.stems, registry.stairs, registry.beyond)
-    assert len(registry.EXPERIMENTS) == sum(len(folder.EXPERIMENTS) for folder in folders)
+def test_bounds_are_read_as_they_are_written():
+    """What is no inequality is a mistake of who wrote it."""
+    assert registry.bounds("-0.5 ≤ x ≤ 2") == ("x", -0.5, 2.0)
+    assert registry.bounds("rise ≤ 1") == ("rise", -math.inf, 1.0)
+    assert registry.bounds("1 ≤ rise") == ("rise", 1.0, math.inf)
+    assert registry.bounds("x = 0") == ("x", 0.0, 0.0)
+    with pytest.raises(ValueError, match="'x < 1' is no inequality"):
+        registry.bounds("x < 1")
 
 
 def test_experiments_are_found_by_id(monkeypatch):

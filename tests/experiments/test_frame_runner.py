@@ -16,13 +16,13 @@ import pytest
 from millrace.errors import InputError, SetupError
 from millrace.experiments import collect, result as results
 from millrace.experiments.collect import Collection
-from millrace.experiments.compact import compact
 from millrace.experiments.draw import draw
 from millrace.experiments.experiment import Claim
 from millrace.experiments.page import page
 from millrace.experiments.result import Result, Task, write
 from millrace.experiments.runner import Silence, run
 from millrace.experiments.show import rows_of
+from millrace.experiments.svg import compact
 from tests.experiments.frame_cases import experiment, failing, rising, stopping
 
 

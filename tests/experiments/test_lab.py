@@ -10,12 +10,12 @@ import pytest
 from millrace.clock import VirtualClock, WallClock
 from millrace.experiments.eddies import selections
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY
+from millrace.experiments.eddies.indexes import RemoteIndex
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
-from millrace.experiments.lab.indexes import RemoteIndex
-from millrace.experiments.lab.names import key
-from millrace.experiments.lab.run import Finished, finish, share_of
-from millrace.experiments.lab.sources import Stream, batches, watched
+from millrace.experiments.lab.run import Finished, finish, key, share_of
+from millrace.experiments.lab.sources import batches, watched
+from millrace.experiments.registry import EXPERIMENTS
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.runs.static import StaticPlan
@@ -33,7 +33,7 @@ def two(left: pa.Table, right: pa.Table) -> JoinSpec:
 
 def pair(costs: tuple[float, float], kept: tuple[float, float], plan: str, **values: float) -> Finished:
     """Run two selections."""
-    settings = selections.FIG4.settings(1, values)
+    settings = EXPERIMENTS["eddies-fig4"].settings(1, values)
     return selections.run_pair(selections.Pair(costs, kept), plan, settings)
 
 
@@ -81,37 +81,6 @@ def test_policies_see_declared_costs() -> None:
     assert (probe.tuples_in, probe.seconds) == (8, pytest.approx(24.0))
 
 
-@pytest.mark.parametrize("rate", [2.0, math.inf])
-def test_a_stream_arrives_by_itself(rate: float) -> None:
-    """A batch is there when its last tuple has come; while nobody looked, more have come."""
-    clock = VirtualClock()
-    stream = Stream("r", table(10), 4, clock, rate, delay=3.0)
-    arrivals = [3 + n / rate for n in (4, 8, 10)]
-    assert (stream.poll(), stream.due()) == (None, arrivals[0])
-    clock.advance(arrivals[0])
-    first = stream.poll()
-    assert first is not None
-    assert first.num_rows == 4
-    clock.advance(10.0)
-    rest = [stream.poll(), stream.poll()]
-    assert [b.num_rows for b in rest if b is not None] == [4, 2]
-    assert (stream.poll(), stream.state, stream.due()) == (None, "complete", math.inf)
-
-
-def test_a_stream_may_stall() -> None:
-    """What comes after so many tuples comes so much later; what never comes ends nothing."""
-    clock = VirtualClock()
-    stream = Stream("r", table(8), 4, clock, rate=4.0, stall=(4, 10.0))
-    clock.advance(1.0)
-    assert stream.poll() is not None
-    assert stream.due() == pytest.approx(12.0)
-    silent = Stream("r", table(8), 4, clock, stall=(4, math.inf))
-    assert silent.poll() is not None
-    assert (silent.due(), silent.state) == (math.inf, "open")
-    silent.close()
-    assert silent.state == "open"
-
-
 def test_a_watched_table_tells_how_much_was_read() -> None:
     """Before the first batch after each step, and at the end."""
     told: list[int] = []
@@ -119,23 +88,18 @@ def test_a_watched_table_tells_how_much_was_read() -> None:
     assert (read, told) == ([2] * 5, [4, 8, 10])
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_a_remote_index_answers_in_time(at_once: int) -> None:
+def test_a_remote_index_answers_in_time() -> None:
     """A lookup takes what the index takes when it begins, and begins when an earlier one has ended."""
     clock = VirtualClock()
-    index = RemoteIndex("i", "k", table(4), clock, lambda now: 2.0 if now < 3 else 0.5, at_once)
+    index = RemoteIndex("i", table(4), clock, lambda now: 2.0 if now < 3 else 0.5)
     index.submit(table(4, start=2).combine_chunks().to_batches()[0])
-    began = {1: [0.0, 2.0, 4.0, 4.5], 2: [0.0, 0.0, 2.0, 2.0]}[at_once]
-    assert [start for start, _ in index.lookups] == began
+    assert [start for start, _ in index.lookups] == [0.0, 2.0, 4.0, 4.5]
     assert (index.pending, index.due(), index.poll()) == (4, 2.0, [])
     clock.advance(2.0)
-    answers = index.poll()
-    assert sum(answer.bindings.num_rows for answer in answers) == at_once
-    assert sum(answer.rows.num_rows for answer in answers) == at_once  # 2 and 3 are known
+    assert [answer.rows.num_rows for answer in index.poll()] == [1]  # 2 and 3 are known
     clock.advance(10.0)
     rows = [answer.rows.num_rows for answer in index.poll()]
-    assert (sum(rows), index.pending, index.due()) == (2 - at_once, 0, math.inf)
-    index.close()
+    assert (sum(rows), index.pending, index.due()) == (1, 0, math.inf)
 
 
 @pytest.mark.parametrize(("plan", "expected"), [("s1 first", 2 + 0.25 * 7), ("s2 first", 7 + 0.5 * 2)])

@@ -16,6 +16,7 @@ import pytest
 from millrace.errors import ExecutionError
 from millrace.experiments.overheads import fig5, measure, star, sweep
 from millrace.experiments.overheads.wisconsin import TUPLE_BYTES, wisconsin
+from millrace.experiments.registry import EXPERIMENTS
 from millrace.router.run_statistics import RunStatistics
 
 SMALL = {
@@ -104,7 +105,7 @@ def test_a_wrong_number_of_rows_is_an_error():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("each", [fig5.EXPERIMENT, star.FIG6, star.FIG7], ids=lambda e: e.id)
+@pytest.mark.parametrize("each", [e for i, e in EXPERIMENTS.items() if "overheads" in i], ids=lambda e: e.id)
 def test_amortized_decisions_hold_and_single_ones_do_not(each, counted):
     """In counted work, an eddy with batches does about what a static plan does; without, far more."""
     each = replace(each, claims=tuple(replace(claim, high=GENEROUS) for claim in each.claims))

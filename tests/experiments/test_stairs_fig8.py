@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millrace.errors import ExecutionError
 from millrace.experiments.stairs import fig8, setups
 from millrace.experiments.stairs.setups import setup
 from millrace.options import Options
@@ -35,7 +36,7 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every side that is not stopped is checked against the size of the result."""
     monkeypatch.setattr(setups, "_rows", lambda *_: 1_000_003)
     monkeypatch.setattr(setups, "_RESULTS", 10**12)
-    with pytest.raises(fig8.ExecutionError, match=r"set-up 0: joins found [0-9]+ rows of 1000003"):
+    with pytest.raises(ExecutionError, match=r"set-up 0: joins found [0-9]+ rows of 1000003"):
         fig8.trial(0, seed=0, scale=0.01, batch=3000, sides=[("joins", None)])
 
 

@@ -8,7 +8,7 @@ binding comes a round later, when all of its tuples have been built.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -130,6 +130,11 @@ class Arrivals:
             self._hybrid.wait(lookup, batch)
         else:
             self._requests.ask(each, batch)
+
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Let other tuples ask first of those that wait for a scan or an index."""
+        if self._hybrid is not None:
+            self._hybrid.regrade(graded)
 
     # What has arrived
 

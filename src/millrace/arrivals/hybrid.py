@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,7 +47,7 @@ class Ask:
         index: Its AM.
         asked: The bindings that the AM was asked for.
         submit: Submits bindings that are new to the AM.
-        urgent: Tuples whose results are wanted first: they ask in any case.
+        urgent: Tuples whose results are wanted first: they ask in any case, the most wanted first.
         waiting: Other tuples.
         drivers: Relations that have ended and bind the lookup alone, with the number of answers from which
             on it is worth a look whether all of their bindings are answered.
@@ -101,7 +101,22 @@ class Hybrid:
     def wait(self, lookup: int, batch: TupleBatch) -> None:
         """Take tuples that a SteM bounced back."""
         ask = self._asks[lookup]
-        (ask.urgent if batch.signature.preferred else ask.waiting).append(batch)
+        grade = batch.signature.preferred
+        if not grade:
+            ask.waiting.append(batch)
+            return
+        before = sum(each.signature.preferred >= grade for each in ask.urgent)
+        ask.urgent.insert(before, batch)
+
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Put tuples in order again, for others are wanted first now; what has its match does not wait."""
+        for lookup, ask in self._asks.items():
+            held = [*ask.urgent, *ask.waiting]
+            ask.urgent.clear()
+            ask.waiting.clear()
+            for batch in held:
+                for piece in graded(self._open(ask, self._kept(batch), lazy=True)):
+                    self.wait(lookup, piece)
 
     def waits(self, relation: int) -> bool:
         """Whether tuples wait that may be submitted before anything else happens."""

@@ -9,20 +9,17 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Iterable, Sequence
+from importlib.resources import as_file, files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.errors import SetupError
-from millrace.experiments.compact import compact
 from millrace.experiments.experiment import Curve, Experiment, Outcome, Panel
+from millrace.experiments.svg import INK, PAPER, compact
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-INK, GRID, PAPER = "#1b1f24", "#d8dce1", "#fffffe"
-"""Colours of lines and letters, of the grid and of the background; no curve has any of them, so that a page
-can put its own in their places."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 _DASHES: tuple[Any, ...] = (
@@ -43,31 +40,6 @@ _FEW = 25
 _MOST_TICKS = 12
 _PANEL = (5.4, 3.7)
 _LETTERS_PER_INCH = 14.5
-_SETTINGS: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.facecolor": PAPER,
-    "axes.titlesize": 10.5,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "figure.facecolor": PAPER,
-    "legend.frameon": False,
-    "hatch.linewidth": 0.6,
-    "lines.linewidth": 1.7,
-    "lines.markersize": 4.5,
-    "path.simplify_threshold": 0.6,  # of a pixel: curves of thousands of points stay small files
-    "svg.fonttype": "none",  # letters can be searched and read aloud
-}
 
 
 def check_drawing() -> None:
@@ -90,8 +62,8 @@ def draw(experiment: Experiment, outcome: Outcome) -> dict[Literal["png", "svg"]
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    settings: Any = {**_SETTINGS, "svg.hashsalt": experiment.id}
-    with rc_context(settings):
+    style = files("millrace.experiments") / "figures.mplstyle"
+    with as_file(style) as path, rc_context({"svg.hashsalt": experiment.id}, path):
         columns = min(len(outcome.panels), 2)
         rows = -(-len(outcome.panels) // columns)
         width = _PANEL[0] * max(columns, 1.35)

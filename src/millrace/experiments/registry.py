@@ -1,18 +1,59 @@
-"""All experiments by id, in the papers' order."""
+"""All experiments by id, in the papers' order, as each paper's ``claims.toml`` states them.
+
+A file has a table for each experiment: ``run``, the function that measures it; ``title``, ``source``,
+``claim``, the ``small`` sizes and whether it is a ``wall`` one; ``claims``, a row each of what is said, the
+bounds, the broken engine that fails it, the margin, and where the paper's number is known not to come out the
+bounds there and the cause; ``broken``, those engines by name; ``parameters``, a row each of default, least,
+most, unit and meaning. Those of several experiments stand at the head of the file and are named in ``uses``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
 
 from millrace.errors import InputError, near
-from millrace.experiments import beyond, eddies, overheads, stairs, stems
-from millrace.experiments.experiment import Experiment
+from millrace.experiments.experiment import Claim, Experiment, Parameter
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.id: experiment
-    for paper in (eddies, overheads, stems, stairs, beyond)
-    for experiment in paper.EXPERIMENTS
-}
+PAPERS = ("eddies", "overheads", "stems", "stairs", "beyond")
+_BOUNDS = re.compile(r"(?:(\S+) ≤ )?([a-z]\S*)(?: ≤ (\S+)| = (\S+))?")
+
+
+def bounds(text: str) -> tuple[str, float, float]:
+    """Return the figure of an inequality such as ``0.5 ≤ x ≤ 2``, and its least and greatest value."""
+    found = _BOUNDS.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no inequality such as '0.5 ≤ x ≤ 2', 'x ≤ 2' or 'x = 1'")
+    low, figure, high, equal = found.groups()
+    return figure, float(equal or low or -math.inf), float(equal or high or math.inf)
+
+
+def _claim(says: str, stated: str, fails: str, margin: str, found: str = "", cause: str = "") -> Claim:
+    known = bounds(found)[1:] if found else Claim.found
+    return Claim(says, *bounds(stated), margin, fails, cause, known)
+
+
+def _experiments(paper: str) -> Iterator[Experiment]:
+    stated = tomllib.loads((files(__package__) / paper / "claims.toml").read_text(encoding="utf-8"))
+    shared: Mapping[str, Sequence[Any]] = stated.pop("parameters", {})
+    for name, said in stated.items():
+        module, _, function = said.pop("run").rpartition(".")
+        rows = {**{each: shared[each] for each in said.pop("uses", ())}, **said.pop("parameters", {})}
+        yield Experiment(
+            id=name,
+            claims=tuple(_claim(*row) for row in said.pop("claims")),
+            parameters=tuple(Parameter(each, *row) for each, row in rows.items()),
+            measure=getattr(import_module(f"{__package__}.{module}"), function),
+            **said,
+        )
+
+
+EXPERIMENTS: dict[str, Experiment] = {each.id: each for paper in PAPERS for each in _experiments(paper)}
 
 
 def find(ids: Iterable[str]) -> tuple[Experiment, ...]:

@@ -41,17 +41,8 @@ class Watch(Protocol):
         """It has come to its end."""
 
 
-class Silence:
-    """A watch that tells nobody."""
-
-    def began(self, name: str) -> None:
-        pass
-
-    def reached(self, name: str, share: float) -> None:
-        pass
-
-    def ended(self, name: str) -> None:
-        pass
+class Silence(Watch):
+    """Tells nobody."""
 
 
 def cores() -> int:

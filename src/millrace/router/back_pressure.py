@@ -118,6 +118,15 @@ class QueuedBuffer(Buffer):
                 if self._served is not None:
                     self._served.tickets -= batch.size
 
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Put what has not been routed in order again; what waits for its operator stays."""
+        unrouted = [batch for batches in self._unrouted.values() for batch in batches]
+        self._unrouted.clear()
+        self._refused.clear()
+        for batch in unrouted:
+            for piece in graded(batch) if batch.signature.built else (batch,):
+                self._of(piece.signature).append(piece)
+
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
         """Take back what has not been routed, to try again, if there was no room after some has been made."""
         if self._under_way:
@@ -135,7 +144,7 @@ class QueuedBuffer(Buffer):
             self._unrouted = {s: self._unrouted.get(s, deque()) for s in signatures}
         return self._unrouted[signature]
 
-    def resume(self, operator: Operator, rest: Any, *, preferred: bool) -> None:
+    def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
         """Add a probe whose output did not fit into one batch."""
         self._under_way.append((operator, rest))
 
@@ -264,7 +273,7 @@ class QueuedBuffer(Buffer):
             threading.Event().wait(min(max(0.0, seconds), _LONGEST_SLEEP))
 
 
-def _urgency(signature: Signature) -> tuple[bool, bool, int]:
+def _urgency(signature: Signature) -> tuple[bool, int, int]:
     """Return a sort key: to be built, then preferred, then whatever has come furthest."""
     met = signature.span.bit_count() + signature.done.bit_count()
-    return signature.built, not signature.preferred, -met
+    return signature.built, -signature.preferred, -met

@@ -3,7 +3,7 @@
 Last in, first out: a batch is followed to its end before the next one is touched, so the buffer
 never holds more than a few batches for each step of a join. Singletons that wait to be built come
 first of all, so that whatever arrives together can be probed together. Tuples that the user prefers go
-before others, at every step.
+before others at every step, the most wanted first.
 
 Small batches wait until nothing else is there. An operator takes about as long for ten tuples as for a
 thousand, and what was divided among several operators comes together again when it has visited all of them:
@@ -12,7 +12,7 @@ small batches of one signature are merged, those that have visited the fewest op
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ class Buffer:
         self._small = int(limit * _SMALL)
         self._new: list[TupleBatch] = []
         self._flying: list[Work] = []
-        self._preferred: list[Work] = []
+        self._preferred: dict[int, list[Work]] = {}
         self._waiting: dict[Hashable, _Crumbs] = {}
 
     def push(self, batches: Iterable[TupleBatch]) -> None:
@@ -46,7 +46,7 @@ class Buffer:
             if not signature.built:
                 self._new.append(batch)
             elif signature.preferred:
-                self._preferred.append(batch)
+                self._preferred.setdefault(signature.preferred, []).append(batch)
             elif batch.size >= self._small or signature.prior is not None or batch.failures:
                 self._flying.append(batch)
             else:
@@ -64,9 +64,20 @@ class Buffer:
         if crumbs.size >= self._small:
             self._flying.append(TupleBatch.merged(self._waiting.pop(key).batches))
 
-    def resume(self, operator: Operator, rest: Any, *, preferred: bool) -> None:
+    def resume(self, operator: Operator, rest: Any, *, preferred: int) -> None:
         """Add work whose output did not fit into one batch."""
-        (self._preferred if preferred else self._flying).append((operator, rest))
+        (self._preferred.setdefault(preferred, []) if preferred else self._flying).append((operator, rest))
+
+    def regrade(self, graded: Callable[[TupleBatch], Iterable[TupleBatch]]) -> None:
+        """Put batches in order again, for other tuples are wanted first now; unfinished work stays."""
+        works, before = self.works(), self._preferred
+        self._new, self._flying, self._preferred, self._waiting = [], [], {}, {}
+        for work in works:
+            if isinstance(work, TupleBatch):
+                self.push(graded(work) if work.signature.built else (work,))
+            else:
+                grade = next((grade for grade, held in before.items() if work in held), 0)
+                self.resume(*work, preferred=grade)
 
     def put_back(self, batch: TupleBatch, *, refused: bool) -> None:
         """Take back what has not been routed; ``refused``: where it was to go there is no room at present."""
@@ -82,7 +93,8 @@ class Buffer:
     def works(self) -> list[Work]:
         """Return all there is."""
         small = [batch for crumbs in self._waiting.values() for batch in crumbs.batches]
-        return [*self._new, *self._preferred, *self._flying, *small]
+        wanted = [work for grade in sorted(self._preferred, reverse=True) for work in self._preferred[grade]]
+        return [*self._new, *wanted, *self._flying, *small]
 
     @property
     def is_flying(self) -> bool:
@@ -91,7 +103,13 @@ class Buffer:
 
     def pop(self, *, draining: bool = False) -> Work | None:
         """Take the next piece of work, or None when nothing is in flight."""
-        queue = self._new or self._preferred or self._flying
+        if self._preferred and not self._new:
+            grade = max(self._preferred)
+            work = self._preferred[grade].pop()
+            if not self._preferred[grade]:
+                del self._preferred[grade]
+            return work
+        queue = self._new or self._flying
         if queue:
             return queue.pop()
         if not self._waiting:

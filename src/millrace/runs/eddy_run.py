@@ -15,7 +15,6 @@ from millrace.architectures.choice import policy_of, settled, state_of
 from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import STALLED, Arrival, Source
 from millrace.errors import InputError, StateError
-from millrace.expressions import Predicate
 from millrace.operator import Operator, Step
 from millrace.operators.build import StateBuild
 from millrace.options import Options
@@ -30,7 +29,7 @@ from millrace.router.routing_table import RoutingTable
 from millrace.runs.admission import Admission
 from millrace.runs.block_run import BlockRun, Given
 from millrace.runs.partial import collected, passed, remaining, undisturbed
-from millrace.runs.preference import Preference
+from millrace.runs.preference import Preference, Wanted
 from millrace.runs.warm_start import WarmStart, recall, share
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
@@ -48,7 +47,7 @@ class EddyRun(BlockRun):
         sources: Record batches by alias, each with exactly the schema of its relation, and ``STALLED``, or
             None, wherever there is nothing at present.
         options: Policy, batch size and the other settings.
-        prefer: Over columns of one relation: results of such tuples are wanted first.
+        prefer: What :meth:`prefer` takes.
         policy: Overrides ``options.policy``.
         warm_start: Where eddies of the same run leave what they learned for those that come later.
         backpressure: Let tuples wait in bounded queues in front of operators; without it they work at once.
@@ -66,7 +65,7 @@ class EddyRun(BlockRun):
         *,
         policy: Policy | None = None,
         warm_start: WarmStart | None = None,
-        prefer: Predicate | None = None,
+        prefer: Wanted = None,
         backpressure: Backpressure | None = None,
         **given: Unpack[Given],
     ) -> None:
@@ -89,7 +88,7 @@ class EddyRun(BlockRun):
         )
         self._warm_start = warm_start
         recall(warm_start, self._statistics.accounts)
-        preference = Preference(prefer, spec)
+        self._preference = Preference(prefer, spec)
         policy = policy or POLICIES[policy_of(spec, options)](options)
         self._admission = Admission(
             spec,
@@ -99,20 +98,20 @@ class EddyRun(BlockRun):
             self._statistics,
             options,
             policy,
-            preference,
+            self._preference,
             given.get("ranges") or KeyRanges(),
             self._admitting,
             gathers=given.get("watch") is None and given.get("output") is None,
         )
-        self._eddy = self._routed(policy, preference, backpressure)
+        self._eddy = self._routed(policy, backpressure)
         self._rounds = 0
         self._known_stalled = 0
 
-    def _routed(self, policy: Policy, preference: Preference, backpressure: Backpressure | None) -> Eddy:
+    def _routed(self, policy: Policy, backpressure: Backpressure | None) -> Eddy:
         """Return the eddy, with its operators around it."""
         statistics, selecting, options = self._statistics, self._selecting, self._options
         builds = [
-            StateBuild(stem.number, alias, self._state, selecting, preference.split)
+            StateBuild(stem.number, alias, self._state, selecting, self._preference.split)
             for stem, alias in zip(self._stems, self._spec.aliases, strict=True)
         ]
         legality = Legality(
@@ -204,6 +203,23 @@ class EddyRun(BlockRun):
                 self._eddy.push(self._state.on_build(relation))
                 continue
             self._eddy.push(self._admission.admit(relation, self._singletons(relation, batch)))
+
+    def prefer(self, wanted: Wanted) -> None:
+        """Let results of other tuples come first from now on, also of those that wait already.
+
+        To be called before the run, when ``run()`` has yielded a batch, from a source, or by who takes
+        results. A user who looks at partial results may change their mind
+        (Raman, Deshpande & Hellerstein 2003, section 1.2).
+
+        Args:
+            wanted: A predicate over columns of one relation; several, the most wanted first; or None.
+
+        Raises:
+            InputError: A predicate reads columns of no relation or of several, or calls a user's function.
+        """
+        self._preference.change(wanted)
+        self._buffer.regrade(self._preference.graded)
+        self._arrivals.regrade(self._preference.graded)
 
     @property
     def sampled(self) -> int:

@@ -1,68 +1,105 @@
-"""Tuples whose results the user wants first.
+"""Tuples whose results the user wants first, some more than others; that may change while a run goes on.
 
-Raman, Deshpande & Hellerstein 2003, section 4.1. A preference changes the order of work, never its amount
-or the answer.
+Raman, Deshpande & Hellerstein 2003, sections 1.2 and 4.1. A preference changes the order of work, never its
+amount or the answer. Benefit is what the user gains; how many times more one tuple is worth than another does
+not matter for the order, only which of both is worth more.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import InputError, near
-from millrace.expressions import Call, Predicate, columns_of, evaluate, show
+from millrace.expressions import Call, ColumnRef, Predicate, columns_of, evaluate, show
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
+Wanted = Predicate | Sequence[Predicate] | None
+"""What the user wants first: one predicate, several with the most wanted first, or nothing in particular."""
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A predicate over columns of one relation."""
+
+    relation: int
+    columns: frozenset[ColumnRef]
+    predicate: Predicate
+
+    def holds(self, batch: TupleBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which tuples satisfy it, those where it is null not among them."""
+        store, rows = batch.stores[self.relation], batch.rows[self.relation]
+        truth = evaluate(self.predicate, {ref: store.gather(ref.column, rows) for ref in self.columns})
+        assert isinstance(truth, pa.Array), "the predicate reads a column"
+        found: np.ndarray[Any, np.dtype[np.bool_]] = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
+        return found
+
 
 class Preference:
-    """Tells preferred singletons from others.
+    """Grades tuples by how much they are wanted: 0 for no preference, and the more the higher.
 
     Args:
-        predicate: Over columns of one relation, which Millrace evaluates itself; None for no preference.
+        wanted: Predicates over columns of one relation each, which Millrace evaluates itself.
         spec: The block.
 
     Raises:
-        InputError: The predicate reads columns of no relation or of several, or calls a user's function.
+        InputError: A predicate reads columns of no relation or of several, or calls a user's function.
     """
 
-    def __init__(self, predicate: Predicate | None, spec: JoinSpec) -> None:
-        self._predicate = predicate
-        self._columns = set() if predicate is None else set(columns_of(predicate))
-        self._relation: int | None = None
-        if predicate is None:
-            return
-        aliases = sorted({ref.relation for ref in self._columns})
+    def __init__(self, wanted: Wanted, spec: JoinSpec) -> None:
+        self._spec = spec
+        self._wishes: list[_Wish] = []
+        self.change(wanted)
+
+    def change(self, wanted: Wanted) -> None:
+        """Grade by other predicates from now on.
+
+        Raises:
+            InputError: As above; then what was wanted before still is.
+        """
+        predicates = () if wanted is None else wanted if isinstance(wanted, Sequence) else (wanted,)
+        self._wishes = [self._checked(each) for each in reversed(predicates)]
+
+    def _checked(self, predicate: Predicate) -> _Wish:
+        columns = frozenset(columns_of(predicate))
+        aliases = sorted({ref.relation for ref in columns})
         if len(aliases) != 1 or isinstance(predicate, Call):
             raise InputError(
                 f"tuples cannot be preferred by {show(predicate)}: expected a comparison of columns of one "
                 f"relation, got columns of {aliases or 'none'}"
             )
-        if aliases[0] not in spec.aliases:
-            raise InputError(f"unknown relation {aliases[0]!r}: {near(aliases[0], spec.aliases)}")
-        names = spec.relation(aliases[0]).schema.names
-        for ref in self._columns:
+        if aliases[0] not in self._spec.aliases:
+            raise InputError(f"unknown relation {aliases[0]!r}: {near(aliases[0], self._spec.aliases)}")
+        names = self._spec.relation(aliases[0]).schema.names
+        for ref in columns:
             if ref.column not in names:
                 raise InputError(
                     f"relation {ref.relation!r} has no column {ref.column!r}: {near(ref.column, names)}"
                 )
-        self._relation = spec.aliases.index(aliases[0])
+        return _Wish(self._spec.aliases.index(aliases[0]), columns, predicate)
 
     def split(self, batch: TupleBatch) -> list[TupleBatch]:
-        """Return singletons as two batches, the preferred ones last; those of other relations as they are."""
-        if self._predicate is None or self._relation not in batch.rows or batch.signature.preferred:
+        """Return singletons in a batch for each grade, the most wanted last; what has a grade keeps it."""
+        return [batch] if batch.signature.preferred else self.graded(batch)
+
+    def graded(self, batch: TupleBatch) -> list[TupleBatch]:
+        """Return tuples in a batch for each grade, whatever grade they had."""
+        wishes = [(grade, wish) for grade, wish in enumerate(self._wishes, 1) if wish.relation in batch.rows]
+        if not wishes and not batch.signature.preferred:
             return [batch]
-        assert self._relation is not None
-        store, rows = batch.stores[self._relation], batch.rows[self._relation]
-        truth = evaluate(self._predicate, {ref: store.gather(ref.column, rows) for ref in self._columns})
-        assert isinstance(truth, pa.Array), "the predicate reads a column"
-        wanted = pc.fill_null(truth, False).to_numpy(zero_copy_only=False)
-        signature = batch.signature.having(preferred=True)
-        first, others = np.flatnonzero(wanted), np.flatnonzero(~wanted)
-        pieces = []
-        if len(others):
-            pieces.append(batch.take(others, origin=len(others)))
-        if len(first):
-            pieces.append(batch.take(first, origin=len(first), signature=signature))
+        grades = np.zeros(batch.size, np.int64)
+        for grade, wish in wishes:
+            grades[wish.holds(batch)] = grade
+        pieces: list[TupleBatch] = []
+        for grade in np.unique(grades).tolist():
+            rows = np.flatnonzero(grades == grade)
+            origin = len(rows) if batch.origin == batch.size else 0 if pieces else batch.origin
+            signature = batch.signature.having(preferred=grade)
+            pieces.append(batch.take(rows, origin=origin, signature=signature))
         return pieces

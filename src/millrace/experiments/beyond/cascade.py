@@ -17,10 +17,9 @@ import pyarrow as pa
 
 import millrace
 from millrace.clock import VirtualClock
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.sources import batches
-from millrace.experiments.stated import stated
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.predicates.cascade import Array, Thresholds
@@ -182,20 +181,3 @@ def _panel(found: dict[str, list[Found]], name: str) -> Panel:
     label = "costly calls over rows" if name == "asked" else f"{name} on all rows"
     curves = [Curve(kind, range(1, len(each) + 1), each) for kind, each in values.items()]
     return Panel(name, "data sets, in ascending order", label, curves, "points")
-
-
-EXPERIMENT = stated(
-    "beyond-cascade",
-    (
-        Parameter("sets", 100, 1, 10_000, "", "data sets of each kind"),
-        Parameter("rows", 50_000, 1000, 10_000_000, "tuples", "in a data set"),
-        Parameter("sample", 2000, 10, 100_000, "tuples", "that both stages judge before"),
-        Parameter("kept", 0.3, 0.01, 0.99, "", "share of the rows that the costly predicate keeps"),
-        Parameter("sharpness", 5.0, 1.0, 100.0, "", "beta distributions of graded scores have it and 2"),
-        Parameter("recall", 0.95, 0.5, 0.999, "", "asked for"),
-        Parameter("precision", 0.95, 0.5, 0.999, "", "asked for"),
-        Parameter("confidence", 0.95, 0.5, 0.999, "", "asked for"),
-        Parameter("batch", 1000, 10, 10_000, "tuples", "that come at a time"),
-    ),
-    run,
-)

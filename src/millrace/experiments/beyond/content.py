@@ -10,10 +10,9 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.eddies.joins import results, spec_of
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.costs import Costs
 from millrace.experiments.lab.run import Finished, finish
-from millrace.experiments.stated import stated
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 
@@ -105,10 +104,3 @@ def run(settings: Settings) -> Outcome:
     label = "work, seconds of the virtual clock"
     panels = [Panel.bars(title, label, each) for title, each in seconds.items()]
     return Outcome(panels, figures)
-
-
-EXPERIMENT = stated(
-    "beyond-content",
-    (Parameter("tuples", 200_000, 20_000, 10_000_000, "tuples", "of the table in two parts"),),
-    run,
-)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from millrace.experiments.beyond.filtering import MICRO, Work, best, cost, filtered
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 
 _COSTS = (20 * MICRO, 20 * MICRO, 20 * MICRO)
 _KEEPS = (0.9, 0.5, 0.1)
@@ -47,10 +46,3 @@ def run(settings: Settings) -> Outcome:
     curves = [Curve(policy, at.tolist(), (found / 1000).tolist()) for policy, found in regrets.items()]
     panel = Panel("Regret", "tuples", "time beyond the best order's (that of 1,000 tuples)", curves)
     return Outcome((panel,), figures)
-
-
-EXPERIMENT = stated(
-    "beyond-convergence",
-    (Parameter("tuples", 40_000, 5_000, 1_000_000, "tuples", "that meet the predicates"),),
-    run,
-)

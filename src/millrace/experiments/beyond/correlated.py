@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from millrace.experiments.beyond.filtering import MICRO, Outcomes, filtered, oracle
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Outcome, Panel, Settings
 
 RANK, INDEPENDENT = "rank", "independent"
 _COSTS = (45 * MICRO, 60 * MICRO)
@@ -66,13 +65,3 @@ def run(settings: Settings) -> Outcome:
         ),
         {"rank_over_best": rank, "a_greedy_over_best": joint, "a_greedy_over_rank": joint / rank},
     )
-
-
-EXPERIMENT = stated(
-    "beyond-correlated",
-    (
-        Parameter("tuples", 40_000, 5000, 1_000_000, "tuples", "that meet the predicates"),
-        Parameter("overlap", 1.0, 0.0, 1.0, "", "share of the tuples whose two outcomes hang together"),
-    ),
-    run,
-)

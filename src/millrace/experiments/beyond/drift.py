@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from unittest import mock
 
 import numpy as np
 
 from millrace.experiments.beyond.filtering import MICRO, Outcomes, filtered, oracle
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Outcome, Panel, Settings
 
-LOTTERY = "lottery"
+LOTTERY, NEVER = "lottery", "never-forgets"
 _COSTS = (30 * MICRO, 25 * MICRO, 20 * MICRO)
 _KEEPS = ((0.9, 0.5, 0.1), (0.1, 0.9, 0.5), (0.5, 0.1, 0.9), (0.9, 0.5, 0.1))
 """Shares that the predicates keep, by phase."""
@@ -32,11 +33,13 @@ def run(settings: Settings) -> Outcome:
     drifting = np.concatenate([drawn(phase, keeps, random) for keeps in _KEEPS])
     changes = tuple(phase * (number + 1) for number in range(len(_KEEPS) - 1))
     steady = drawn(2 * phase, _STEADY_KEEPS, random)
-    bounded = "lottery" if settings.ablated else "bounded"
+    bounded = "lottery" if settings.ablated == LOTTERY else "bounded"
     policies = {"lottery": "lottery", "windowed_lottery": "windowed_lottery", "bounded": bounded}
+    blind = mock.patch("millrace.policies.bounded._Watch.departs", return_value=False)
     drifted, stayed = {}, {}
     for number, (name, policy) in enumerate(policies.items()):
-        drifted[name] = filtered(drifting, _COSTS, _BATCH, policy=policy, seed=settings.seed)
+        with blind if settings.ablated == NEVER else nullcontext():
+            drifted[name] = filtered(drifting, _COSTS, _BATCH, policy=policy, seed=settings.seed)
         stayed[name] = filtered(steady, _STEADY_COSTS, _BATCH, policy=policy, seed=settings.seed)
         settings.progress((number + 1) / len(policies))
     least = oracle(drifting, _COSTS, _BATCH, changes)
@@ -56,10 +59,6 @@ def run(settings: Settings) -> Outcome:
             **{f"{name}_over_best": ratio for name, ratio in ratios.items()},
             **{f"{name}_over_written": ratio for name, ratio in regrets.items()},
             "lottery_over_bounded": ratios["lottery"] / ratios["bounded"],
+            "window_over_bounded": ratios["windowed_lottery"] / ratios["bounded"],
         },
     )
-
-
-EXPERIMENT = stated(
-    "beyond-drift", (Parameter("phase", 20_000, 8000, 1_000_000, "tuples", "between two changes"),), run
-)

@@ -1,7 +1,7 @@
 """Predicates of declared cost and outcome, met in the order that a policy finds, on the virtual clock.
 
-The eddy, its selections and its policies are those of production. A predicate's function looks its answer up
-and moves the clock by what it declares to cost; nothing else takes time.
+The eddy, its selections and its policies are those of production. What a predicate answers stands in a
+column, and the clock moves by what it declares to cost; nothing else takes time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve
-from millrace.expressions import Call, Column, ColumnRef
+from millrace.experiments.lab.block import block
+from millrace.experiments.lab.selections import selection
+from millrace.experiments.lab.sources import batches
 from millrace.options import Options
-from millrace.predicates import PredicateSpec
 from millrace.runs.run_of import run_of
-from millrace.spec import JoinSpec, RelationSpec
 
 MICRO = 1e-6
-_SCHEMA = pa.schema([("id", pa.int64())])
 
 Outcomes = np.ndarray[Any, np.dtype[np.bool_]]
 """Which tuple passes which predicate, shape ``(tuples, predicates)``."""
@@ -57,19 +56,6 @@ class Work:
         return Curve(name, self.tuples[1:], [(t - s) / (n - m) / MICRO for (m, n), (s, t) in steps])
 
 
-@dataclass(frozen=True)
-class Judge:
-    """A predicate: whether each tuple passes is known, and asking takes time."""
-
-    passing: Outcomes
-    seconds: float
-    clock: VirtualClock
-
-    def __call__(self, ids: pa.Array) -> pa.Array:
-        self.clock.advance(len(ids) * self.seconds)
-        return pa.array(self.passing[ids.to_numpy()])
-
-
 def filtered(
     outcomes: Outcomes,
     costs: Sequence[float],
@@ -93,25 +79,17 @@ def filtered(
         ExecutionError: The tuples that came through are not those that pass every predicate.
     """
     clock = VirtualClock()
-    argument = (Column(ColumnRef("t", "id")),)
-    calls = [
-        Call(PredicateSpec(f"p{i + 1}", Judge(outcomes[:, i], cost, clock), "arrow"), argument)
-        for i, cost in enumerate(costs)
-    ]
     written = range(len(costs)) if order is None else order
-    count = JoinSpec(
-        (RelationSpec("t", _SCHEMA, rows=len(outcomes)),),
-        residuals=tuple(calls[i] for i in written),
-        count_only=True,
-    )
+    table = pa.table({f"p{i + 1}": outcomes[:, i] for i in range(len(costs))})
+    calls = [selection("t", f"p{i + 1}", costs[i], clock) for i in written]
+    count = block({"t": table}, predicates=calls)
     tuples, seconds = [0], [0.0]
 
     def arriving() -> Iterator[pa.RecordBatch]:
-        for low in range(0, len(outcomes), batch):
-            ids = np.arange(low, min(low + batch, len(outcomes)))
-            yield pa.record_batch([pa.array(ids)], schema=_SCHEMA)
+        for each in batches(table, batch):
+            yield each
             # Asked for more: what came before has been worked off.
-            tuples.append(int(ids[-1]) + 1)
+            tuples.append(tuples[-1] + each.num_rows)
             seconds.append(clock.now())
 
     options = Options(

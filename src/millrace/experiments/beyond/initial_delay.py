@@ -11,11 +11,10 @@ import numpy as np
 
 from millrace.experiments.eddies.delayed import VERSION
 from millrace.experiments.eddies.joins import results, spec_of, tables
-from millrace.experiments.experiment import Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.run import share_of
 from millrace.experiments.stairs.arriving import Arriving, Stream
 from millrace.experiments.stairs.query import Query, always, panels
-from millrace.experiments.stated import stated
 
 T_FIRST, R_FIRST = ("R", ("S", "T")), (("R", "S"), "T")
 LOTTERY = "windowed_lottery"
@@ -89,14 +88,3 @@ def run(settings: Settings) -> Outcome:
         "loss": loss / best,
     }
     return Outcome(panels(works), figures)
-
-
-EXPERIMENT = stated(
-    "beyond-initial-delay",
-    (
-        Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000"),
-        Parameter("delay", 10.0, 0.1, 1000.0, "s", "before the first tuple of R"),
-        Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time, and for which a decision holds"),
-    ),
-    run,
-)

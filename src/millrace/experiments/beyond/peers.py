@@ -15,11 +15,9 @@ from millrace.benchmarks.harness import geomean
 from millrace.benchmarks.robust_cases import CASES, Case, cases
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
-from millrace.experiments.lab.names import key
-from millrace.experiments.lab.run import finish
+from millrace.experiments.experiment import Outcome, Panel, Settings
+from millrace.experiments.lab.run import finish, key
 from millrace.experiments.lab.sources import batches
-from millrace.experiments.stated import stated
 from millrace.options import Options
 from millrace.policies import Policy
 from millrace.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence
@@ -109,14 +107,3 @@ def run(settings: Settings) -> Outcome:
     figures["worst_mean"] = max(means.values())
     panel = Panel.bars("Intermediate tuples", "default over peer, geometric mean", means)
     return Outcome((panel,), figures)
-
-
-EXPERIMENT = stated(
-    "beyond-peers",
-    (
-        Parameter("size", 0.02, 0.001, 1.0, "", "of the tables, 1 for a largest one of a million rows"),
-        Parameter("joins", 25, 1, 25, "", "of the benchmark, from the first on"),
-        Parameter("batch", 100, 10, 10_000, "tuples", "in a chunk"),
-    ),
-    run,
-)

@@ -12,24 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from millrace.arrivals.access_methods import Access
+from millrace.arrivals.access_modules import Scan
 from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import SYSTEM, WINDOWED, eddy, finished, place
-from millrace.experiments.eddies.joins import ORDERS, SCALE, Version, results, spec_of, tables
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.engine import WINDOWED, eddy, finished, place
+from millrace.experiments.eddies.joins import ORDERS, Version, results, spec_of, tables
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.run import share_of
-from millrace.experiments.lab.sources import Stream, batches, watched
-from millrace.experiments.stated import stated
+from millrace.experiments.lab.sources import batches, watched
 
 VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
 SAMPLES = 60
-PARAMETERS = (
-    SCALE,
-    *SYSTEM,
-    Parameter("delay", 10.0, 0.0, 1000.0, "s", "before the first tuple of R"),
-    Parameter("unit", 0.22e-3, 1e-6, 1.0, "s", "of a delay unit; then 43 % of S come in the paper's delay"),
-)
 PUNCTUAL = "punctual"
 
 
@@ -74,7 +68,7 @@ def run_delayed(plan: str, settings: Settings, late: str = "R") -> Moved:
     scans: dict[str, Source] = {name: batches(table, batch) for name, table in data.items() if name != late}
     if late != "S":
         scans["S"] = watched(data["S"], batch, note, max(1, tuples // SAMPLES))
-    access: Access = {late: [Stream(late, data[late], batch, clock, delay=delay)]}
+    access: Access = {late: [Scan(late, batches(data[late], batch), clock, stall=(0, delay))]}
     run = eddy(spec, scans, settings, clock, ORDERS.get(plan, plan), access)
     done = finished(run, clock, results(data))
     samples.append((clock.now(), 1.0, done.share("S", "R")))
@@ -119,8 +113,3 @@ def fig13(settings: Settings) -> Outcome:
         "share_behind": moved.share_between(until, 1.0),
     }
     return Outcome((panel,), figures)
-
-
-FIG12 = stated("eddies-fig12", PARAMETERS, fig12)
-FIG13 = stated("eddies-fig13", PARAMETERS, fig13)
-EXPERIMENTS = (FIG12, FIG13)

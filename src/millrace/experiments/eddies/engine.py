@@ -1,7 +1,8 @@
 """The one system that all figures of the eddies paper are run on: its queues, and an eddy of 2000 on them.
 
 Avnur & Hellerstein 2000 say of their system that modules are threads with queues of fixed size between them,
-and tuples are routed one by one. Here ten are routed together, and as many fill a queue, in every figure.
+and tuples are routed one by one. Here ten are routed together, in figure 11 one by one, and ten fill a
+queue in every figure.
 """
 
 from __future__ import annotations

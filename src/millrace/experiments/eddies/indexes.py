@@ -14,16 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.arrivals.access_modules import Index, IndexAM
-from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import SYSTEM, WINDOWED, eddy, finished
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.clock import Clock, VirtualClock
+from millrace.experiments.eddies.engine import WINDOWED, eddy, finished
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
-from millrace.experiments.lab.indexes import RemoteIndex
-from millrace.experiments.lab.names import key
-from millrace.experiments.lab.run import Finished, share_of
+from millrace.experiments.lab.run import Finished, key, share_of
 from millrace.experiments.lab.sources import batches, watched
-from millrace.experiments.stated import stated
 from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec
 
@@ -33,6 +30,33 @@ ORDERS = {"A first": ("A", "B"), "B first": ("B", "A")}
 KNOWN = 0.1
 SAMPLES = 60
 STILL, UNTOGGLED = "no-queues-even-tickets", "untoggled"
+
+
+class RemoteIndex(Index):
+    """An index that answers one lookup after the other and leaves the processor free; its delay changes.
+
+    Args:
+        name: For reports and errors.
+        table: What is looked up, by its only column.
+        clock: What delays are measured by.
+        delay: Seconds of a lookup that begins at the time given.
+
+    Attributes:
+        lookups: When each lookup began, and how long it took, in seconds.
+    """
+
+    def __init__(self, name: str, table: pa.Table, clock: Clock, delay: Callable[[float], float]) -> None:
+        super().__init__(name, table.column_names, table, clock, in_flight=1)
+        self.lookups: list[tuple[float, float]] = []
+        self._at = delay
+
+    def submit(self, bindings: pa.RecordBatch) -> None:
+        """Begin lookups as soon as earlier ones have ended."""
+        for row in range(bindings.num_rows):
+            began = max(self._free, self._clock.now())
+            self._delay = self._at(began)
+            self.lookups.append((began, self._delay))
+            super().submit(bindings.slice(row, 1))
 
 
 @dataclass(frozen=True)
@@ -90,8 +114,7 @@ def fig10(settings: Settings) -> Outcome:
             return lambda now: slow if (now < change) == early else 0.0
 
         indexes = {
-            alias: RemoteIndex(alias, column, asked.data[alias], clock, delay(early=alias == "B"))
-            for alias, column in (("A", "x"), ("B", "y"))
+            alias: RemoteIndex(alias, asked.data[alias], clock, delay(early=alias == "B")) for alias in "AB"
         }
         run = run_query(asked, batches(asked.data["R"], batch), indexes, plan, clock, settings)
         done[plan] = finished(run, clock, asked.rows)
@@ -181,33 +204,3 @@ def toggled(settings: Settings) -> Outcome:
     figures = {"static_over_dynamic": static, "eddy_over_dynamic": lookups[WINDOWED]}
     figures["gain"] = (static - lookups[WINDOWED]) / max(static - 1, 1e-9)
     return Outcome((Panel.bars("Lookups for each tuple", "lookups", lookups),), figures)
-
-
-FIG10 = stated(
-    "eddies-fig10",
-    (
-        Parameter("tuples", 30_000, 300, 1_000_000, "tuples", "in the scanned table"),
-        Parameter("known", 0.01, 0.001, 1.0, "", "share of the table that each index knows"),
-        Parameter("slow", 5.0, 0.1, 100.0, "s", "of a lookup in the slow index"),
-        Parameter("change", 30.0, 1.0, 1000.0, "s", "until the indexes change places"),
-        Parameter("left", 1 / 30, 0.0, 0.9, "", "share of the table not looked up when they change"),
-        *SYSTEM,
-    ),
-    fig10,
-)
-FIG11 = stated(
-    "eddies-fig11",
-    (
-        Parameter("tuples", 4_000, 400, 1_000_000, "tuples", "in the scanned table"),
-        Parameter("cheap", 1.0, 0.001, 1000.0, "delay units", "of a lookup in the cheap index"),
-        Parameter("dear", 100.0, 0.001, 1000.0, "delay units", "of a lookup in the dear index"),
-        *SYSTEM,
-    ),
-    fig11,
-)
-TOGGLED = stated(
-    "eddies-toggled-selectivity",
-    (Parameter("tuples", 20_000, 400, 1_000_000, "tuples", "in the scanned table"), *SYSTEM),
-    toggled,
-)
-EXPERIMENTS = (FIG10, FIG11, TOGGLED)

@@ -18,17 +18,12 @@ import pyarrow as pa
 from millrace.arrivals.access_methods import Access
 from millrace.arrivals.access_modules import Index
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, SYSTEM, eddy, finished, place
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, eddy, finished, place
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.sources import batches
-from millrace.experiments.stated import stated
 from millrace.spec import JoinSpec
-
-SCALE = Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000")
-INDEX = Parameter("index", 3.0, 0.1, 1000.0, "delay units", "of a lookup, of which random reads cost more")
-PARAMETERS = (SCALE, *SYSTEM)
 
 RANGE = (500, 5500)
 """Values of R.a (table 1); those of S.a are 0 to 5000, so that a tuple of S meets 1.8 of R on the average."""
@@ -185,9 +180,3 @@ def fig9(settings: Settings) -> Outcome:
         "dearest_lead": dearest - max(share for i, share in enumerate(shares[LOTTERY]) if i != 1),
     }
     return Outcome((panel,), figures)
-
-
-FIG7 = stated("eddies-fig7", (*PARAMETERS, INDEX), fig7)
-FIG8 = stated("eddies-fig8", PARAMETERS, fig8)
-FIG9 = stated("eddies-fig9", (*PARAMETERS, INDEX), fig9)
-EXPERIMENTS = (FIG7, FIG8, FIG9)

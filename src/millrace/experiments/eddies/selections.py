@@ -16,17 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, SYSTEM, eddy, finished, place
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, eddy, finished, place
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import Finished
 from millrace.experiments.lab.selections import selection
 from millrace.experiments.lab.sources import batches
-from millrace.experiments.stated import stated
-
-TUPLES = Parameter("tuples", 50_000, 500, 1_000_000, "tuples", "in table U")
-POINTS = Parameter("points", 9, 3, 33, "points", "on each curve; an odd number has a middle")
-PARAMETERS = (TUPLES, POINTS, *SYSTEM)
 
 COST, KEPT = 5.0, 0.5
 ORDERS = {"s1 first": ("s1", "s2"), "s2 first": ("s2", "s1")}
@@ -152,9 +147,3 @@ def fig6(settings: Settings) -> Outcome:
         )
     ]
     return Outcome(panels, figures)
-
-
-FIG4 = stated("eddies-fig4", PARAMETERS, fig4)
-FIG5 = stated("eddies-fig5", PARAMETERS, fig5)
-FIG6 = stated("eddies-fig6", PARAMETERS, fig6)
-EXPERIMENTS = (FIG4, FIG5, FIG6)

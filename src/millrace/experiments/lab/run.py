@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,3 +48,8 @@ def _began(figures: CellFigures, alias: str) -> Iterator[tuple[str, int]]:
         steps = order.split(" → ")
         if steps[0] == alias and len(steps) > 1:
             yield steps[1], count
+
+
+def key(*words: str) -> str:
+    """Return a name made of the letters and digits of some words, such as ``r_s_20_lottery``."""
+    return re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).strip("_")

@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.experiments.experiment import Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
+from millrace.experiments.lab.block import block
 from millrace.experiments.overheads.star import steps
-from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep
+from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
-from millrace.experiments.stated import stated
 from millrace.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.predicates import PredicateSpec
-from millrace.spec import JoinSpec, RelationSpec
 
 _BELOW = {"two": 2, "four": 4, "ten": 10}
 _TABLE = "tenk1"
@@ -51,10 +50,7 @@ def query(name: str, table: pa.Table) -> Query:
         else:
             spec = PredicateSpec(f"delay_{column}", Delay(below, DELAYS[name]), "arrow")
             predicates.append(Call(spec, (columns[column],)))
-    block = JoinSpec(
-        (RelationSpec(_TABLE, kept.schema, rows=len(kept)),), residuals=tuple(predicates), count_only=True
-    )
-    return Query(name, block, {_TABLE: kept}, "stems", "rank")
+    return Query(name, block({_TABLE: kept}, predicates=predicates), {_TABLE: kept}, "stems", "rank")
 
 
 def run(settings: Settings) -> Outcome:
@@ -72,11 +68,3 @@ def run(settings: Settings) -> Outcome:
     return replace(
         found, figures={**found.figures, **{f"{kind}_vs_best_static": r for kind, r in worst.items()}}
     )
-
-
-EXPERIMENT = stated(
-    "overheads-fig5",
-    (Parameter("tuples", 10_000, 1000, 100_000, "tuples", "in tenk1"), ROUNDS),
-    run,
-    wall=True,
-)

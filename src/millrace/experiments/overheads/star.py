@@ -15,11 +15,10 @@ import pyarrow as pa
 from millrace.arrivals.access_methods import Access
 from millrace.arrivals.access_modules import Index
 from millrace.clock import WallClock
-from millrace.experiments.experiment import Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.overheads.sweep import ROUNDS, Query, outcome, sweep
+from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
-from millrace.experiments.stated import stated
 from millrace.spec import JoinSpec
 
 KEY = "unique2"
@@ -92,17 +91,3 @@ def _indexes(tables: Mapping[str, pa.RecordBatch]) -> Access:
 def _find(table: pa.RecordBatch, bindings: pa.RecordBatch) -> Any:
     """Return rows of a table by their keys, which are their numbers: an index that was there before."""
     return table.take(bindings.column(KEY))
-
-
-FIG6 = stated(
-    "overheads-fig6",
-    (Parameter("tuples", 10_000, 1000, 100_000, "tuples", "in each of tenk1 to tenk5"), ROUNDS),
-    fig6,
-    wall=True,
-)
-FIG7 = stated(
-    "overheads-fig7",
-    (Parameter("tuples", 100_000, 10_000, 1_000_000, "tuples", "in each of hundredk1 to hundredk5"), ROUNDS),
-    fig7,
-    wall=True,
-)

@@ -7,7 +7,7 @@ it. Where batches are larger than X, decisions are renewed with every batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -108,17 +108,6 @@ class Swept:
         """Return the eddy's time over the static plan's with batches of the same size."""
         return self.eddy[every] / (self.base if every == LARGE else self.static[every])
 
-    def curves(self, name: str) -> Iterator[Curve]:
-        """Yield what the paper's figure shows of a query."""
-        yield Curve(name, EVERY, [self.ratio(x) for x in EVERY])
-
-    def micros(self) -> tuple[Curve, Curve]:
-        """Return microseconds per tuple of a table, of the static plan and of the eddy."""
-        return (
-            Curve("static plan", EVERY, [1e6 * self.static[x] for x in EVERY]),
-            Curve("eddy", EVERY, [1e6 * self.eddy[x] for x in EVERY]),
-        )
-
 
 def sweep(query: Query, settings: Settings, progress: Callable[[float], None]) -> Swept:
     """Measure a query; ablated, the eddy decides for every tuple of its own, whatever X is."""
@@ -146,36 +135,6 @@ def sweep(query: Query, settings: Settings, progress: Callable[[float], None]) -
     )
 
 
-def panels(swept: Mapping[str, Swept], shown: str) -> tuple[Panel, ...]:
-    """Return the figure: overheads with batches of X tuples and of 1000, and the times of one query."""
-    of = "batches of X tuples, decisions every X"
-    label = "X: tuples between decisions"
-    ratio = "eddy / static plan (processor time)"
-    fixed = [Curve(n, BATCHED, [s.batched[x] / s.base for x in BATCHED]) for n, s in swept.items()]
-    return (
-        Panel(of, label, ratio, [c for n, s in swept.items() for c in s.curves(n)], x_log=True),
-        Panel("batches of 1,000 tuples, decisions every X", label, ratio, fixed, x_log=True),
-        Panel(
-            f"{shown}: {of}",
-            label,
-            "processor time (µs per tuple)",
-            swept[shown].micros(),
-            x_log=True,
-            y_log=True,
-        ),
-    )
-
-
-def figures(swept: Mapping[str, Swept]) -> dict[str, float]:
-    """Return named ratios: at each X, with large batches, and the A/A control."""
-    found: dict[str, float] = {}
-    for name, each in swept.items():
-        found |= {f"{name}_ratio_{x}": each.ratio(x) for x in EVERY}
-        found |= {f"{name}_batched_ratio_{x}": each.batched[x] / each.base for x in BATCHED if x != LARGE}
-        found[f"{name}_aa_ratio"] = each.static[LARGE] / each.again
-    return found
-
-
 def outcome(swept: Mapping[str, Swept], shown: str) -> Outcome:
     """Return what a figure shows; the eddy's large batches are compared with the static plan's best ones.
 
@@ -183,10 +142,26 @@ def outcome(swept: Mapping[str, Swept], shown: str) -> Outcome:
         swept: By query.
         shown: The query whose times are shown.
     """
-    found = figures(swept)
+    found: dict[str, float] = {}
+    for name, each in swept.items():
+        found |= {f"{name}_ratio_{x}": each.ratio(x) for x in EVERY}
+        found |= {f"{name}_batched_ratio_{x}": each.batched[x] / each.base for x in BATCHED if x != LARGE}
+        found[f"{name}_aa_ratio"] = each.static[LARGE] / each.again
     best = {name: each.eddy[LARGE] / min(each.base, *each.static.values()) for name, each in swept.items()}
     found |= {f"{name}_vs_best_static": ratio for name, ratio in best.items()}
     found["worst_vs_best_static"] = max(best.values())
     found["worst_ratio"] = max(each.ratio(LARGE) for each in swept.values())
     found["least_single_ratio"] = min(each.ratio(1) for each in swept.values())
-    return Outcome(panels(swept, shown), found)
+    of = "batches of X tuples, decisions every X"
+    label, ratio = "X: tuples between decisions", "eddy / static plan (processor time)"
+    fixed = [Curve(n, BATCHED, [s.batched[x] / s.base for x in BATCHED]) for n, s in swept.items()]
+    curves = [Curve(name, EVERY, [each.ratio(x) for x in EVERY]) for name, each in swept.items()]
+    sides = {"static plan": swept[shown].static, "eddy": swept[shown].eddy}
+    micros = [Curve(name, EVERY, [1e6 * side[x] for x in EVERY]) for name, side in sides.items()]
+    time = "processor time (µs per tuple)"
+    panels = (
+        Panel(of, label, ratio, curves, x_log=True),
+        Panel("batches of 1,000 tuples, decisions every X", label, ratio, fixed, x_log=True),
+        Panel(f"{shown}: {of}", label, time, micros, x_log=True, y_log=True),
+    )
+    return Outcome(panels, found)

@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.stairs.arriving import Arriving
 from millrace.experiments.stairs.costs import Costs
-from millrace.experiments.stairs.query import STILL, always
+from millrace.experiments.stairs.query import STILL, Query, always
 from millrace.experiments.stairs.setups import setup
-from millrace.experiments.stairs.side import work_of
-from millrace.experiments.stated import stated
 from millrace.migration import default_migration
-from millrace.options import MIGRATIONS, Options
+from millrace.options import MIGRATIONS
 
 Ratios = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -78,7 +75,7 @@ def trial(
     batch = max(10, round(batch * scale))
     # As many decisions as at full size, then, which take as large a part of all work as there.
     costs = replace(COSTS, route=COSTS.route * scale, appraise=COSTS.appraise * scale)
-    arriving = Arriving(found.streams, batch)
+    query = Query(found.spec, found.streams, batch, found.rows, f"set-up {number}: ")
     seconds: dict[str, float] = {}
     made: dict[str, int] = {}
 
@@ -86,22 +83,15 @@ def trial(
         return sum(read.read.values()) < batch
 
     for architecture, migration in sides:
-        options = Options(
-            architecture=architecture, migration=migration, batch_size=16_384, reoptimize_every=batch
-        )
-        limit = MOST * min(seconds.values(), default=np.inf)
-        work = work_of(
-            found.spec,
-            arriving,
-            options,
-            plan=found.plan,
+        work = query.work(
+            architecture,
+            migration,
+            order=found.plan,
             held=always if stuck and architecture == "stairs" else opening,
             costs=costs,
             looks=8,
-            limit=limit,
+            limit=MOST * min(seconds.values(), default=np.inf),
         )
-        if work.rows not in (None, found.rows):
-            raise ExecutionError(f"set-up {number}: {architecture} found {work.rows} rows of {found.rows}")
         name = _name(architecture, migration)
         seconds[name] = work.seconds
         made[name] = 1 + work.figures.intermediate_tuples + work.figures.recomputed_tuples
@@ -214,17 +204,3 @@ def _figures(ratios: Mapping[str, Ratios], policies: Mapping[str, Ratios]) -> di
 
 def _mean(ratio: Ratios) -> float:
     return float(np.exp(np.log(ratio).mean()))
-
-
-EXPERIMENT = stated(
-    "stairs-fig8",
-    (
-        Parameter("setups", 475, 1, 10_000, "", "random set-ups"),
-        Parameter(
-            "scale", 0.05, 0.01, 1.0, "", "size of the tables over the paper's 1,000 to 100,000 tuples"
-        ),
-        Parameter("batch", 1000, 100, 10_000, "tuples", "that come at a time, at full scale"),
-        Parameter("policies", 1, 0, 1, "", "also run the migration policies that are not the default"),
-    ),
-    run,
-)

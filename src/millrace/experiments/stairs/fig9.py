@@ -6,11 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.benchmarks import state_data
-from millrace.experiments.experiment import Outcome, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stairs.arriving import Stream
 from millrace.experiments.stairs.query import HELD, Query, always, never, panels
-from millrace.experiments.stated import stated
 from millrace.options import Order
 
 ORDERS: tuple[Order, Order] = (("r", ("s", "t")), (("r", "s"), "t"))
@@ -57,15 +56,3 @@ def run(settings: Settings) -> Outcome:
         "intermediate_vs_best": made[STAIRS] / max(1, min(list(made.values())[:2])),
     }
     return Outcome(panels(works), figures)
-
-
-EXPERIMENT = stated(
-    "stairs-fig9",
-    (
-        Parameter("rows", 50_000, 1000, 5_000_000, "tuples", "of each table"),
-        Parameter(
-            "batch", 1000, 100, 100_000, "tuples", "that come at a time, and for which a decision holds"
-        ),
-    ),
-    run,
-)

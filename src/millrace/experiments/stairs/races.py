@@ -15,8 +15,7 @@ from millrace.benchmarks import state
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.state_cases import CASES
 from millrace.errors import SetupError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Outcome, Panel, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,11 +98,9 @@ def session() -> Iterator[SparkSession]:
     Raises:
         SetupError: None can be started.
     """
-    try:
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SetupError("runs on the wall clock need pyspark: pip install millrace") from error
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
@@ -130,18 +127,3 @@ def fig7(settings: Settings) -> Outcome:
 def fig9(settings: Settings) -> Outcome:
     """Run the join of two partitions."""
     return compared("drift_5m", "Two partitions", settings)
-
-
-ROUNDS = Parameter("rounds", 3, 2, 50, "", "timed runs of each side")
-FIG7 = stated(
-    "stairs-fig7-wall",
-    (Parameter("scale", 1.0, 0.01, 10.0, "", "TPC-H's scale factor"), ROUNDS),
-    fig7,
-    wall=True,
-)
-FIG9 = stated(
-    "stairs-fig9-wall",
-    (Parameter("scale", 1.0, 0.01, 4.0, "", "of the tables, 5,000,000 tuples each at 1"), ROUNDS),
-    fig9,
-    wall=True,
-)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import Scan
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.eddies.joins import SCALE, Version, results, spec_of, tables
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.eddies.joins import Version, results, spec_of, tables
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.run import finish
-from millrace.experiments.lab.sources import Stream, batches
-from millrace.experiments.stated import stated
+from millrace.experiments.lab.sources import batches
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
@@ -26,20 +26,20 @@ _VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
 _STALL = 100.0
 
 
-class Resuming(Stream):
-    """A stream that tells when it has gone on after its stall."""
+class Resuming(Scan):
+    """A scan that stalls half-way, and tells when it has gone on."""
 
     def __init__(self, table: pa.Table, batch: int, clock: VirtualClock, told: Callable[[], None]) -> None:
-        super().__init__("R", table, batch, clock, rate=1e6, stall=(table.num_rows // 2, _STALL))
-        self._told = told
-        self._resumed = False
+        stall = (table.num_rows // 2 // batch, _STALL)
+        super().__init__("R", batches(table, batch), clock, every=batch / 1e6, stall=stall)
+        self._told: Callable[[], None] | None = told
 
     def poll(self) -> pa.RecordBatch | None:
         """Return the next batch if it has arrived."""
         batch = super().poll()
-        if batch is not None and not self._resumed and self._clock.now() >= _STALL:
-            self._resumed = True
+        if batch is not None and self._told is not None and self._clock.now() >= _STALL:
             self._told()
+            self._told = None
         return batch
 
 
@@ -94,8 +94,3 @@ def run(settings: Settings) -> Outcome:
         panels,
         {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)},
     )
-
-
-EXPERIMENT = stated(
-    "stairs-scrambling", (SCALE, Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time")), run
-)

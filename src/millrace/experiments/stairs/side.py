@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.architectures.choice import policy_of
-from millrace.clock import VirtualClock
 from millrace.experiments.stairs.arriving import Arriving
 from millrace.experiments.stairs.costs import Costs, indexes_of
-from millrace.experiments.stairs.plans import Opening, Plan
 from millrace.figures import CellFigures
-from millrace.options import Options
-from millrace.policies import POLICIES
 from millrace.runs.block_run import Run
-from millrace.runs.eddy_run import EddyRun
 from millrace.runs.output import Output
-from millrace.runs.static import StaticPlan
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
@@ -112,46 +105,3 @@ class Work:
     rows: int | None
     figures: CellFigures
     curve: tuple[tuple[float, int], ...]
-
-
-def work_of(
-    spec: JoinSpec,
-    arriving: Arriving,
-    options: Options,
-    *,
-    plan: Plan,
-    held: Callable[[Arriving], bool],
-    costs: Costs,
-    looks: int = 32,
-    limit: float = float("inf"),
-) -> Work:
-    """Run a join and return what it took.
-
-    Args:
-        spec: The block; only counted.
-        arriving: Its tuples.
-        options: Architecture, batch size and so on.
-        plan: A static plan's; what an eddy begins with.
-        held: Whether an eddy still has to keep to the plan, by what has arrived.
-        costs: Of the operations.
-        looks: How often to look at the time, about; more often where there are many results.
-        limit: Seconds of work after which the run is stopped.
-    """
-    meter = Meter(spec, arriving, costs, max(1, arriving.rounds // looks), limit)
-    sources, schedule, clock = arriving.sources(), arriving.schedule, VirtualClock()
-    run: Run
-    if options.architecture == "static":
-        options = replace(options, order=plan.order)
-        run = StaticPlan(spec, sources, options, schedule=schedule, clock=clock, output=meter)
-    else:
-        policy = POLICIES[policy_of(spec, options)](options)
-        opening = Opening(plan, policy, lambda: not held(arriving))
-        run = EddyRun(spec, sources, options, policy=opening, schedule=schedule, clock=clock, output=meter)
-    meter.attach(run, options.architecture)
-    try:
-        (counted,) = run.run()
-        rows: int | None = counted.column(0)[0].as_py()
-        figures = meter.look()
-    except TooDear:
-        rows, figures = None, run.figures()
-    return Work(min(limit, meter.seconds), rows, figures, tuple(meter.curve))

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
-from millrace.experiments.stems.watched import INT
+from millrace.experiments.stems.watched import INT, over_time
 from millrace.options import Options
 from millrace.spec import JoinSpec
 from millrace.spill import SpillingEddy
@@ -162,10 +161,7 @@ def run(settings: Settings) -> Outcome:
     ):
         raise ExecutionError(f"{[len(one.times) for one in ran.values()]} results of {_expected(tables)}")
     return Outcome(
-        tuple(
-            Panel(title, "time (s)", "MB; share of results", ran[name].curves(), kind="steps")
-            for name, title in _NAMES.items()
-        ),
+        tuple(over_time(title, ran[name].curves(), "MB; share of results") for name, title in _NAMES.items()),
         {
             f"{name}_{figure}": value
             for name, one in ran.items()
@@ -205,17 +201,3 @@ def _expected(tables: Mapping[str, pa.Table]) -> int:
 def _phased(one: Ran) -> bool:
     """Whether nothing is read before the last byte is written."""
     return all(out == one.written for _, out, back in one.disk.moved if back)
-
-
-EXPERIMENT = stated(
-    "stems-join-algorithms",
-    (
-        Parameter("tuples", 8000, 1000, 1_000_000, "tuples", "in R"),
-        Parameter("more", 2, 1, 20, "", "times as many tuples in S"),
-        Parameter("values", 8000, 10, 1_000_000, "values", "of the join columns"),
-        Parameter("budget", 200, 20, 1_000_000, "kB", "of memory for a run"),
-        Parameter("rate", 10_000.0, 1.0, 1e9, "tuples/s", "that sources are read at"),
-        Parameter("disk", 0.5, 0.001, 1e6, "MB/s", "that files are written and read at"),
-    ),
-    run,
-)

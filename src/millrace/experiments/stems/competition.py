@@ -15,14 +15,14 @@ import pyarrow as pa
 from millrace.arrivals.access_modules import IndexAM, ScanAM
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import (
     INT,
     Modules,
     Watched,
     WatchedIndex,
+    over_time,
     scan,
     table_r,
     table_t,
@@ -53,37 +53,31 @@ def run(settings: Settings) -> Outcome:
     copy = copy.take(draw.permutation(tuples))
     spec = block(tables, "R.key = T.key", all_columns=True)
     stalls, goes_on = tuples / 2 / settings["fast"], tuples / 2 / settings["fast"] + settings["stall"]
-    answered: dict[str, list[tuple[float, int]]] = {}
 
-    def side(name: str, modules: tuple[str, ...], begin: float) -> Watched:
+    def side(modules: tuple[str, ...], begin: float) -> Watched:
         def access(clock: VirtualClock) -> Modules:
             stall = (tuples // 2, settings["stall"])
-            index = WatchedIndex("T.key", ["key"], tables["T"], clock, settings["lookup"], 1)
-            answered[name] = index.answered
             made: dict[str, ScanAM | IndexAM] = {
                 "fast": scan("T, fast", tables["T"], clock, settings["fast"], stall=stall),
                 "slow": scan("T, slow", copy, clock, settings["slow"]),
-                "index": index,
+                "index": WatchedIndex("T.key", ["key"], tables["T"], clock, settings["lookup"], 1),
             }
             wanted = modules[:1] if settings.ablated == ALONE else modules
             if settings.ablated == WORSE and len(modules) > 1:
                 wanted = modules[1:]
-            return {
-                "R": [scan("R", tables["R"], clock, settings["rate"])],
-                "T": [made[each] for each in wanted],
-            }
+            r = scan("R", tables["R"], clock, settings["rate"])
+            return {"R": [r], "T": [made[each] for each in wanted]}
 
-        return watch(
-            spec, access, Options(batch_size=1), lambda done: settings.progress((begin + done) / len(_CASES))
-        )
+        done = Options(batch_size=1), lambda done: settings.progress((begin + done) / len(_CASES))
+        return watch(spec, access, *done)
 
-    ran = {name: side(name, modules, float(i)) for i, (name, modules) in enumerate(_CASES.items())}
+    ran = {name: side(modules, float(i)) for i, (name, modules) in enumerate(_CASES.items())}
     scans = ran["two scans"]
 
     lasts = {name: float(each.times[-1]) for name, each in ran.items()}
     early = np.linspace(0, stalls, 200)
     behind = (ran["fast scan alone"].count(early) - scans.count(early)).max() / tuples
-    lookups = answered["scan and index"]
+    lookups = ran["scan and index"].answered
     scanned = tables["T"]["key"].to_pylist()[: tuples // 2]
     came = {key: (place + 1) / settings["fast"] for place, key in enumerate(scanned)}
     redundant = sum(came.get(key, when) < when for when, key in lookups) / max(1, len(lookups))
@@ -95,24 +89,13 @@ def run(settings: Settings) -> Outcome:
         raise ExecutionError(f"{[len(each.times) for each in ran.values()]} results of {tuples}")
     marks = ((stalls, "the fast scan stalls"), (goes_on, "and goes on"))
     return Outcome(
-        (
-            Panel(
-                "two scans",
-                "time (s)",
-                "results",
-                [ran[name].curve(name) for name in ("fast scan alone", "slow scan alone", "two scans")],
-                kind="steps",
-                marks=marks,
-            ),
-            Panel(
-                "a scan and an index",
-                "time (s)",
-                "results",
-                [ran[name].curve(name) for name in ("fast scan alone", "index alone", "scan and index")],
-                kind="steps",
-                marks=marks,
-            ),
-        ),
+        [
+            over_time(title, [ran[name].curve(name) for name in names], marks=marks)
+            for title, names in (
+                ("two scans", ("fast scan alone", "slow scan alone", "two scans")),
+                ("a scan and an index", ("fast scan alone", "index alone", "scan and index")),
+            )
+        ],
         {
             **{f"last_{name.replace(' ', '_')}": when for name, when in lasts.items()},
             "lookups": len(lookups),
@@ -124,17 +107,3 @@ def run(settings: Settings) -> Outcome:
             "wait_over_half_index": (lasts["scan and index"] - stalls) / (tuples / 2 * settings["lookup"]),
         },
     )
-
-
-EXPERIMENT = stated(
-    "stems-competition",
-    (
-        Parameter("tuples", 500, 20, 100_000, "tuples", "in R and in T, one for each key"),
-        Parameter("rate", 100.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
-        Parameter("fast", 10.0, 0.01, 1e6, "tuples/s", "of the scan of T that stalls"),
-        Parameter("slow", 4.0, 0.01, 1e6, "tuples/s", "of the other scan of T"),
-        Parameter("lookup", 0.4, 1e-4, 100.0, "s", "that a lookup in T takes; one at a time"),
-        Parameter("stall", 400.0, 0.0, 1e6, "s", "for which the fast scan stalls once half of T has come"),
-    ),
-    run,
-)

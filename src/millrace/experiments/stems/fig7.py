@@ -12,10 +12,18 @@ import numpy as np
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
-from millrace.experiments.stems.watched import Modules, Watched, WatchedIndex, scan, table_r, table_s, watch
+from millrace.experiments.stems.watched import (
+    Modules,
+    Watched,
+    WatchedIndex,
+    over_time,
+    scan,
+    table_r,
+    table_s,
+    watch,
+)
 from millrace.options import Options
 
 ENCAPSULATED, UNBLOCKED, SLOWER = "encapsulated", "unblocked", "slower"
@@ -28,23 +36,19 @@ def run(settings: Settings) -> Outcome:
     tables = {"R": table_r(draw, settings.whole("tuples"), values), "S": table_s(values)}
     spec = block(tables, "R.a = S.x", all_columns=True)
 
-    def side(
-        architecture: str, begin: float, lookup: float = settings["lookup"]
-    ) -> tuple[Watched, np.ndarray]:
-        made: list[WatchedIndex] = []
-
+    def side(architecture: str, begin: float, lookup: float = settings["lookup"]) -> Watched:
         def access(clock: VirtualClock) -> Modules:
-            made.append(WatchedIndex("S.x", ["x"], tables["S"], clock, lookup, in_flight=1))
-            return {"R": [scan("R", tables["R"], clock, settings["rate"])], "S": made}
+            index = WatchedIndex("S.x", ["x"], tables["S"], clock, lookup, in_flight=1)
+            return {"R": [scan("R", tables["R"], clock, settings["rate"])], "S": [index]}
 
         options = Options(architecture=architecture, batch_size=1)
-        found = watch(spec, access, options, lambda done: settings.progress(begin + done / 2))
-        return found, np.array([when for when, _ in made[0].answered])
+        return watch(spec, access, options, lambda done: settings.progress(begin + done / 2))
 
-    join, join_probes = side("stems" if settings.ablated == UNBLOCKED else "joins", 0.0)
+    join = side("stems" if settings.ablated == UNBLOCKED else "joins", 0.0)
     slower = 1.1 if settings.ablated == SLOWER else 1.0
     architecture = "joins" if settings.ablated == ENCAPSULATED else "stems"
-    stems, stems_probes = side(architecture, 0.5, slower * settings["lookup"])
+    stems = side(architecture, 0.5, slower * settings["lookup"])
+    join_probes, stems_probes = (np.array([when for when, _ in each.answered]) for each in (join, stems))
     if not join.answer == stems.answer or len(join.times) != tables["R"].num_rows:
         raise ExecutionError(f"the two found {len(join.times)} and {len(stems.times)} results")
 
@@ -55,25 +59,14 @@ def run(settings: Settings) -> Outcome:
     bend = float(np.abs(stems.count(moments) - straight)[moments <= stems.end].max()) / results
     apart = int(np.abs(np.searchsorted(join_probes, moments) - np.searchsorted(stems_probes, moments)).max())
     halves = {"join": join.share_at(0.5) / join.end, "stems": stems.share_at(0.5) / stems.end}
+    probes = [
+        Curve(name, (0, *each), range(len(each) + 1))
+        for name, each in (("index join", join_probes), ("SteMs", stems_probes))
+    ]
     return Outcome(
         (
-            Panel(
-                "(i) results",
-                "time (s)",
-                "results",
-                (join.curve("index join"), stems.curve("SteMs")),
-                kind="steps",
-            ),
-            Panel(
-                "(ii) probes into S",
-                "time (s)",
-                "lookups answered",
-                tuple(
-                    Curve(name, (0, *probes), range(len(probes) + 1))
-                    for name, probes in (("index join", join_probes), ("SteMs", stems_probes))
-                ),
-                kind="steps",
-            ),
+            over_time("(i) results", (join.curve("index join"), stems.curve("SteMs"))),
+            over_time("(ii) probes into S", probes, "lookups answered"),
         ),
         {
             "probes_join": len(join_probes),
@@ -89,15 +82,3 @@ def run(settings: Settings) -> Outcome:
             "behind": -min(0, ahead) / max(np.bincount(tables["R"]["a"].to_numpy())),
         },
     )
-
-
-EXPERIMENT = stated(
-    "stems-fig7",
-    (
-        Parameter("tuples", 1000, 50, 100_000, "tuples", "in R"),
-        Parameter("values", 250, 10, 10_000, "values", "of R.a, keys of S"),
-        Parameter("rate", 500.0, 0.1, 1e6, "tuples/s", "of the scan of R"),
-        Parameter("lookup", 1.0, 1e-3, 100.0, "s", "that a lookup in S takes; one at a time"),
-    ),
-    run,
-)

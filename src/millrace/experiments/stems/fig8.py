@@ -12,13 +12,13 @@ import numpy as np
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
 from millrace.experiments.stems.watched import (
     Modules,
     Watched,
     WatchedIndex,
+    over_time,
     scan,
     table_r,
     table_t,
@@ -39,23 +39,18 @@ def run(settings: Settings) -> Outcome:
     lookup = settings["lookup"] / (10 if settings.ablated == QUICK else 1)
     scan_end = tuples / settings["rate_t"]
 
-    def side(begin: float, *, index: bool, scanned: bool) -> tuple[Watched, list[tuple[float, int]]]:
-        made: list[WatchedIndex] = []
-
+    def side(begin: float, *, index: bool, scanned: bool) -> Watched:
         def access(clock: VirtualClock) -> Modules:
-            if index:
-                made.append(WatchedIndex("T.key", ["key"], tables["T"], clock, lookup, 1))
+            indexes = [WatchedIndex("T.key", ["key"], tables["T"], clock, lookup, 1)] if index else []
             scans = [scan("T", tables["T"], clock, settings["rate_t"])] if scanned else []
-            return {"R": [scan("R", tables["R"], clock, settings["rate_r"])], "T": [*made, *scans]}
+            return {"R": [scan("R", tables["R"], clock, settings["rate_r"])], "T": [*indexes, *scans]}
 
-        found = watch(spec, access, Options(batch_size=1), lambda done: settings.progress(begin + done / 3))
-        return found, made[0].answered if made else []
+        return watch(spec, access, Options(batch_size=1), lambda done: settings.progress(begin + done / 3))
 
-    joined, _ = side(0.0, index=True, scanned=False)
-    hashed, _ = side(1 / 3, index=False, scanned=True)
-    hybrid, answered = side(
-        2 / 3, index=settings.ablated != SCAN_ALONE, scanned=settings.ablated != INDEX_ALONE
-    )
+    joined = side(0.0, index=True, scanned=False)
+    hashed = side(1 / 3, index=False, scanned=True)
+    hybrid = side(2 / 3, index=settings.ablated != SCAN_ALONE, scanned=settings.ablated != INDEX_ALONE)
+    answered = hybrid.answered
     if not joined.answer == hashed.answer == hybrid.answer or len(hybrid.times) != tuples:
         raise ExecutionError(f"{len(joined.times)}, {len(hashed.times)} and {len(hybrid.times)} results")
 
@@ -74,15 +69,8 @@ def run(settings: Settings) -> Outcome:
     zoomed = [until(each, 1.2 * early) for each in curves]
     return Outcome(
         (
-            Panel("(i) the beginning", "time (s)", "results", zoomed, kind="steps"),
-            Panel(
-                "(ii) the whole run",
-                "time (s)",
-                "results",
-                curves,
-                kind="steps",
-                marks=((scan_end, "end of T's scan"),),
-            ),
+            over_time("(i) the beginning", zoomed),
+            over_time("(ii) the whole run", curves, marks=((scan_end, "end of T's scan"),)),
         ),
         {
             "end_index_join": joined.end,
@@ -107,15 +95,3 @@ def _crossing(one: Watched, other: Watched) -> float:
     moments = np.linspace(0, min(one.end, other.end), 2000)
     ahead = one.count(moments) > other.count(moments)
     return float(moments[np.flatnonzero(ahead)[-1]]) if ahead.any() else 0.0
-
-
-EXPERIMENT = stated(
-    "stems-fig8",
-    (
-        Parameter("tuples", 1000, 100, 100_000, "tuples", "in R and in T, one for each key"),
-        Parameter("rate_r", 10.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
-        Parameter("rate_t", 17.0, 0.01, 1e6, "tuples/s", "of the scan of T, which ends at about 59 s"),
-        Parameter("lookup", 0.2, 1e-4, 100.0, "s", "that a lookup in T takes; one at a time"),
-    ),
-    run,
-)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
-from millrace.experiments.stated import stated
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.lab.block import block
 from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.options import Options
-from millrace.spec import Equality, JoinSpec, RelationSpec
 from millrace.standing.eddies import Eddies
 from millrace.standing.lineage import Lineages, carrying
 from millrace.standing.query import StandingQuery
@@ -32,7 +32,6 @@ _WANTED = 0.125
 """Share of R, and of T, that a query wants."""
 
 _BATCHES = 20
-_INT = pa.int64()
 
 
 def _tables(tuples: int, seed: int) -> dict[str, pa.RecordBatch]:
@@ -47,13 +46,8 @@ def _tables(tuples: int, seed: int) -> dict[str, pa.RecordBatch]:
 
 
 def _hub(tables: dict[str, pa.RecordBatch]) -> Hub:
-    join = JoinSpec(
-        tuple(RelationSpec(name, tables[name].schema) for name in _NAMES),
-        (
-            Equality(ColumnRef("R", "a"), ColumnRef("S", "a"), _INT),
-            Equality(ColumnRef("S", "b"), ColumnRef("T", "b"), _INT),
-        ),
-    )
+    built = block({name: pa.table(table) for name, table in tables.items()}, "R.a = S.a", "S.b = T.b")
+    join = replace(built, count_only=False)
     streams = tuple(Stream(name, number, "t", 0) for number, name in enumerate(_NAMES))
     options = Options(architecture="stems", policy="fixed", order=_NAMES, batch_size=1000)
     return Hub("shared", join, streams, {}, options, 1, "1 cell")
@@ -95,8 +89,8 @@ def _work(
             if blind:
                 lineage[lineage.any(axis=1)] = lineage.max()
             arrived[stream.alias] = carrying(rows, lineage)
-        for block in eddies.extend(arrived):
-            for query, rows in zip(block["query"].to_pylist(), block["rows"].to_pylist(), strict=True):
+        for results in eddies.extend(arrived):
+            for query, rows in zip(results["query"].to_pylist(), results["rows"].to_pylist(), strict=True):
                 done[f"query {query}"] += rows
     figures = eddies.figures(0)
     done["stored"] = sum(each.tuples for each in figures.state)
@@ -160,13 +154,3 @@ def _answer(tables: dict[str, pa.RecordBatch], begins: Sequence[tuple[float, flo
     inside = [(x_r >= r) & (x_r < r + _WANTED) & (x_t >= t) & (x_t < t + _WANTED) for r, t in begins]
     found: np.ndarray = np.column_stack(inside)
     return found
-
-
-EXPERIMENT = stated(
-    "stems-shared",
-    (
-        Parameter("tuples", 20_000, 200, 1_000_000, "tuples", "of each relation"),
-        Parameter("queries", 16, 2, 64, "queries", "that stand at the same time"),
-    ),
-    run,
-)

@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stated import stated
-from millrace.experiments.stems.watched import INT, Timed, scan
+from millrace.experiments.stems.watched import INT, Timed, over_time, scan
 from millrace.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.operator import Probe
 from millrace.options import Options
@@ -117,29 +116,19 @@ def run(settings: Settings) -> Outcome:
     there = _pairs_there(tables)
     rest = ends + (tables["S"].num_rows - before) / settings["rate_s"]
     marks = ((begins, "S stalls"), (ends, "and goes on"))
+    made = (
+        Curve("R - T, S missing", when.tolist(), pairs.tolist()),
+        Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
+    )
+    taken = [
+        Curve(name, moments[arriving].tolist(), (first[arriving] == edge).tolist())
+        for name, edge in (("R - S", _S), ("R - T", _T))
+    ]
     return Outcome(
         (
-            Panel(
-                "results, and partial ones without S",
-                "time (s)",
-                "tuples",
-                (
-                    Curve("R - T, S missing", when.tolist(), pairs.tolist()),
-                    Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
-                ),
-                kind="steps",
-                marks=marks,
-            ),
-            Panel(
-                "which edge tuples of R take first",
-                "time (s)",
-                "taken by most (1) or not (0)",
-                tuple(
-                    Curve(name, moments[arriving].tolist(), (first[arriving] == edge).tolist())
-                    for name, edge in (("R - S", _S), ("R - T", _T))
-                ),
-                kind="steps",
-                marks=marks,
+            over_time("results, and partial ones without S", made, "tuples", marks=marks),
+            over_time(
+                "which edge tuples of R take first", taken, "taken by most (1) or not (0)", marks=marks
             ),
         ),
         {
@@ -204,17 +193,3 @@ def _joined(tables: dict[str, pa.Table]) -> pa.Table:
 
 def _sorted(table: pa.Table) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in table.column_names]).combine_chunks()
-
-
-EXPERIMENT = stated(
-    "stems-spanning-tree",
-    (
-        Parameter("tuples", 1000, 50, 20_000, "tuples", "in each table"),
-        Parameter("values", 100, 5, 10_000, "values", "of each column"),
-        Parameter("rate", 20.0, 0.01, 1e6, "tuples/s", "of the scans of R and T"),
-        Parameter("rate_s", 40.0, 0.01, 1e6, "tuples/s", "of the scan of S"),
-        Parameter("before", 320, 1, 20_000, "tuples", "of S come before it stalls"),
-        Parameter("stall", 60.0, 0.0, 1e6, "s", "for which it stalls"),
-    ),
-    run,
-)

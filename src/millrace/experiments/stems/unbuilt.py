@@ -17,10 +17,9 @@ import pyarrow as pa
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
 from millrace.experiments.eddies.joins import results, spec_of
-from millrace.experiments.experiment import Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.costs import Costs
 from millrace.experiments.lab.run import Finished, finish
-from millrace.experiments.stated import stated
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.state.stem import SteM
@@ -84,13 +83,3 @@ def run(settings: Settings) -> Outcome:
         Panel.bars("Work", "seconds of the virtual clock", {name: one.seconds for name, one in ran.items()}),
     ]
     return Outcome(panels, figures)
-
-
-EXPERIMENT = stated(
-    "stems-unbuilt",
-    (
-        Parameter("large", 100_000, 1_000, 10_000_000, "tuples", "of S"),
-        Parameter("small", 5_000, 100, 1_000_000, "tuples", "of R and of T, one for each key"),
-    ),
-    run,
-)

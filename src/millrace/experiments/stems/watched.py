@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millrace.arrivals.access_modules import Answer, Index, IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock
-from millrace.experiments.experiment import Curve
+from millrace.experiments.experiment import Curve, Panel
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
@@ -102,12 +102,14 @@ class Watched:
         table: The results in their order.
         end: When the run ended.
         figures: What the engine counted.
+        answered: What indexes answered, and when.
     """
 
     times: Array
     table: pa.Table
     end: float
     figures: CellFigures
+    answered: Sequence[tuple[float, int]] = ()
 
     @property
     def answer(self) -> Counter[tuple[Any, ...]]:
@@ -132,6 +134,7 @@ def watch(
     access: Callable[[VirtualClock], Modules],
     options: Options,
     progress: Callable[[float], None] = lambda _: None,
+    then: tuple[float, Callable[[EddyRun], None]] | None = None,
     **more: Any,
 ) -> Watched:
     """Run a block with the production engine on a virtual clock of its own.
@@ -141,15 +144,31 @@ def watch(
         access: Makes the access modules by alias.
         options: Of the run.
         progress: Takes the share of results that are out, of as many as the first relation has tuples.
+        then: A moment, and what is done to the run when the first result from then on comes.
         more: Passed on to the eddy.
     """
     clock = VirtualClock()
     expected = spec.relations[0].rows or 1
-    sink = Timed(spec, clock, lambda results: progress(min(1.0, results / expected)))
-    eddy = EddyRun(spec, {}, options, clock=clock, access=access(clock), output=sink, **more)
+    due = [then] if then else []
+
+    def told(results: int) -> None:
+        progress(min(1.0, results / expected))
+        if due and clock.now() >= due[0][0]:
+            due.pop()[1](eddy)
+
+    sink = Timed(spec, clock, told)
+    modules = access(clock)
+    eddy = EddyRun(spec, {}, options, clock=clock, access=modules, output=sink, **more)
     for _ in eddy.run():
         pass
-    return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures())
+    indexes = [each for made in modules.values() for each in made if isinstance(each, WatchedIndex)]
+    answered = [pair for index in indexes for pair in index.answered]
+    return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures(), answered)
+
+
+def over_time(title: str, curves: Sequence[Curve], label: str = "results", **more: Any) -> Panel:
+    """Return a panel of what had come by when."""
+    return Panel(title, "time (s)", label, curves, kind="steps", **more)
 
 
 def until(curve: Curve, moment: float) -> Curve:
