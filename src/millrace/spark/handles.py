@@ -97,7 +97,7 @@ def same_handle(frame: DataFrame, other: DataFrame) -> None:
 
 def left_to_spark(frame: DataFrame, why: str) -> None:
     """Note why Millrace has no part in a DataFrame of an enabled session; whoever logs is told."""
-    if getattr(frame, _LEFT, None) != why:
+    if vars(frame).get(_LEFT) != why:  # other attributes of DataFrames are columns
         setattr(frame, _LEFT, why)
         _log.info("left to Spark: %s", why)
 
