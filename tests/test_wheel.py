@@ -21,6 +21,7 @@ EXTRAS = [
     ("duckdb", ["bench", "kernel", "--quick", "--against", "duckdb"], "bench"),
     ("polars", ["bench", "kernel", "--quick", "--against", "polars"], "bench"),
     ("grpc", ["sql", "select 1", "--remote", "local[1]"], "connect"),
+    ("google", ["demo", "--stream", "--seconds", "1", "--master", "local[1]"], "streams"),
     ("httpx", ["sql", "select p.x from p where p.k = 1", "--lookup", "p=p.toml"], "lookups"),
 ]
 HIDING = """

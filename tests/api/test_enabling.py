@@ -82,8 +82,35 @@ def test_chains_of_joins_are_one(spark, files):
         assert found.count() == found.groupBy("id").count().agg(sf.sum("count")).collect()[0][0]
         assert "block b0" in millrace.explain(found.limit(1))
         assert bag(found.select(a2.k, "v")) == bag(plain.select(a2.k, "v"))  # a column that only Spark's has
-        outer = a2.join(b2, "id", "left")
-        assert not is_ours(outer.select("v")) and not is_ours(a2.join(b2, a2.id == b2.id).select("v"))
+        above = found.filter("l > 4").where("v is not null")  # text above a join is part of the block
+        assert is_ours(above.limit(9)) and bag(above) == bag(plain.where("l > 4 and v is not null"))
+        assert "l > 4" in millrace.explain(above)
+        again = above.join(a2.withColumnRenamed("k", "m"), "id")
+        assert is_ours(again.limit(9)) and again.count() == again.toArrow().num_rows > 0
+        odd = sf.udf(lambda x: x % 2 == 1, "boolean")  # a function above a join is a filter of what it makes
+        asked = found.filter(odd("l"))
+        assert "block b0" in millrace.explain(found) and "filter" in millrace.explain(asked)
+        assert bag(asked) == bag(plain.where("l % 2 = 1")) and set(millrace.report(asked).blocks) == {
+            "filter"
+        }
+
+
+def test_what_is_left_to_spark_says_why(spark, files, caplog):
+    """To whoever asks for the explanation of a DataFrame, and to the log."""
+    caplog.set_level("INFO", "millrace")
+    a, b = (spark.read.parquet(files[name]) for name in "ab")
+    with millrace.enable(spark):
+        for frame, why in (
+            (a.join(b, a.id == b.id), "joins on Columns are Spark's: join by names of columns"),
+            (a.join(b, "id", "left"), "a join with how='left' is Spark's"),
+            (a.join(a.join(b, "id"), "id"), "a join on the right of a join"),
+            (a.select("id").join(b.select("id"), "id").filter(b.id > 1), "filter by one above a join"),
+            (a.filter("k > 3"), "filters without a function of Python"),
+            (spark.sql("select 1 x"), "no FROM clause joins two relations"),
+        ):
+            with pytest.raises(millrace.MillraceError, match=why):
+                millrace.explain(frame)
+            assert any(why in each.message for each in caplog.records), why
 
 
 def test_within_millrace_it_is_off(spark, views, asked):

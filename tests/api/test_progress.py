@@ -61,6 +61,9 @@ def test_a_line_is_shown_by_default_and_gone_at_the_end(spark, monkeypatch):
     assert frame.groupBy().count().collect()[0][0] == 50
     assert re.match(r"\d+\.\d s", shown[0])
     assert shown[-1] == ""
+    slow = millrace.where(spark.range(100), millrace.predicate(lambda x: time.sleep(0.005) or x > 4)("id"))
+    slow.write.format("noop").mode("overwrite").save()  # a writer's tasks are counted too
+    assert any(re.match(r"\d+\.\d s · \d of \d+ tasks", each) for each in shown)
     for quiet in (
         lambda: millrace.where(spark.range(100), odd("id"), options={"progress": False}).toArrow(),
         lambda: frame.select("id").schema,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from functools import partialmethod
 
+import pyarrow as pa
 import pytest
 
 from millrace.board import telling
@@ -11,6 +14,10 @@ from millrace.board.board import Board
 from millrace.board.server import LiveServer
 from millrace.board.telling import Telling
 from millrace.figures import CellFigures
+from millrace.spark.exchange import Cut
+from millrace.spark.hypercube import Axis, Cube
+from millrace.spark.reports import Sink
+from millrace.spark.tasks import CutTask
 from tests.board.test_board import figures
 
 
@@ -101,3 +108,25 @@ def test_who_may_not_tell_or_is_not_heard_works_on(server, board):
         task._thread.join(10)
     assert telling._unreached
     assert opened == []
+
+
+def test_map_tasks_of_an_exchange_tell_too(server, board, monkeypatch):
+    """What they have read so far; what they have sent to an eddy's task is not read once more there."""
+    monkeypatch.setattr(Telling, "__init__", partialmethod(Telling.__init__, every=0.0))
+    schema = pa.schema([("k", pa.int64())])
+    cut = Cut(0, Cube((Axis(2, pa.int64(), ((0, "k"),)),)), 1 << 20)
+    sink = Sink("run", None, hidden=True, live=server.address_of("run"))
+
+    def rows():
+        yield pa.record_batch([range(100)], schema=schema)
+        assert board.heard.wait(10)  # of what came before, while more is to come
+        yield pa.record_batch([range(20)], schema=schema)
+
+    sent = list(CutTask("r", schema, cut, sink)(rows()))
+    assert board.gone.wait(10)
+    (view,) = board.queries()
+    assert (view.rows_in, view.tasks, view.over) == (120, 1, 1)
+    (read,) = [one.tuples_in for _, one in view.report.modules() if one.name == "Cut(r)"]
+    assert read == 120
+    assert CellFigures.from_json(sent[-1].column("block")[0].as_py().decode()).rows_exchanged == 120
+    assert telling.rows_in(replace(figures(120), rows_exchanged=100)) == 20

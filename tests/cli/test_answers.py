@@ -102,7 +102,8 @@ def test_only_what_is_said_is_removed(run, cache):
     size = cache.stat().st_size
     assert "Remove answers that have expired of names, prices?" in run("answers", "prune", str(cache)).stdout
     assert "removed the answers of 0 keys" in run("answers", "prune", str(cache), "-y").stdout
-    assert "of 3 keys" in run("answers", "prune", str(cache), "--older-than", "15 days", "-y").stdout
+    told = run("answers", "prune", str(cache), "--older-than", "15 days", "-y", "--json", "-").stdout
+    assert json.loads(told) == {"removed": 3}
     assert listed(run, cache)["names"]["keys"] == 0 and cache.stat().st_size <= size
 
 

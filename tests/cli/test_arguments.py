@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from millrace import __version__
@@ -35,6 +36,19 @@ def test_the_version_is_that_of_the_package():
     from importlib.metadata import version
 
     assert version("millrace") == __version__
+
+
+def test_every_command_tells_programs_too():
+    """``--json`` is an option of each."""
+    waiting, without, seen = [typer.main.get_command(app)], [], 0
+    while waiting:
+        command = waiting.pop()
+        waiting += getattr(command, "commands", {}).values()
+        if not hasattr(command, "commands"):
+            seen += 1
+            if not any("--json" in each.opts for each in command.params):
+                without.append(command.name)
+    assert (without, seen > 20) == ([], True)
 
 
 @pytest.mark.parametrize("command", [[], ["sql"], ["bench"], ["bench", "tpch"], ["demo"]])
@@ -153,7 +167,7 @@ def test_an_old_java_is_refused(monkeypatch, tmp_path):
         (["tpch", "--queries", "99"], "expected numbers from 1 to 22"),
         (["predicates", "--against", "duckdb"], "this benchmark compares with 'spark'"),
         (["predicates", "--cases", "a,z"], "cases has 'z'"),
-        (["kernel", "--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["kernel", "--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at;"),
     ],
 )
 def test_bad_benchmark_arguments(arguments, expected):

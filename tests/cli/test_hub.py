@@ -43,7 +43,8 @@ def test_requests_wait_for_the_hub(run, streaming, tmp_path):
     ]
     noted = run(*asked, "--wait=0")
     assert noted.exit_code == 0 and "add few: noted: the hub does not answer" in noted.output
-    assert run("hub", "remove", folder, "fee", "--wait=0").exit_code == 0
+    removed = run("hub", "remove", folder, "fee", "--wait=0", "--json", "-")
+    assert json.loads(removed.stdout) == {"what": "remove", "name": "fee", "done": False}
     feed.put(60)
     assert run("hub", "start", folder, "--once").exit_code == 0
     (query,) = json.loads(run("hub", "list", folder, "--json=-").stdout)

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.errors import InputError, MillraceError, OptionError, UnsupportedType
 from millrace.lookups import Secrets, database, http, http_session
+from millrace.lookups.declared import lookup
 from tests.lookups.asking_sources import failing, fetched, refusal, run
 from tests.lookups.web import answering, resets, serving, stalls
 
@@ -24,6 +25,8 @@ VALUE = "s3cret/ välue+%"
     ("made", "said"),
     [
         (lambda: http(""), "expected a text"),
+        (lambda: lookup("p", SCHEMA, SKU, http("http://h/prices")), "lacks the bind column 'sku': put {sku}"),
+        (lambda: lookup("p", SCHEMA, SKU, http("http://h/{skuu}")), "no bind column: did you mean 'sku'?"),
         (lambda: http("http://h/{sku"), "has a { without its counterpart at position 9"),
         (lambda: http("http://h/sku}"), "has a } without its counterpart"),
         (lambda: http("http://{sku}.h/x"), "a key cannot choose whom to ask"),
@@ -140,7 +143,9 @@ def test_check_compares_template_and_columns():
 
 def test_check_reads_the_url():
     """It needs a scheme of HTTP's and a host, with its secrets in it; braces can be meant."""
-    for url in ("ftp://h/{sku}", "/price/{sku}", "h/{sku}", "${BASE}/{sku}", "http:///{sku}"):
+    for url in ("ftp://h/{sku}", "/price/{sku}", "h/{sku}"):
+        assert "has no host to ask" in failing(lambda url=url: http(url), InputError), url
+    for url in ("${BASE}/{sku}", "http:///{sku}"):
         assert "has no host to ask" in checked(http(url, check=False), BASE="nonsense"), url
     assert "cannot be used" in checked(http("http://h:port/{sku}", check=False))
     http("${BASE}/{sku}?f={{x}}", check=False).check(SCHEMA, SKU, Secrets({"BASE": "https://h:8080/v1"}))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pyarrow.parquet as pq
 from lookup_job import UNHARMED, looked_up  # beside this script
 from pyspark.sql import SparkSession, functions as sf
 
+ENVIRONMENT = "environment.tar.gz"
 QUERIES = (
     "select count(*) from big join small on big.k = small.k",
     "select big.k, count(*) n from big join small using (k) group by 1",
@@ -32,10 +36,13 @@ def main(kind: str, folder: str) -> None:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    make_environment()
     if kind == "connect":
         builder = SparkSession.builder.remote("local[2]")
     else:
         builder = SparkSession.builder.master("local-cluster[2,1,2048]")
+        builder = builder.config("spark.archives", f"{ENVIRONMENT}#environment")
+        os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
     spark = (
         builder.config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
@@ -95,8 +102,36 @@ def main(kind: str, folder: str) -> None:
     outcome["schema"] = check_schema(spark)
     outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
     outcome["enable"] = check_enable(spark, paths)
+    if kind == "connect":
+        send_environment(spark)
+    outcome["environment"] = check_environment(spark)
     sys.stdout.write(json.dumps(outcome) + "\n")
     spark.stop()
+
+
+def make_environment() -> None:
+    """Pack what stands for an environment: its Python notes where it runs, and is this one."""
+    script = f'#!/bin/sh\necho "$0" >> {Path.cwd()}/started\nexec {sys.executable} "$@"\n'.encode()
+    with tarfile.open(ENVIRONMENT, "w:gz") as archive:
+        told = tarfile.TarInfo("bin/python")
+        told.size, told.mode = len(script), 0o755
+        archive.addfile(told, io.BytesIO(script))
+
+
+def send_environment(spark: SparkSession) -> None:
+    """Do what docs/shipping.md says."""
+    text = (Path(__file__).parents[2] / "docs" / "shipping.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    exec(block, {"spark": spark})  # the project's own code
+
+
+def check_environment(spark: SparkSession) -> list[bool]:
+    """Workers are started by the Python of the archive that was sent."""
+    import millrace
+
+    even = millrace.predicate(lambda x: x % 2 == 0, name="even")
+    kept = millrace.where(spark.range(100), even("id")).count()
+    return [kept == 50, "environment/bin/python" in Path("started").read_text()]
 
 
 def check_where(spark: SparkSession) -> list[bool]:

@@ -20,8 +20,9 @@ SCRIPT = Path(__file__).with_name("small_join.py")
 def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
     """Rows, figures and errors are right in place, through blocks, mixed, in SQL, for filters, for streams.
 
-    Each session needs a process of its own: a Connect and a classic session exclude each other.
+    On a cluster workers run the Python of an archive that was sent, on Connect from the end on. Each session
+    needs a process of its own: a Connect and a classic session exclude each other.
     """
     outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=600))
     assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
-    assert len(outcome) == 17
+    assert len(outcome) == 18

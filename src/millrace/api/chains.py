@@ -8,7 +8,7 @@ what Millrace makes of the chain is made when somebody first asks for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +37,11 @@ class Filters:
     df: DataFrame
     conditions: tuple[Any, ...]
 
-    @property
-    def pays(self) -> bool:
-        """Whether there is a function of Python among them."""
-        return any(noted(each) is not None for each in self.conditions)
-
-    def made(self, options: Options) -> DataFrame | None:
-        """Return what Millrace makes of it, None where it has no part in it."""
-        return where(self.df, *self.conditions, options=options) if self.pays else None
+    def made(self, options: Options) -> DataFrame | str:
+        """Return what Millrace makes of it, or why it has no part in it."""
+        if not any(noted(each) is not None for each in self.conditions):
+            return "filters without a function of Python are Spark's own"
+        return where(self.df, *self.conditions, options=options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +51,19 @@ class Joins:
     Attributes:
         relations: What is joined, from left to right: DataFrames, with conditions in SQL over each.
         using: For each relation but the first, the columns that it shares with those before it.
+        conditions: In SQL, over what is joined.
     """
 
     relations: tuple[tuple[DataFrame, tuple[str, ...]], ...]
     using: tuple[tuple[str, ...], ...]
+    conditions: tuple[str, ...] = ()
 
-    def made(self, options: Options) -> DataFrame | None:
-        """Return what Millrace makes of it, None where it takes no join of it."""
-        frames = {f"t{place}": frame for place, (frame, _) in enumerate(self.relations)}
+    def made(self, options: Options) -> DataFrame | str:
+        """Return what Millrace makes of it, or why it takes no join of it."""
+        frames = {_name(place): frame for place, (frame, _) in enumerate(self.relations)}
         spark = self.relations[0][0].sparkSession
         query = Session(spark, frames, options=options).query(self.text)
-        return query.df if query.taken else None
+        return query.df if query.taken else "; ".join(query.reasons)
 
     @cached_property
     def text(self) -> str:
@@ -73,15 +72,21 @@ class Joins:
         joined = parts[0]
         for part, names in zip(parts[1:], self.using, strict=True):
             joined += f" JOIN {part} USING ({', '.join(map(plain_quote, names))})"
-        return f"SELECT * FROM {joined}"  # noqa: S608  # SQL is what this module writes
+        return f"SELECT * FROM {joined}{_where(self.conditions)}"  # noqa: S608  # SQL is what this writes
+
+
+def _name(place: int) -> str:
+    """Return a name that no condition of the user's has."""
+    return f"__mr_t{place}"
 
 
 def _relation(place: int, conditions: Sequence[str]) -> str:
-    name = f"t{place}"
-    if not conditions:
-        return name
-    held = " AND ".join(f"({each})" for each in conditions)
-    return f"(SELECT * FROM {name} WHERE {held}) AS {name}"  # noqa: S608
+    name = _name(place)
+    return f"(SELECT * FROM {name}{_where(conditions)}) AS {name}" if conditions else name  # noqa: S608
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
 
 
 @dataclass(eq=False)
@@ -97,39 +102,51 @@ class Link:
     options: Options = field(default_factory=Options)
 
     @cached_property
-    def better(self) -> DataFrame | None:
-        """Millrace's DataFrame of the same rows; None where Spark's is as good, or the only one."""
+    def better(self) -> DataFrame | str:
+        """Millrace's DataFrame of the same rows, or why Spark's is as good, or the only one."""
         try:
             made = self.chain.made(self.options)
-            if made is not None:
+            if not isinstance(made, str):
                 made.schema  # noqa: B018  # Spark Connect analyses only now
-        except (MillraceError, PySparkException):  # a column that only Spark's DataFrame knows, for example
-            return None
+        except (MillraceError, PySparkException) as error:  # a column that only Spark's knows, for example
+            return str(error)
         return made
 
 
-def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | None:
-    """Return the chain of a DataFrame that is filtered, None where it is none."""
+def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Joins | str:
+    """Return the chain of a DataFrame that is filtered, or why it is none."""
     if known is None:
         return Filters(df, (condition,))
     if isinstance(known.chain, Joins):
-        return None
+        if isinstance(condition, str):
+            return replace(known.chain, conditions=(*known.chain.conditions, condition))
+        if noted(condition) is not None:
+            return Filters(df if isinstance(known.better, str) else known.better, (condition,))
+        return (
+            "PySpark does not tell what a Column says, so a filter by one above a join leaves both to Spark: "
+            "filter the DataFrames before they are joined, or by SQL text"
+        )
     return Filters(known.chain.df, (*known.chain.conditions, condition))
 
 
 def joined(
-    left: DataFrame, first: Link | None, right: DataFrame, second: Link | None, on: Any
-) -> Joins | None:
-    """Return the chain of two DataFrames that are joined by names, None where it is none."""
+    left: DataFrame, first: Link | None, right: DataFrame, second: Link | None, on: Any, how: Any
+) -> Joins | str:
+    """Return the chain of two DataFrames that are joined by names, or why it is none."""
+    if how not in (None, "inner"):
+        return f"a join with how={how!r} is Spark's: only inner joins are chained"
     names = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, list | tuple) else ()
     if not names or not all(isinstance(each, str) for each in names):
-        return None
+        return (
+            "PySpark does not tell what a Column compares, so joins on Columns are Spark's: join by names of "
+            "columns, as in join(other, 'id'), or in SQL"
+        )
     if second is not None and isinstance(second.chain, Joins):
-        return None  # a join in parentheses stays one
+        return "a join on the right of a join, as if in parentheses, is Spark's: join one after the other"
     added = _read(right, second)
     if first is not None and isinstance(first.chain, Joins):
         before = first.chain
-        return Joins((*before.relations, added), (*before.using, names))
+        return Joins((*before.relations, added), (*before.using, names), before.conditions)
     return Joins((_read(left, first), added), (names,))
 
 
@@ -140,4 +157,4 @@ def _read(df: DataFrame, known: Link | None) -> tuple[DataFrame, tuple[str, ...]
     conditions = known.chain.conditions
     if all(isinstance(each, str) for each in conditions):
         return known.chain.df, conditions
-    return (known.better if known.better is not None else df), ()
+    return (df if isinstance(known.better, str) else known.better), ()

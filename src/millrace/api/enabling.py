@@ -24,7 +24,7 @@ from millrace.errors import MillraceError
 from millrace.front.functions import Predicates
 from millrace.options import Options
 from millrace.spark.filter import where
-from millrace.spark.handles import same_handle
+from millrace.spark.handles import left_to_spark, same_handle
 from millrace.spark.own_work import at_own_work, own_work
 from millrace.spark.parallelism import is_connect
 from millrace.spark.predicates import Applied
@@ -85,6 +85,9 @@ class Enabled:
             query = self._own.query(text, args)
             if query.taken or query.filters:
                 return query.df
+            made = plain(text, args)
+            left_to_spark(made, "; ".join(query.reasons))
+            return made
         except (MillraceError, AnalysisException):
             pass  # no query, or one that Spark refuses, in its own words
         return plain(text, args)
@@ -147,9 +150,9 @@ def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     def join(self: DataFrame, other: DataFrame, on: Any = None, how: Any = None) -> DataFrame:
         enabled = _of(self)
         made = plain(self, other, on, how)
-        if enabled is None or how not in (None, "inner"):
+        if enabled is None:
             return made
-        return _linked(made, joined(self, _link(self), other, _link(other), on), enabled)
+        return _linked(made, joined(self, _link(self), other, _link(other), on, how), enabled)
 
     return join
 
@@ -163,13 +166,15 @@ def _link(df: DataFrame) -> Link | None:
     return found
 
 
-def _linked(df: DataFrame, chain: Filters | Joins | None, enabled: Enabled) -> DataFrame:
+def _linked(df: DataFrame, chain: Filters | Joins | str, enabled: Enabled) -> DataFrame:
     """Let a DataFrame know its chain, and call its methods on what Millrace makes of that."""
-    if chain is not None:
-        setattr(df, _LINK, Link(chain, enabled.options))
-        kind: Any = type(df)
-        if not hasattr(kind, "_millrace_linked"):
-            df.__class__ = _linking(kind)
+    if isinstance(chain, str):
+        left_to_spark(df, chain)
+        return df
+    setattr(df, _LINK, Link(chain, enabled.options))
+    kind: Any = type(df)
+    if not hasattr(kind, "_millrace_linked"):
+        df.__class__ = _linking(kind)
     return df
 
 
@@ -215,6 +220,8 @@ def _chosen(df: DataFrame) -> DataFrame | None:
         return None
     with own_work():
         better = link.better
-    if better is not None:
-        same_handle(df, better)
+    if isinstance(better, str):
+        left_to_spark(df, better)
+        return None
+    same_handle(df, better)
     return better

@@ -48,11 +48,10 @@ def by_default() -> None:
     actions.watch(_begun)
 
 
-def _begun(name: str, frame: Any, carried: Carried) -> End | None:
+def _begun(name: str, carried: Carried) -> End | None:
     if carried.quiet or name in _READ or not is_seen():
         return None
-    # Writers have no session that is public: of them rows are told, not tasks.
-    return _Line(getattr(frame, "sparkSession", None), prints=name == "show").end
+    return _Line(carried.spark, prints=name == "show").end
 
 
 class _Line:

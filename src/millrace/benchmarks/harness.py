@@ -8,7 +8,6 @@ of its two medians shows how much of any other ratio is noise.
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import platform
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from millrace.errors import OptionError, near
@@ -93,12 +91,6 @@ class Outcome:
             "figures": dict(self.figures),
             "rows": [dict(row) for row in self.rows],
         }
-
-    def write_json(self, path: Path) -> None:
-        """Write :meth:`to_dict` to ``path``, whole or not at all."""
-        beside = path.with_name(f".{path.name}.part")
-        beside.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
-        beside.replace(path)
 
 
 def versions() -> dict[str, str]:

@@ -93,6 +93,7 @@ def prune_command(
     ] = None,
     name: Name = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Remove answers that have expired, and those older than an age. Jobs may use the cache meanwhile."""
@@ -101,13 +102,16 @@ def prune_command(
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
+        json_text.check(json)
         before = None if older_than is None else wall_time() - _seconds(older_than)
         known = _named(listed(path), name)
         what = "answers that have expired" if before is None else f"answers that came before {_day(before)}"
         if not yes:
             of = ", ".join(sorted({each.name for each in known}))
-            typer.confirm(f"Remove {what} of {of}?", abort=True)
-        stdout.print(f"removed the answers of {pruned(path, before, name):,} keys")
+            typer.confirm(f"Remove {what} of {of}?", abort=True, err=json == json_text.STDOUT)
+        removed = pruned(path, before, name)
+        json_text.beside(json, stdout, stderr).print(f"removed the answers of {removed:,} keys")
+        json_text.write({"removed": removed}, json)
 
 
 def _one(path: Path, name: str | None) -> Kept:

@@ -159,23 +159,20 @@ def demo_command(
     stdout, stderr = consoles()
     with one_message(stderr, debug):
         json_text.check(json)
-        shown = stderr if json == json_text.STDOUT else stdout
+        shown = json_text.beside(json, stdout, stderr)
         if stream:
             from millrace import demo_stream  # without what the other demo needs
 
             with session("millrace demo", master, conf=demo_stream.SETTINGS, debug=debug) as spark:
                 report = demo_stream.run(spark, shown, seconds, rate)
-            if json is not None:
-                json_text.write(report.to_dict(), json)
+            json_text.write(report.to_dict(), json)
             raise typer.Exit
         from millrace import demo
 
-        files = demo.prepare(scale, data, stdout)
+        files = demo.prepare(scale, data, shown)
         with session("millrace demo", master, debug=debug) as spark:
-            # Whoever wants the document on standard output wants nothing else there.
             sides = demo.run(spark, files, shown)
-        if json is not None:
-            json_text.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
+        json_text.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
     raise typer.Exit(1 if any(side.unequal for side in sides) else 0)
 
 

@@ -11,8 +11,10 @@ import typer
 
 from millrace.benchmarks.harness import Outcome, check_rounds
 from millrace.benchmarks.show import Ticker, show, ticking
+from millrace.cli import json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
+from millrace.cli.json_text import Json
 from millrace.errors import InputError, OptionError
 
 
@@ -26,7 +28,6 @@ def _enough(rounds: int) -> int:
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other engines, with an A/A control.")
 
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures here.")]
 Check = Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A smaller run: a figure within a minute.")]
 Rounds = Annotated[int, typer.Option(callback=_enough, help="Timed rounds, five or more.")]
@@ -57,18 +58,14 @@ class _Session:
     @contextmanager
     def errors(self) -> Iterator[None]:
         with one_message(self.stderr, self.debug):
-            if self.json is not None and not self.json.absolute().parent.is_dir():
-                raise InputError(
-                    f"cannot write {self.json}: there is no folder {self.json.absolute().parent}"
-                )
+            json_text.check(self.json)
             yield
 
     def finish(self, total: int, bench: Callable[[Ticker], Outcome]) -> None:
         with ticking(self.stderr, total) as ticker:
             outcome = bench(ticker)
-        show(outcome, self.stdout)
-        if self.json is not None:
-            outcome.write_json(self.json)
+        show(outcome, json_text.beside(self.json, self.stdout, self.stderr))
+        json_text.write(outcome.to_dict(), self.json)
         missed = outcome.missed()
         for sentence in missed:
             self.stderr.print(f"missed: {sentence}", style="bold red" if self.check else "yellow")

@@ -34,7 +34,7 @@ def run(
     debug: bool,
 ) -> bool:
     """Look at everything, print findings as they are made, and return whether all is well."""
-    console = stderr if json == json_text.STDOUT else stdout
+    console = json_text.beside(json, stdout, stderr)
     found: list[Finding] = []
     for one in _findings(master, remote, conf, limits_host, debug=debug):
         found.append(one)
@@ -42,9 +42,8 @@ def run(
     problems = sum(not one.well for one in found)
     told = f"{problems} thing{'s' * (problems != 1)} to do" if problems else "all is well"
     console.print(Text(told, style="bold red" if problems else "bold green"))
-    if json is not None:
-        document = {"well": not problems, "findings": [vars(one) | {"well": one.well} for one in found]}
-        json_text.write(document, json)
+    findings = [vars(one) | {"well": one.well} for one in found]
+    json_text.write({"well": not problems, "findings": findings}, json)
     return not problems
 
 

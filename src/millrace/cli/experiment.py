@@ -14,12 +14,12 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from millrace.cli import json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
+from millrace.cli.json_text import Json
 from millrace.errors import OptionError
 
 app = typer.Typer(no_args_is_help=True, help="Run the papers' experiments and check what they claim.")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write verdicts and figures here.")]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write pictures and one HTML page into this folder."),
@@ -29,7 +29,7 @@ Out = Annotated[
 @app.command("list")
 def list_command(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="Show these in detail.")] = None,
-    listing: json_text.Json = None,
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Show what experiments there are, or the claims and parameters of some."""
@@ -38,10 +38,10 @@ def list_command(
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
-        if listing is not None:
-            json_text.check(listing)
+        if json is not None:
+            json_text.check(json)
             chosen = registry.find(ids) if ids else registry.EXPERIMENTS.values()
-            json_text.write([described(each) for each in chosen], listing)
+            json_text.write([described(each) for each in chosen], json)
         elif ids:
             for each in registry.find(ids):
                 show_details(each, stdout)
@@ -104,7 +104,9 @@ def run_command(
             ]
             for number in range(seed, seed + seeds)
         ]
-        collection = Collection([each.id for each in chosen], json, out, table)
+        # A file has what is finished after every run; standard output has one document, at the end.
+        file = None if json == json_text.STDOUT else json
+        collection = Collection([each.id for each in chosen], file, out, table)
         try:
             with watching(stderr, seeds * len(chosen)) as watch:
                 for tasks in rounds:
@@ -112,7 +114,9 @@ def run_command(
                         collection.add(result)
         finally:
             for result in collection.results():
-                show(result, stdout)
+                show(result, json_text.beside(json, stdout, stderr))
+            if json == json_text.STDOUT:
+                json_text.write([result.to_dict() for result in collection.results()], json)
         missed = [sentence for result in collection.results() for sentence in result.misses()]
         for sentence in missed:
             stderr.print(f"does not hold: {sentence}", style="bold red", markup=False, soft_wrap=True)

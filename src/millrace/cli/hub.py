@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from enum import StrEnum
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +83,7 @@ def start_command(
     conf: Annotated[
         list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting.")
     ] = None,
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Run a hub until Ctrl-C; later starts in the same folder need no streams and no join."""
@@ -91,6 +92,7 @@ def start_command(
 
     _, stderr = consoles()
     with one_message(stderr, debug):
+        json_text.check(json)
         given = {"stream": pairs(stream or (), "--stream"), "time": pairs(time_ or (), "--time"), "on": on}
         asked = _remembered(folder, given | {"keep": keep.value})
         trigger: dict[str, Any] = {"availableNow": True} if once else {}
@@ -99,7 +101,7 @@ def start_command(
         with session(
             "millrace hub", master, conf=_SETTINGS | pairs(conf or (), "--conf"), debug=debug
         ) as spark:
-            _run(spark, folder, asked, trigger, stderr)
+            json_text.write(_run(spark, folder, asked, trigger, stderr), json)
 
 
 def _remembered(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def _remembered(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     if not given["stream"] and not given["time"] and given["on"] is None:
         if not path.exists():
             raise InputError(f"there is no hub in {folder} yet: expected --stream, --time and --on")
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = loads(path.read_text())
         return found
     if given["on"] is None or set(given["stream"]) != set(given["time"]) or not given["stream"]:
         raise InputError(
@@ -124,14 +126,15 @@ def _remembered(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 def _run(
     spark: SparkSession, folder: Path, asked: dict[str, Any], trigger: dict[str, Any], stderr: Any
-) -> None:
+) -> list[dict[str, Any]]:
+    """Run a hub to its end, and return its queries."""
     from millrace.api.hub import hub as made
 
     if "spark.sql.shuffle.partitions" not in dict(spark.sparkContext.getConf().getAll()):
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     streams = {name: _stream(spark, path, asked["time"][name]) for name, path in asked["stream"].items()}
     hub = made(spark, streams, asked["on"], folder, keep=asked["keep"])
-    (folder / _START).write_text(json.dumps(asked))  # not before the hub says that the join is its own
+    (folder / _START).write_text(dumps(asked))  # not before the hub says that the join is its own
     hub.answer()
     query = hub.start(**trigger)
     stderr.print(f"hub in {folder}: {len(hub.list())} queries", highlight=False)
@@ -140,6 +143,7 @@ def _run(
             hub.answer()
     finally:
         hub.stop()
+    return [asdict(each) for each in hub.list()]
 
 
 def _stream(spark: SparkSession, path: str, time_of: str) -> DataFrame:
@@ -162,13 +166,14 @@ def add_command(
         str | None, typer.Option(metavar="NAME,NAME", help="The streams that it joins; all by default.")
     ] = None,
     wait: Patience = 20,
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Add a query to a hub, whether it runs or not."""
     asked: dict[str, Any] = {"select": select, "where": where, "since": since.value}
     asked |= {"name": name, "sink": str(sink.absolute())}
     asked["streams"] = None if streams is None else streams.split(",")
-    _ask(folder, {"what": "add", **asked}, wait, debug)
+    _ask(folder, {"what": "add", **asked}, wait, json, debug)
 
 
 @app.command("remove")
@@ -176,17 +181,19 @@ def remove_command(
     folder: Where,
     name: Annotated[str, typer.Argument(help="Its name.", show_default=False)],
     wait: Patience = 20,
+    json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Remove a query from a hub; what it has written stays."""
-    _ask(folder, {"what": "remove", "name": name}, wait, debug)
+    _ask(folder, {"what": "remove", "name": name}, wait, json, debug)
 
 
-def _ask(folder: Path, asked: dict[str, Any], wait: float, debug: bool) -> None:
+def _ask(folder: Path, asked: dict[str, Any], wait: float, json: Path | None, debug: bool) -> None:
     from millrace.standing.folder import Folder
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
+        json_text.check(json)
         hub = Folder(folder)
         request = hub.request(asked)
         until = time.monotonic() + wait
@@ -197,7 +204,9 @@ def _ask(folder: Path, asked: dict[str, Any], wait: float, debug: bool) -> None:
         if why_not is not None:
             raise InputError(why_not)
         word = "done" if done else "noted: the hub does not answer, and does it when it runs"
-        stdout.print(f"{asked['what']} {asked['name']}: {word}", highlight=False)
+        told = f"{asked['what']} {asked['name']}: {word}"
+        json_text.beside(json, stdout, stderr).print(told, highlight=False)
+        json_text.write({"what": asked["what"], "name": asked["name"], "done": done}, json)
 
 
 @app.command("list")
@@ -209,8 +218,7 @@ def list_command(folder: Where, json: Json = None, debug: Debug = False) -> None
     with one_message(stderr, debug):
         json_text.check(json)
         found = Folder(folder).list()
-        if json is not None:
-            json_text.write([asdict(each) for each in found], json)
+        json_text.write([asdict(each) for each in found], json)
         if json != json_text.STDOUT:
             names = ("name", "state", "streams", "since", "select", "where", "sink")
             shown = [vars(each) | {"streams": ", ".join(each.streams)} for each in found]

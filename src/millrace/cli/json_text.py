@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from millrace.errors import InputError
 
@@ -25,19 +26,33 @@ Json = Annotated[
 
 def check(target: Path | None) -> None:
     """Raise :class:`InputError` where a document cannot be written; called before anything runs."""
-    if target in (None, STDOUT):
+    if target is None or target == STDOUT:
         return
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        raise InputError(f"cannot write {target}: expected the name of a file in a folder that exists, or -")
+    folder = target.absolute().parent
+    if target.is_dir() or not folder.is_dir():
+        why = "it is a folder" if target.is_dir() else f"there is no folder {folder}"
+        raise InputError(f"cannot write {target}: {why}; expected a file's name, or - for standard output")
 
 
-def write(document: Any, target: Path) -> None:
-    """Write a document: dates and decimals as text, bytes in base64, what is no number as null."""
+def beside(target: Path | None, stdout: Console, stderr: Console) -> Console:
+    """Return where all else goes: who wants the document on standard output wants nothing else there."""
+    return stderr if target == STDOUT else stdout
+
+
+def write(document: Any, target: Path | None) -> None:
+    """Write a document, whole or not at all, where one is wanted.
+
+    Dates and decimals are text, bytes base64, and what is no number is null.
+    """
+    if target is None:
+        return
     text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=2)
     if target == STDOUT:
         typer.echo(text)
-    else:
-        target.write_text(text + "\n", encoding="utf-8")
+        return
+    part = target.with_name(f".{target.name}.part")
+    part.write_text(text + "\n", encoding="utf-8")
+    part.replace(target)
 
 
 def plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from millrace.errors import QueryError
+from millrace.errors import QueryError, near
 from millrace.front.template import Span
 
 _SPANNED = (
@@ -261,7 +261,9 @@ def _check_words(words: list[str]) -> None:
     first = words[0] if words else ""
     if first not in _QUERIES:
         shown = first[:20] or "nothing but comments"
-        raise QueryError(f"the query begins with {shown!r}: expected a SELECT, WITH or VALUES query")
+        close = near(first, ("SELECT", "WITH", "VALUES"))
+        hint = f"; {close}" if close.startswith("did you mean") else ""
+        raise QueryError(f"the query begins with {shown!r}: expected a SELECT, WITH or VALUES query{hint}")
 
 
 def _refuse_writes() -> None:

@@ -57,6 +57,11 @@ class HttpSource:
             raise InputError(f"the URL of a lookup is {self.url!r}, expected a text")
         credentials.check_url(self.url, "the URL of a lookup")
         pieces = parts(self.url, "the URL of a lookup")
+        if pieces[0].kind == "text" and not pieces[0].text.lower().startswith(("http://", "https://")):
+            raise InputError(
+                f"the URL {self.url!r} of a lookup has no host to ask: expected one such as "
+                "https://host/path/{key}"
+            )
         for piece in pieces[: base_parts(pieces)]:
             if piece.kind == "column":
                 raise InputError(
@@ -121,12 +126,8 @@ class HttpSource:
     def describe(self) -> str:
         return f"http {self.method} {self.url}"
 
-    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
-        """Find what is wrong without sending a request; see :meth:`millrace.lookups.source.Source.check`."""
-        check_types(schema)
-        for column in schema:
-            _check_maps(column.name, column.type)
-        check_bound(columns, schema)
+    def check_names(self, columns: tuple[str, ...]) -> None:
+        """Compare the bind columns with those that the URL and the body mention."""
         for column in self.placeholders:
             if column not in columns:
                 wanted = near(column, columns) if columns else "a scan has none."
@@ -139,6 +140,14 @@ class HttpSource:
                     f"{self.describe()} lacks the bind column {column!r}: put {{{column}}} into the URL or "
                     "the body"
                 )
+
+    def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
+        """Find what is wrong without sending a request; see :meth:`millrace.lookups.source.Source.check`."""
+        check_types(schema)
+        for column in schema:
+            _check_maps(column.name, column.type)
+        check_bound(columns, schema)
+        self.check_names(columns)
         check_columns(dict(self.columns), schema, "columns")
         self.reader(schema, columns, str)
         for name, value in self.headers:

@@ -65,6 +65,14 @@ class Keeping(Protocol):
         """Keep at most so many connections open between requests from now on."""
 
 
+@runtime_checkable
+class Naming(Protocol):
+    """A source that mentions the bind columns itself."""
+
+    def check_names(self, columns: tuple[str, ...]) -> None:
+        """Raise :class:`millrace.errors.InputError` where it mentions others, or lacks one."""
+
+
 class Source(Protocol):
     """What to ask, and how; frozen and picklable."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -18,10 +18,8 @@ from pyarrow import types as t
 from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, OptionError, near
 from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError
+from millrace.lookups.source import Naming, Source
 from millrace.relations.keys import is_key_type
-
-if TYPE_CHECKING:
-    from millrace.lookups.source import Source
 
 _SOURCE = ("terms", "kind", "describe", "check", "open")
 
@@ -130,6 +128,9 @@ def table_of(
         name, schema, sets, _sources(where, via, sets), frame, sources, _on_error(where, on_error),
         _cache(where, cache), _ttl(where, ttl, cache),
     )  # fmt: skip
+    for columns, source in zip(sets, table.via, strict=True):
+        if isinstance(source, Naming):
+            source.check_names(columns)
     if table.is_set:
         _check_set(where, schema, table)
     return table

@@ -211,9 +211,9 @@ def _orders_plot(stream: StreamView) -> Plot | None:
 
 
 def _rows_plot(query: QueryView) -> Plot | None:
-    """Return rows over time, in buckets of equal length."""
+    """Return rows over time, in buckets of equal length; None before there are any."""
     points = query.points
-    if len(points) < 3 or points[-1][0] <= 0:
+    if len(points) < 3 or points[-1][0] <= 0 or not any(points[-1][1:]):
         return None
     end = points[-1][0]
     series: dict[str, list[float]] = {"rows read": [], "rows out of eddies": []}

@@ -232,6 +232,7 @@ def _cells(figures: tuple[CellFigures, ...]) -> Table | None:
             (
                 units.count(cell.tuples_routed),
                 units.duration(cell.seconds),
+                units.count(cell.rows_exchanged),
                 units.count(cell.output_tuples),
                 units.count(cell.peak_state),
                 units.count(cell.migrated_tuples),
@@ -241,7 +242,17 @@ def _cells(figures: tuple[CellFigures, ...]) -> Table | None:
         )
         for cell in shown
     ]
-    columns = ("cell", "tuples routed", "time", "rows out", "peak state", "moved", "spilled", "memory")
+    columns = (
+        "cell",
+        "tuples routed",
+        "time",
+        "exchanged",
+        "rows out",
+        "peak state",
+        "moved",
+        "spilled",
+        "memory",
+    )
     caption = "Cells and map tasks" + (", those that did most" if len(figures) > len(shown) else "")
     return _table(caption, columns, rows, len(figures) - len(shown))
 

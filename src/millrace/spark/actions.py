@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.spark.own_work import at_own_work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CARRIED = "_millrace_carried"
 
@@ -34,8 +37,8 @@ ACTIONS = {
 End = Callable[[BaseException | None], None]
 """Takes what an action failed with, or None."""
 
-Watcher = Callable[[str, Any, "Carried"], End | None]
-"""Takes an action's name, the DataFrame or writer, and what that carries; returns what hears of the end."""
+Watcher = Callable[[str, "Carried"], End | None]
+"""Takes an action's name and what its DataFrame or writer carries; returns what hears of the end."""
 
 _watchers: list[Watcher] = []
 
@@ -62,10 +65,17 @@ def unwatch(watcher: Watcher) -> None:
 
 
 class Carried(NamedTuple):
-    """What a DataFrame carries: the names of its runs, and whether no line shall show its progress."""
+    """What a DataFrame carries, and what writes it.
+
+    Attributes:
+        runs: Names of its runs.
+        quiet: Whether no line shall show its progress.
+        spark: Its session, which writers have none of that is public.
+    """
 
     runs: frozenset[str] = frozenset()
     quiet: bool = False
+    spark: SparkSession | None = None
 
 
 def carry(made: Any, carried: Carried) -> None:
@@ -79,7 +89,8 @@ def carried(*given: Any) -> Carried:
     found = [each for one in given if (each := getattr(one, "__dict__", {}).get(_CARRIED)) is not None]
     if len(found) < 2:
         return found[0] if found else Carried()
-    return Carried(frozenset().union(*(each.runs for each in found)), any(each.quiet for each in found))
+    runs = frozenset().union(*(each.runs for each in found))
+    return Carried(runs, any(each.quiet for each in found), found[0].spark)
 
 
 class Action:
@@ -99,7 +110,7 @@ class Action:
             return
         found = carried(frame)
         if found.runs:
-            self._ends = [end for each in list(_watchers) if (end := each(name, frame, found)) is not None]
+            self._ends = [end for each in list(_watchers) if (end := each(name, found)) is not None]
         if self._nests:
             _within.action = True
 

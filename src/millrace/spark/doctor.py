@@ -112,8 +112,12 @@ def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Fin
         yield Finding("coordinator", "does not listen here", problem)
     else:
         yield _sockets(found, "coordinator", "coordinator reached by tasks", _ADVICE_HOST)
-    yield _trial("Arrow batches", lambda: _arrow(spark))
-    yield _trial("a join and a filter", lambda: _work(spark))
+    arrow = _trial("Arrow batches", lambda: _arrow(spark))
+    yield arrow
+    if arrow.well:
+        yield _trial("a join and a filter", lambda: _work(spark))
+    else:
+        yield Finding("a join and a filter", "not tried", "mend Arrow batches first")
 
 
 _ADVICE_HOST = (

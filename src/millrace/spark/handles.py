@@ -6,6 +6,7 @@ that it runs, by their functions, and so the runs that it is made of. The latest
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -61,9 +62,11 @@ class QueryHandle(Handle, Protocol):
 
 
 _HANDLE = "_millrace_handle"
+_LEFT = "_millrace_left"
 _RUN = re.compile(r"millrace_([0-9a-f]{32})")
 _runs: WeakValueDictionary[str, Handle] = WeakValueDictionary()
 _latest: deque[Handle] = deque(maxlen=16)
+_log = logging.getLogger("millrace")
 
 
 def remember(
@@ -82,7 +85,7 @@ def remember(
     for run in runs:
         _runs[task_name(run)] = handle
     live.known(handle, runs, title)
-    carry(frame, Carried(frozenset(runs), quiet=not handle.options.progress))
+    carry(frame, Carried(frozenset(runs), not handle.options.progress, frame.sparkSession))
     _latest.append(handle)
     return telling(frame)
 
@@ -90,6 +93,13 @@ def remember(
 def same_handle(frame: DataFrame, other: DataFrame) -> None:
     """Let a DataFrame be known by the handle of another, which runs in its place."""
     setattr(frame, _HANDLE, getattr(other, _HANDLE))
+
+
+def left_to_spark(frame: DataFrame, why: str) -> None:
+    """Note why Millrace has no part in a DataFrame of an enabled session; whoever logs is told."""
+    if vars(frame).get(_LEFT) != why:  # other attributes of DataFrames are columns
+        setattr(frame, _LEFT, why)
+        _log.info("left to Spark: %s", why)
 
 
 def handle_of(frame: DataFrame) -> Handle:
@@ -107,6 +117,8 @@ def handle_of(frame: DataFrame) -> Handle:
         named = {match[0] for match in _RUN.finditer(explained(frame))}
     except PySparkException:
         named = set()
+    if _HANDLE in vars(frame):  # of an enabled session, which plans when it is first asked
+        return handle_of(frame)
     found = list({id(handle): handle for name in named if (handle := _runs.get(name)) is not None}.values())
     if len(found) == 1:
         return found[0]
@@ -114,6 +126,9 @@ def handle_of(frame: DataFrame) -> Handle:
         raise InputError(
             f"this DataFrame is derived from {len(found)} that Millrace returned: ask for each of those"
         )
+    why = getattr(frame, "__dict__", {}).get(_LEFT)
+    if why is not None:
+        raise InputError(f"Millrace has no part in this DataFrame: {why}")
     raise InputError(
         "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
         "returned, or one derived from it"

@@ -99,7 +99,7 @@ def _tell(board: Board, attach: Attach, held: weakref.ref[Any], runs: Mapping[st
         attach(handle.df.sparkSession, runs)
 
 
-def _begun(name: str, _frame: Any, carried: actions.Carried) -> actions.End | None:
+def _begun(name: str, carried: actions.Carried) -> actions.End | None:
     board = _board
     if board is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -107,9 +107,21 @@ class EddyTask:
                 ranges=ranges,
             )
             results = run.run()
+
+            def done() -> CellFigures:
+                made = run.figures(cell)
+                if reader is None:
+                    return made
+                return replace(
+                    made,
+                    rows_exchanged=reader.rows,
+                    blocks_exchanged=reader.blocks,
+                    bytes_exchanged=reader.bytes,
+                )
+
             if aggregation is not None:
                 results = aggregation.over(results)
-            with self.sink.telling(f"cell {cell}.0", lambda: run.figures(cell)):
+            with self.sink.telling(f"cell {cell}.0", done):
                 if self.target is None:
                     for result in results:
                         yield self.sink.data(result)
@@ -119,22 +131,14 @@ class EddyTask:
             reader.drain()
         if not self.sink.active:
             return
-        figures = run.figures(cell)
-        figures = replace(figures, modules=(*figures.modules, *ranges.figures()))
+        figures = done()
+        modules = [*figures.modules, *ranges.figures()]
         if opened:
-            figures = replace(figures, modules=(*figures.modules, *opened.figures()))
+            modules += opened.figures()
         if aggregation is not None:
-            figures = replace(figures, modules=(*figures.modules, aggregation.figures()))
-        texts = []
-        if reader is not None:
-            texts = reader.figures
-            figures = replace(
-                figures,
-                rows_exchanged=reader.rows,
-                blocks_exchanged=reader.blocks,
-                bytes_exchanged=reader.bytes,
-            )
-        figures = replace(figures, seconds=time.perf_counter() - began)
+            modules.append(aggregation.figures())
+        texts = [] if reader is None else reader.figures
+        figures = replace(figures, modules=tuple(modules), seconds=time.perf_counter() - began)
         yield from self.sink.finish(f"cell {cell}", [figures.to_json(), *texts], schema)
 
     def _sources(
@@ -175,9 +179,10 @@ class ScanTask:
         if task is None:
             return
         books = _Books(f"scan {task}", self.sink, self.reduction)
-        for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
-            rows = scan.read(task, self.batch_size, partial(books.ranges.keeps, alias))
-            yield from books.cut(alias, rows, cut, InTurn(task))
+        with books.telling():
+            for alias, scan, cut in zip(self.aliases, self.scans, self.cuts, strict=True):
+                rows = scan.read(task, self.batch_size, partial(books.ranges.keeps, alias))
+                yield from books.cut(alias, rows, cut, InTurn(task))
         yield from books.close()
 
 
@@ -198,7 +203,8 @@ class CutTask:
         task = _partition()
         books = _Books(f"cut {self.alias} {task}", self.sink, self.reduction)
         source = _normalised(batches, self.schema)
-        yield from books.cut(self.alias, source, self.cut, ByContent(task))
+        with books.telling():
+            yield from books.cut(self.alias, source, self.cut, ByContent(task))
         yield from books.close()
 
 
@@ -223,6 +229,21 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
+@dataclass
+class _Cutting:
+    """One relation that is cut: rows read, batches, and seconds so far."""
+
+    alias: str
+    writer: BlockWriter
+    rows: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+    def figures(self) -> ModuleFigures:
+        name = f"Cut({self.alias})"
+        return ModuleFigures(name, "scan", self.rows, self.writer.rows, self.calls, self.seconds)
+
+
 class _Books:
     """Cuts relations in one map task, of what their reduction leaves, and keeps the task's figures."""
 
@@ -232,40 +253,48 @@ class _Books:
         self._began = time.perf_counter()
         self.ranges = KeyRanges()
         self._reducer = Reducer(reduction, self.ranges)
-        self._modules: list[ModuleFigures] = []
-        self._rows = self._blocks = self._bytes = 0
+        self._cut: list[_Cutting] = []
+
+    def telling(self) -> AbstractContextManager[object]:
+        """Return what tells figures while the body runs."""
+        return self._sink.telling(self._task, self._figures)
 
     def cut(
         self, alias: str, source: Iterator[pa.RecordBatch], cut: Cut, deal: Deal
     ) -> Iterator[pa.RecordBatch]:
         began = time.perf_counter()
         writer = BlockWriter(cut, deal)
-        rows = calls = 0
+        cutting = _Cutting(alias, writer)
+        self._cut.append(cutting)
         for batch in source:
-            rows += batch.num_rows
-            calls += 1
+            cutting.rows += batch.num_rows
+            cutting.calls += 1
             kept = self._reducer.reduced(cut.relation, batch)
             if kept.num_rows:
                 yield from writer.add(kept)
+            cutting.seconds = time.perf_counter() - began
         yield from writer.finish()
-        self._rows += writer.rows
-        self._blocks += writer.blocks
-        self._bytes += writer.bytes
-        seconds = time.perf_counter() - began
-        self._modules.append(ModuleFigures(f"Cut({alias})", "scan", rows, writer.rows, calls, seconds))
+        cutting.seconds = time.perf_counter() - began
 
     def close(self) -> Iterator[pa.RecordBatch]:
         if not self._sink.active:
             return
-        figures = CellFigures(
-            cell=-1,
-            seconds=time.perf_counter() - self._began,
-            modules=(*self._modules, *self._reducer.figures(), *self.ranges.figures()),
-            rows_exchanged=self._rows,
-            blocks_exchanged=self._blocks,
-            bytes_exchanged=self._bytes,
-            peak_bytes=peak_memory(),
-        )
-        text = figures.to_json()
+        text = self._figures().to_json()
         if not self._sink.add(self._task, text):
             yield block_rows([(0, FIGURES, figures_block(text))])
+
+    def _figures(self) -> CellFigures:
+        """Return what has been done so far; also while a relation is cut, and from another thread."""
+        return CellFigures(
+            cell=-1,
+            seconds=time.perf_counter() - self._began,
+            modules=(
+                *(cutting.figures() for cutting in self._cut),
+                *self._reducer.figures(),
+                *self.ranges.figures(),
+            ),
+            rows_exchanged=sum(cutting.writer.rows for cutting in self._cut),
+            blocks_exchanged=sum(cutting.writer.blocks for cutting in self._cut),
+            bytes_exchanged=sum(cutting.writer.bytes for cutting in self._cut),
+            peak_bytes=peak_memory(),
+        )
