@@ -21,6 +21,7 @@ from millrace.coordination import (
     Notification,
     Registration,
     codec,
+    coordinator as coordinating,
 )
 from millrace.errors import ExecutionError
 from tests.coordination import hammer
@@ -495,8 +496,9 @@ def test_chunks_say_what_does_not_fit():
     assert chunk.only({OTHER}).table() == rows and chunk.only({KEY}).table().num_rows == 0
 
 
-def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator):
-    """After many later jobs a key is asked again; what was asked and what failed is still told."""
+def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, monkeypatch):
+    """After many later jobs, as of a stream, a key is asked again; what was asked and failed stays told."""
+    monkeypatch.setattr(coordinating, "_MOST_ENDED", 2)
 
     async def play() -> list[bytes]:
         for execution in range(40):

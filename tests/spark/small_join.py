@@ -97,6 +97,7 @@ def main(kind: str, folder: str) -> None:
     # A server's tasks are the same: once is enough.
     outcome["page"] = check_page(spark)
     outcome["live"] = check_live(spark, folder) if kind == "connect" else []
+    outcome["hub"] = check_hub(spark, folder) if kind == "connect" else []
     outcome["lookups"] = [looked_up(spark, folder, dies=False) == UNHARMED] if kind == "connect" else []
     outcome["failure"] = check_failure(spark)
     outcome["schema"] = check_schema(spark)
@@ -278,6 +279,69 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
         report.totals["rows"] == 1800,
         [json.loads(line) for line in lines] == report.to_dict()["batches"],
         report.latest.watermark is not None,
+    ]
+
+
+def check_hub(spark: SparkSession, folder: str) -> list[bool]:
+    """Queries of a hub on a server: functions and files, while it runs and after a restart."""
+    import duckdb
+
+    import millrace
+    from millrace.errors import InputError
+    from millrace.feeds.rows import Feed
+
+    on = (
+        "orders o JOIN payments p ON o.order_id = p.order_id AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"
+    )
+    sums, found = Path(folder, "sums"), []
+
+    def sink(rows, batch):
+        with sums.open("a") as file:
+            file.write(json.dumps([batch, rows.num_rows, sum(rows["order_id"].to_pylist())]) + "\n")
+
+    def made(rows: int, **more):
+        supply = {"rate": 100, "within": 2, "match": 1, "backlog": rows, "rows_in_all": rows, "max_rows": 600}
+        streams = {name: millrace.feed(spark, name, **supply) for name in ("orders", "payments")}
+        return millrace.hub(spark, streams, on, f"{folder}/hub", **more)
+
+    def written(name: str) -> list[int]:
+        rows = spark.read.parquet(f"{folder}/{name}").selectExpr("count(*)", "sum(order_id)").collect()
+        return list(rows[0])
+
+    def alone(rows: int, least: int) -> list[int]:
+        with duckdb.connect() as base:
+            for name in ("orders", "payments"):
+                feed = Feed(name, rate=100.0, within=2.0, match=1.0)
+                base.register(name, pa.Table.from_batches([feed.rows(0, rows)]))
+            text = f"SELECT count(*), sum(o.order_id) FROM {on} WHERE o.order_id >= {least}"
+            return list(map(int, base.execute(text).fetchone()))
+
+    hub = made(900)
+    hub.add("all", "o.order_id", sink=sink)
+    hub.add("files", "o.order_id, p.t", sink=f"{folder}/files")
+    query = hub.start(processingTime="0 seconds")
+    try:
+        hub.add("more", "o.order_id", sink=sink)
+    except InputError as error:
+        found.append("functions are sent when the hub starts" in str(error))
+    query.processAllAvailable()
+    hub.add("odd", "o.order_id", "o.order_id >= 300", sink=f"{folder}/odd", since="window")
+    query.processAllAvailable()
+    hub.stop()
+    states = {each.name: each.state for each in hub.list()}
+    hub = made(1200, sinks={"all": sink})
+    hub.remove("files")
+    hub.start(availableNow=True).awaitTermination()
+    told = [json.loads(line) for line in sums.read_text().splitlines()]
+    both = [sum(column) for column in zip(*told, strict=True)][1:]
+    return [
+        *found,
+        states == dict.fromkeys(("all", "files", "odd"), "running"),
+        [each.name for each in hub.list()] == ["all", "odd"],
+        len({batch for batch, *_ in told}) == len(told) >= 2,
+        written("files") == alone(900, 0) != both,
+        both == alone(1200, 0),
+        written("odd") == alone(1200, 300),
     ]
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import millrace
 from millrace.errors import InputError, StateError
+from millrace.standing import delivery, plan
+from millrace.standing.processor import HubProcessor
 from tests.streams.feed import Feed, plain
+from tests.streams.test_joins import crashing
 
 pytestmark = pytest.mark.spark
 
@@ -93,6 +99,67 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     assert {each.name: each.state for each in hub.list()} == dict.fromkeys(
         ("all", "pairs", "odd", "late", "large", "two"), "running"
     )
+
+
+CRASHES = ("append", "rows", "file", "sink")
+
+
+def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tmp_path, monkeypatch):
+    """A worker ends before a block is logged, behind results, before a file has its name; a sink raises."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
+    names, died, given = list(QUERIES), [], {}
+
+    def sink(rows, batch):
+        if batch == number and (crashes / "sink").exists():
+            (crashes / "sink").unlink()
+            raise ValueError("the sink is full")
+        given[batch] = rows.to_pylist()
+
+    for number, point in enumerate((None, *CRASHES, None)):
+        feed.put(80)
+        crashes = tmp_path / f"crashes_{number}"
+        crashes.mkdir()
+        if point is not None:
+            (crashes / point).touch()
+        monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes), HubProcessor, number))
+        monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
+        hub = millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub", sinks={"first": sink})
+        if number == 0:
+            hub.add("first", *QUERIES["all"], sink=sink)
+        elif number > 2:
+            hub.remove(f"q{number - 2}")
+        hub.add(f"q{number}", *QUERIES[names[number]], sink=tmp_path / f"q{number}")
+        try:
+            hub.start(availableNow=True).awaitTermination()
+        except StreamingQueryException:
+            died.append(point)
+        assert not any(crashes.iterdir()), "it ended there"
+    assert died == [*CRASHES]
+    rows = [plain(tuple(row.values())) for batch in given.values() for row in batch]
+    assert sorted(rows, key=repr) == alone(feed, "all") != []
+    for number in range(len(names)):
+        files = slice(number, number + 2 if 0 < number < 4 else None)
+        assert written(tmp_path / f"q{number}") == alone(feed, names[number], files), number
+        parts = (tmp_path / f"q{number}").glob(".*.part")
+        assert not any(parts), "what processes that died have left"
+
+
+def dying(flag: str, number: int):
+    """What writes files, in a process that ends before the first one has its name, if there is that file."""
+
+    class Dying(delivery.Write):
+        def __call__(self, batches):
+            if self.batch == number and os.path.exists(flag):  # noqa: PTH110  # pickled by value
+                import pathlib
+
+                def replace(*_):
+                    pathlib.Path(flag).unlink()
+                    os._exit(1)
+
+                pathlib.Path.replace = replace
+            return super().__call__(batches)
+
+    return Dying
 
 
 def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):

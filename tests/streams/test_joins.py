@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 import millrace
 from millrace.errors import ExecutionError, InputError, SetupError
 from millrace.streams import plan
+from millrace.streams.processor import CellProcessor
 from tests.conftest import ROCKSDB
 from tests.streams.feed import SCHEMA, Feed, figures
 
@@ -92,11 +94,17 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(streaming, tmp_path, monke
     assert died[:-1] == [*CRASHES[:-1]] or died == [*CRASHES[:-1]]  # at the end Spark may have all it needs
 
 
-def crashing(folder: str):
-    """A processor that ends its process at the points that files name, and removes the file before."""
-    from millrace.streams.processor import CellProcessor
+def crashing(folder: str, processor: type[CellProcessor] = CellProcessor, batch: int | None = None):
+    """A processor that ends its process at the points that files name, and removes the file before.
+
+    With a number, in no other micro-batch.
+    """
 
     def die_at(point):
+        if batch is not None:
+            task = TaskContext.get()  # None while Spark asks for the columns
+            if task is None or int(task.getLocalProperty("streaming.sql.batchId")) != batch:
+                return
         path = os.path.join(folder, point)  # noqa: PTH118  # it runs in a worker, pickled by value
         try:
             os.remove(path)  # noqa: PTH107
@@ -112,7 +120,7 @@ def crashing(folder: str):
             die_at(name)
             return getattr(self._inner, name)
 
-    class Crashing(CellProcessor):
+    class Crashing(processor):
         def init(self, handle):
             super().init(handle)
             self._log = Dying(self._log)

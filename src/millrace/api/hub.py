@@ -159,16 +159,21 @@ class Hub:
 
         Raises:
             InputError: It runs, or a query's function is not given.
+            StateError: Spark's checkpoint is missing.
             MillraceError: As :func:`millrace.sql` over streams.
         """
         if self._is_active:
             raise InputError("the hub runs already: stop() it first")
+        self._folder.check_checkpoint()
         for each in self.list():
             if each.sink is None and each.name not in self._functions:
                 raise InputError(
                     f"query {each.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{each.name!r}: function}}"
                 )
+            if each.sink is not None:
+                for part in Path(each.sink).glob(".*.part"):
+                    part.unlink(missing_ok=True)  # what processes that died have left
         frame = planned(
             self._spark,
             self._join.block,
@@ -177,7 +182,8 @@ class Hub:
             str(self._folder.changes),
             keeps_all=self._keeps_all,
         )
-        deliver = Deliver(Folder(self._folder.path), self._functions)
+        retained = int(str(self._spark.conf.get("spark.sql.streaming.minBatchesToRetain", "100")))
+        deliver = Deliver(Folder(self._folder.path), self._functions, retained)
         writer = frame.writeStream.foreachBatch(lambda rows, batch: deliver(rows, batch))
         writer = writer.option("checkpointLocation", str(self._folder.spark))
         self._query = (writer.trigger(**trigger) if trigger else writer).start()

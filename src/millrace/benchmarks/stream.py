@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millrace.benchmarks import harness, stream_crashes, stream_hub, stream_memory
+from millrace.benchmarks import crashing, harness, stream_hub, stream_memory
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.stream_cases import CASES, Case
+from millrace.benchmarks.stream_crashes import JoinWork
+from millrace.benchmarks.stream_hub_crashes import HubWork
 from millrace.benchmarks.stream_sides import SKIPPED, Side, measured, own_folder
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ MEMORY = "memory"
 CRASHES = "crashes"
 """The case of a driver that is killed."""
 
-NAMES = (*CASES, HUB, MEMORY, CRASHES)
+HUB_CRASHES = "hub-crashes"
+"""The same with a hub, whose queries come and go."""
+
+NAMES = (*CASES, HUB, MEMORY, CRASHES, HUB_CRASHES)
 
 _LATEST_CRASH = 3.0
 """Seconds after a query's start, or one of its commits."""
@@ -56,7 +61,8 @@ TARGETS = {
     "state_bytes_ratio": Target(high=0.5),
     "recovery_ratio": Target(high=1.0),
     "memory_flat": Target(high=1.1),
-    "crashes_survived": Target(low=stream_crashes.CRASHES),
+    "crashes_survived": Target(low=crashing.CRASHES),
+    "hub_crashes_survived": Target(low=crashing.CRASHES),
     "hub_100_ratio": Target(high=4),
     "hub_8_ratio": Target(high=0.05),
     "same_rows": Target(low=1, high=1),
@@ -91,8 +97,8 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
         if name == MEMORY:
             figures |= stream_memory.memory(spark, scale, partial(_told, ticker, name))
             continue
-        if name == CRASHES:
-            found, alike = _crashes(spark, partial(_told, ticker, name))
+        if name in (CRASHES, HUB_CRASHES):
+            found, alike = _crashes(spark, name, partial(_told, ticker, name))
             figures |= found
             same &= alike
             continue
@@ -121,7 +127,8 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
 
 def runs(names: tuple[str, ...], rounds: int) -> int:
     """Return how often a ticker ticks."""
-    fixed = {MEMORY: stream_memory.BATCHES, CRASHES: stream_crashes.CRASHES}
+    crashes = dict.fromkeys((CRASHES, HUB_CRASHES), crashing.CRASHES)
+    fixed = {MEMORY: stream_memory.BATCHES, **crashes}
     sides = {name: len(stream_hub.SIDES if name == HUB else _SIDES) for name in names}
     return sum(fixed.get(name, sides[name] * (SKIPPED + rounds)) for name in names)
 
@@ -131,15 +138,17 @@ def _told(ticker: Ticker, case: str, side: str) -> None:
     ticker.tick()
 
 
-def _crashes(spark: SparkSession, done: Callable[[str], object]) -> tuple[dict[str, float], bool]:
+def _crashes(spark: SparkSession, case: str, done: Callable[[str], object]) -> tuple[dict[str, float], bool]:
     """Return the figures of crashes, and whether the rows were the batch answer's in the end."""
     with own_folder() as folder:
-        found = stream_crashes.crashes(spark, folder, stream_crashes.CRASHES, 7, _LATEST_CRASH, done)
+        work = JoinWork(spark, folder) if case == CRASHES else HubWork(spark, folder, 7)
+        found = crashing.crashes(spark, work, crashing.CRASHES, 7, _LATEST_CRASH, done)
+    crashes, crash = ("crashes", "crash") if case == CRASHES else ("hub_crashes", "hub_crash")
     figures: dict[str, float] = {
-        "crashes": found.crashes,
-        "crashes_survived": found.sound if found.same else 0,
-        "crash_micro_batches": found.files,
-        "crash_rows": found.rows,
+        crashes: found.crashes,
+        f"{crashes}_survived": found.sound if found.same else 0,
+        f"{crash}_micro_batches": found.files,
+        f"{crash}_rows": found.rows,
     }
     return figures, found.same
 

@@ -19,7 +19,7 @@ from millrace.coordination import codec
 from millrace.coordination.cache import check_cache
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.permits import Permits
-from millrace.coordination.progress import NOTHING, FailedKey, LookupProgress, together
+from millrace.coordination.progress import MOST_FAILED, NOTHING, FailedKey, LookupProgress, together
 from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
@@ -33,10 +33,15 @@ _MOST_RELEASED = 64
 
 
 class _Ended(NamedTuple):
-    """What is still to be told of a lookup whose session is closed."""
+    """What is still to be told of a lookup's sessions that are closed: a stream has one a micro-batch."""
 
     progress: LookupProgress
     failed: list[FailedKey]
+
+    def and_of(self, progress: LookupProgress, failed: list[FailedKey]) -> _Ended:
+        """Return the same with one session more."""
+        both = [self.progress, replace(progress, rate=0.0, in_flight=0)]
+        return _Ended(together(both), list(dict.fromkeys(self.failed + failed))[:MOST_FAILED])
 
 
 class Coordinator(Server):
@@ -68,7 +73,7 @@ class Coordinator(Server):
         self._registrations: dict[str, tuple[Registration, ...]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
-        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()  # by run/number
         self._spent: OrderedDict[tuple[str, str], Spending] = OrderedDict()
         self._groups: OrderedDict[str, Permits] = OrderedDict()
         self._retiring: set[str] = set()
@@ -356,7 +361,9 @@ class Coordinator(Server):
             if self._sessions.get(name) is session and session.empty:
                 del self._sessions[name]
                 if _run_of(name) in self._registrations:
-                    self._ended[name] = _Ended(session.progress(), failed)
+                    lookup = f"{_run_of(name)}/{name.rpartition('/')[2]}"
+                    before = self._ended.pop(lookup, _Ended(NOTHING, []))
+                    self._ended[lookup] = before.and_of(session.progress(), failed)
                 self._close(session)
         finally:
             self._retiring.discard(name)

@@ -7,6 +7,7 @@ number, and may be called again with it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ class _File:
     def __init__(self, sink: FileSink, name: str) -> None:
         self._schema = sink.schema
         self._path = Path(sink.folder, f"{name}.parquet")
-        self._part = self._path.with_name(f".{name}.part")
+        # A name of its own: a task that Spark has given up may still be writing.
+        self._part = self._path.with_name(f".{name}.{uuid.uuid4().hex}.part")
         self._writer: pq.ParquetWriter | None = None
         self.waiting: list[pa.RecordBatch] = []
 
@@ -116,10 +118,12 @@ class Deliver:
     Attributes:
         folder: The hub's.
         functions: Of the queries that have a function as their sink, by name.
+        retained: So many micro-batches Spark may run again.
     """
 
     folder: Folder
     functions: Mapping[str, Sink]
+    retained: int
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Deliver the rows of a micro-batch."""
@@ -137,7 +141,7 @@ class Deliver:
         for row in left.to_batches():
             for id_, change, _, block in zip(*row.columns, strict=True):
                 if change.is_valid:
-                    folder.note_made(change.as_py())
+                    folder.note_made(change.as_py(), batch)
                 else:
                     schema = queries[id_.as_py()][0].schema
                     found.setdefault(id_.as_py(), []).append(
@@ -150,3 +154,4 @@ class Deliver:
                     f"query {name!r} has no function to give its rows to: give hub() sinks={{{name!r}: …}}"
                 )
             self.functions[name](pa.Table.from_batches(batches), batch)
+        folder.put_together(batch - self.retained)

@@ -1,10 +1,11 @@
 """The folder of a hub: its queries, and what other processes ask of it.
 
 ``hub.json`` says what the queries share. ``changes`` has a file for each change of the queries, numbered
-without gaps: it is written once and never changed, and is what the cells read. ``made`` has an empty file for
-each change that a micro-batch has made, ``requests`` what other processes ask for, ``answers`` what became
-of that, and ``spark`` is Spark's checkpoint. A file gets its name when it is complete, and by a link, which
-fails where another has that name.
+without gaps: it is written once and never changed, and is what the cells read. ``made`` has a file for each
+change that says which micro-batch has made it, ``requests`` what other processes ask for, ``answers`` what
+became of that, and ``spark`` is Spark's checkpoint. Changes of micro-batches that Spark never runs again are
+one file of ``standing``, which has the queries that stood after the last of them. A file gets its name when
+it is complete, and by a link, which fails where another has that name.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from typing import Any
 from millrace.errors import InputError, StateError
 from millrace.standing.query import StandingQuery
 from millrace.standing.registry import FORMAT, Change
+
+_MERGED = 64
+"""So many changes become one file."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Listed:
     state: str
 
 
+Written = tuple[Change, dict[str, Any]]
+"""A change, with what people are told of the query that comes."""
+
+
 class Folder:
     """A hub's folder.
 
@@ -62,7 +70,10 @@ class Folder:
         self._made = self.path / "made"
         self._requests = self.path / "requests"
         self._answers = self.path / "answers"
-        self._known: list[tuple[Change, dict[str, Any]]] = []
+        self._standing = self.path / "standing"
+        # Queries that stood after the changes that are put together, and the changes from then on.
+        self._together = 0
+        self._known: dict[int, Written] = {}
 
     def begin(self, join: dict[str, Any]) -> None:
         """Make the folder, or go on with it.
@@ -73,7 +84,7 @@ class Folder:
         Raises:
             StateError: It is of another join, or of another version.
         """
-        for each in (self.changes, self._made, self._requests, self._answers):
+        for each in (self.changes, self._made, self._standing, self._requests, self._answers):
             each.mkdir(parents=True, exist_ok=True)
         _write(self.path / "hub.json", {"format": FORMAT, **join})
         found = self.join()
@@ -117,31 +128,90 @@ class Folder:
 
     def _append(self, change_of: Callable[[int], Change], told: dict[str, Any]) -> Change:
         while True:
-            number = len(self.written()) + 1
-            change = change_of(number)
-            if _write(self._path_of(number), change.to_json() | {"told": told}):
+            self.written()
+            change = change_of(max(self._known, default=self._together) + 1)
+            written = _write(self._path_of(change.number), change.to_json() | {"told": told})
+            # A name is free also where another process has just put the change together with others.
+            if written and change.number > self._latest():
                 return change
 
-    def written(self) -> Sequence[tuple[Change, dict[str, Any]]]:
-        """Return all changes in order, with what people are told of the query."""
-        while (path := self._path_of(len(self._known) + 1)).exists():
-            fields = json.loads(path.read_text())
-            self._known.append((Change.from_json(fields), fields["told"]))
-        return self._known
+    def written(self) -> Sequence[Written]:
+        """Return changes in order, with what people are told of the query.
+
+        Of those that are put together, only queries that stand are left.
+        """
+        while True:
+            latest = self._latest()
+            try:
+                if latest > self._together:
+                    fields = json.loads((self._standing / _name(latest)).read_text())
+                    self._known = {each["number"]: _written(each) for each in fields["queries"]}
+                    self._together = latest
+                while (path := self._path_of(max([self._together, *self._known]) + 1)).exists():
+                    change, told = _written(json.loads(path.read_text()))
+                    self._known[change.number] = change, told
+            except FileNotFoundError:
+                continue  # it has just been put together with others
+            if latest == self._latest():
+                return list(self._known.values())
+
+    def _latest(self) -> int:
+        """Return the number of the last change that is put together with those before it."""
+        return max((int(path.stem) for path in self._standing.glob("[0-9]*.json")), default=0)
 
     def _path_of(self, number: int) -> Path:
-        return self.changes / f"{number:08}.json"
+        return self.changes / _name(number)
 
-    def note_made(self, number: int) -> None:
+    def note_made(self, number: int, batch: int) -> None:
         """Note that a micro-batch has made a change."""
-        (self._made / f"{number:08}").touch()
+        _write(self._made / _name(number), {"batch": batch})
+
+    def put_together(self, oldest: int) -> None:
+        """Make one file of changes, and remove them, once there are many.
+
+        Args:
+            oldest: Number of the oldest micro-batch that Spark may run again: what earlier ones have made
+                is in the cells' state, and is not read again.
+        """
+        changes = self.written()
+        last = self._together + _MERGED
+        # Micro-batches make changes in order, so those before it are as old.
+        made = self._made / _name(last)
+        if not made.exists() or json.loads(made.read_text())["batch"] >= oldest:
+            return
+        stand = {change.number: (change, told) for change, told in changes if change.number <= last}
+        for change, _ in list(stand.values()):
+            if change.query is None:
+                del stand[change.number]
+                stand.pop(change.gone or 0, None)
+        queries = [change.to_json() | {"told": told} for change, told in stand.values()]
+        _write(self._standing / _name(last), {"format": FORMAT, "queries": queries})
+        for folder in (self.changes, self._made, self._standing):
+            for path in folder.glob("[0-9]*.json"):
+                if int(path.stem) < last + (folder != self._standing):
+                    path.unlink(missing_ok=True)
+
+    def check_checkpoint(self) -> None:
+        """Refuse to begin anew where the cells' state alone knows the queries.
+
+        Raises:
+            StateError: Spark's checkpoint is not there any more.
+        """
+        if self._latest() and not any(self.spark.glob("offsets/[0-9]*")):
+            raise StateError(
+                f"{self.spark} has no checkpoint of Spark's, and the first {self._latest()} changes of the "
+                "hub's queries are nowhere else: put it back, or begin a hub in an empty folder and add the "
+                "queries again"
+            )
 
     def list(self) -> list[Listed]:
         """Return the queries that stand, are to come, or are about to leave."""
         self.join()
-        made = {int(path.name) for path in self._made.iterdir()}
+        changes = self.written()
+        made = {int(path.stem) for path in self._made.glob("[0-9]*.json")}
+        made.update(change.number for change, _ in changes if change.number <= self._together)
         found: dict[int, Listed] = {}
-        for change, told in self.written():
+        for change, told in changes:
             if change.query is not None:
                 state = "running" if change.number in made else "waiting"
                 query = change.query
@@ -186,6 +256,14 @@ class Folder:
         refused = json.loads(path.read_text())["refused"]
         path.unlink()
         return True, refused
+
+
+def _name(number: int) -> str:
+    return f"{number:08}.json"
+
+
+def _written(fields: dict[str, Any]) -> Written:
+    return Change.from_json(fields), fields["told"]
 
 
 def _write(path: Path, fields: dict[str, Any]) -> bool:

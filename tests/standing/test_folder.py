@@ -1,0 +1,69 @@
+"""Changes of a hub's queries are put together, whoever reads and writes them meanwhile."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings, strategies as st
+
+from millrace.expressions import ColumnRef
+from millrace.standing import folder as folders
+from millrace.standing.folder import Folder
+from millrace.standing.query import StandingQuery
+
+JOIN = {"on": "a JOIN b"}
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def query(name: str) -> StandingQuery:
+    """A query of that name."""
+    return StandingQuery(0, name, (), (), (ColumnRef("a", "n"),), SCHEMA, ("a", "b"))
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "remove", "make", "make"]),
+        st.integers(0, 2),  # who does it: processes see what the others did late, or never
+        st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_who_reads_late_sees_the_same_queries(tmp_path_factory, given_steps):
+    """Numbers are never given twice, and files do not grow with the changes that have been."""
+    path = tmp_path_factory.mktemp("hub")
+    merged, folders._MERGED = folders._MERGED, 3
+    try:
+        everyone = [Folder(path) for _ in range(3)]
+        everyone[0].begin(JOIN)
+        stand, made, batch, numbers = {}, {}, 0, []
+        for what, who, which in given_steps:
+            folder = everyone[who]
+            if what == "add":
+                change = folder.add(query(f"q{len(numbers)}"), {"select": "n", "where": None, "sink": None})
+                numbers.append(change.number)
+                stand[change.number] = change.query.name
+            elif what == "remove" and stand:
+                gone = list(stand)[which % len(stand)]
+                del stand[gone]
+                numbers.append(folder.remove(gone).number)
+            elif what == "make":
+                batch += 1
+                for number in numbers:
+                    if number not in made:
+                        made[number] = batch
+                        folder.note_made(number, batch)
+                folder.put_together(batch - 2)
+        assert numbers == list(range(1, len(numbers) + 1))
+        for folder in (*everyone, Folder(path)):
+            listed = {each.id: each.name for each in folder.list() if each.state != "leaving"}
+            assert listed == stand
+            running = {each.id for each in folder.list() if each.state == "running"}
+            assert running == {number for number in stand if number in made}
+        recent = sum(made.get(number, batch + 1) >= batch - 2 for number in numbers)
+        assert len(list(everyone[0].changes.iterdir())) <= recent + 3 + len(given_steps)
+    finally:
+        folders._MERGED = merged
