@@ -13,14 +13,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from millrace.budget import Budget, Spending, Spent
+from millrace.budget import Spending, Spent
 from millrace.clock import Clock
 from millrace.coordination import codec
-from millrace.coordination.cache import check_cache
+from millrace.coordination.cache import SUFFIX, check_cache
+from millrace.coordination.ledger import LastingSpending
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.permits import Permits
 from millrace.coordination.progress import MOST_FAILED, NOTHING, FailedKey, LookupProgress, together
-from millrace.coordination.registration import Registration, Settings
+from millrace.coordination.registration import STREAM, Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
 from millrace.errors import OptionError
@@ -93,6 +94,8 @@ class Coordinator(Server):
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run before its tasks join them as ``run/execution/number``.
+
+        Executions of a stream begin with :data:`~millrace.coordination.registration.STREAM` and its id.
 
         Args:
             run: Identifies the run; has no slash.
@@ -271,7 +274,7 @@ class Coordinator(Server):
         """
         settings, group = registration.settings, registration.group
         if group is None:
-            spending = self._spending(namespace, registration.budget)
+            spending = self._spending(namespace, registration)
             own = Permits(settings, None, registration.circuit_breaker, spending)
             if not registration.lasting:
                 return own
@@ -291,16 +294,31 @@ class Coordinator(Server):
             del self._groups[each]
         return permits
 
-    def _spending(self, namespace: str, budget: Budget) -> Spending:
-        """Return what has been spent of a budget, by all runs of the query together."""
+    def _spending(self, namespace: str, registration: Registration) -> Spending:
+        """Return what has been spent of a budget, by all runs of the query together.
+
+        Raises:
+            OSError: What a stream has spent cannot be read.
+        """
+        budget = registration.budget
         if not budget:
             return Spending(budget)
         name = (_run_of(namespace), namespace.rpartition("/")[2])
-        spending = self._spent.setdefault(name, Spending(budget))
+        if name not in self._spent:
+            self._spent[name] = self._new_spending(namespace, registration)
         self._spent.move_to_end(name)
         while len(self._spent) > _MOST_SPENT:
-            self._spent.popitem(last=False)
-        return spending
+            _settle(self._spent.popitem(last=False)[1])
+        return self._spent[name]
+
+    def _new_spending(self, namespace: str, registration: Registration) -> Spending:
+        stream, number = namespace.split("/")[1], namespace.rpartition("/")[2]
+        cache = registration.cache
+        if cache is None or not stream.startswith(STREAM):
+            return Spending(registration.budget)
+        folder = cache.parent if cache.suffix == SUFFIX else cache
+        name = f"{stream}/{registration.name}/{number}/{registration.fingerprint}"
+        return LastingSpending(registration.budget, folder, name)
 
     def _registered(self, namespace: str) -> Registration:
         run, _, rest = namespace.partition("/")
@@ -347,6 +365,8 @@ class Coordinator(Server):
         if name not in self._sessions:
             return
         self._sessions.move_to_end(name)
+        if self._sessions[name].empty:
+            _settle(self._spent.get((_run_of(name), name.rpartition("/")[2])))
         empty = [each for each, session in self._sessions.items() if session.empty]
         for each in empty[:-_MOST_EMPTY_SESSIONS]:
             if each not in self._retiring:
@@ -376,10 +396,17 @@ class Coordinator(Server):
             session.expire()
 
     async def _end(self) -> None:
+        for spending in self._spent.values():
+            _settle(spending)
         for session in self._sessions.values():
             self._close(session)
         while self._closing:
             await asyncio.wait(set(self._closing))
+
+
+def _settle(spending: Spending | None) -> None:
+    if isinstance(spending, LastingSpending):
+        spending.settle()
 
 
 def _run_of(name: str) -> str:

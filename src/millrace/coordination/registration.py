@@ -11,6 +11,9 @@ from typing import Any
 from millrace.budget import NO_BUDGET, Budget
 from millrace.errors import OptionError
 
+STREAM = "stream "
+"""Executions of streams are named so, with an id behind it that restarts of the stream keep."""
+
 
 @dataclass(frozen=True)
 class Address:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace.errors import ExecutionError, OptionError
@@ -84,6 +85,14 @@ class Alone:
             parts.append(f"nothing shared with limit_group {whole.group!r}")
         parts.append("answers shared within a task only")
         return f"{whole.name}: {', '.join(parts)}, because {self.why}"
+
+
+def stream_of(context: TaskContext) -> str | None:
+    """Return what the coordinator knows a task's stream by, restarts of it included; None if it has none."""
+    from millrace.coordination.registration import STREAM
+
+    query = context.getLocalProperty("sql.streaming.queryId")
+    return None if query is None else f"{STREAM}{query}"
 
 
 def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | Alone:

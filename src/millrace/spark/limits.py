@@ -16,14 +16,10 @@ from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.registering import registration_of
-from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of
+from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, stream_of
 
 if TYPE_CHECKING:
     from millrace.coordination import Address, LookupProgress, Registration
-
-
-_STREAM = "sql.streaming.queryId"
-"""Local property of tasks that run for a micro-batch: the same for all micro-batches of a query."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ def _job() -> str:
     context = TaskContext.get()
     if context is None:
         return "0"
-    return context.getLocalProperty(_STREAM) or str(context.stageId())
+    return stream_of(context) or str(context.stageId())
 
 
 def predicates_of(run: str) -> str:

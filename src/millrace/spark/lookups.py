@@ -24,7 +24,7 @@ from millrace.clock import WallClock
 from millrace.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.figures import ModuleFigures
 from millrace.options import Options
-from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of
+from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, stream_of
 from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
@@ -241,10 +241,12 @@ def _execution() -> str:
     """Return what is the same for all tasks of one action, and of no other: keys are asked for once in it.
 
     An action may compute a stage more than once, to sample it before it sorts, say. Without Spark's own
-    number of the action, the stage has to do.
+    number of the action, the stage has to do. A micro-batch is an action of its stream.
     """
     context = TaskContext.get()
     if context is None:
         return "0"
     action = context.getLocalProperty("spark.sql.execution.id")
-    return f"stage {context.stageId()}" if action is None else action
+    own = f"stage {context.stageId()}" if action is None else action
+    stream = stream_of(context)
+    return own if stream is None else f"{stream}/{own}"

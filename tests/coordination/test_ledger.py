@@ -1,0 +1,87 @@
+"""Budgets of streams over restarts: never more is spent than promised, whoever is killed when."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.budget import Budget, Spent
+from millrace.clock import VirtualClock
+from millrace.coordination import Client, Coordinator, Registration
+from millrace.coordination.ledger import LastingSpending
+from millrace.coordination.limiter import Limiter
+from millrace.errors import BudgetError
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.booleans()), min_size=1, max_size=200),
+    st.none() | st.integers(1, 120),
+    st.none() | st.integers(1, 400),
+    st.integers(1, 4),
+)
+def test_no_more_is_spent_than_promised_over_restarts(tmp_path_factory, calls, requests, most, cap):
+    """Who is killed may lose a share of the budget, and nothing who ends in order."""
+    folder, made, lost, cost = tmp_path_factory.mktemp("answers"), 0, 0, 0
+    budget = Budget(requests, most)
+    spending = LastingSpending(budget, folder, "one")
+    limiter = Limiter(VirtualClock(), cap, None, spending=spending)
+    under_way = []
+    for number, (price, ends, is_killed) in enumerate(calls):
+        limiter.request(0, number)
+        under_way += [grant.ticket for grant in limiter.grants()]
+        while under_way:
+            limiter.release(0, under_way.pop(0), float(price))
+            made, cost = made + 1, cost + price
+            under_way += [grant.ticket for grant in limiter.grants()]
+        if ends:
+            if is_killed:
+                lost += 1
+            else:
+                spending.settle()
+            before = spending
+            spending = LastingSpending(budget, folder, "one")
+            assert spending.requests >= before.requests and spending.cost >= before.cost
+            if not is_killed:
+                assert (spending.requests, spending.cost) == (before.requests, before.cost)
+            limiter = Limiter(VirtualClock(), cap, None, spending=spending)
+    assert made <= (requests or made)
+    assert cost <= (most or cost) + 8
+    if requests is not None and most is None:
+        assert made >= min(len(calls), requests - lost * (requests // 64 + 1))
+
+
+def test_a_stream_goes_on_with_its_budget(tmp_path):
+    """In another coordinator; another stream, and a job that is none, have budgets of their own."""
+    kept = Registration(
+        "prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3), lasting=True
+    )
+
+    async def spend(execution: str, calls: int) -> None:
+        one = await Client.connect(coordinator.address, f"run/{execution}/0")
+        try:
+            for _ in range(calls):
+                async with one.permit():
+                    pass
+        finally:
+            await one.close()
+
+    for execution, calls in (("stream s/4", 2), ("stream s/9", 1), ("stream t/9", 3), ("12", 3)):
+        coordinator = Coordinator()
+        coordinator.register("run", [kept])
+        asyncio.run(spend(execution, calls))
+        left = 3 if execution == "stream s/9" else calls
+        assert coordinator.spent("run") == [Spent("prices", left, 3, 0.0, None)]
+        coordinator.close()
+    coordinator = Coordinator()
+    coordinator.register("run", [kept])
+    with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
+        asyncio.run(spend("stream s/10", 1))
+    coordinator.close()
+    (tmp_path / "unwritable").mkdir()
+    spending = LastingSpending(Budget(max_requests=3), tmp_path / "unwritable", "one")
+    (tmp_path / "unwritable").rmdir()
+    spending.begin()
+    assert not spending.may_begin and "cannot be written" in str(spending)
