@@ -42,11 +42,20 @@ class Failed(Exception):
 
 
 def join_of(
-    names: str, window: int, *, cyclic: bool = False, tables: dict[str, pa.Table] | None = None
+    names: str,
+    window: int,
+    *,
+    cyclic: bool = False,
+    tables: dict[str, pa.Table] | None = None,
+    same: dict[str, str] | None = None,
 ) -> ContinuousJoin:
-    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it."""
+    """A chain of streams by ``k``, each at most ``window`` seconds later than the one before it.
+
+    Those in ``same`` have the tuples of others.
+    """
     pairs = list(pairwise(names))
     ties = [*pairs, (names[-1], names[0])] if cyclic else pairs
+    leads = same or {}
     held = {alias: Held(table) for alias, table in (tables or {}).items()}
     streams = [name for name in names if name not in held]
     bounds = [b for x, y in pairs for b in (TimeBound(x, y, window * SECOND), TimeBound(y, x, 0))]
@@ -60,12 +69,17 @@ def join_of(
         for op, column in ((">=", "t"), ("<=", "end"))
     ]
     join = JoinSpec(
-        tuple(RelationSpec(name, SCHEMA) for name in names),
+        tuple(RelationSpec(name, SCHEMA, same_as=leads.get(name)) for name in names),
         tuple(Equality(ref(x, "k"), ref(y, "k"), pa.int64()) for x, y in ties),
         tuple(ranges),
         tuple(OutputColumn(name, ref(name, "n")) for name in names),
     )
-    known = tuple(Stream(n, names.index(n), "t", keeps[n]) for n in streams)
+    longest = {
+        n: max(keeps[each] for each in streams if leads.get(each, each) == n)
+        for n in streams
+        if n not in leads
+    }
+    known = tuple(Stream(n, names.index(n), "t", most) for n, most in longest.items())
     return ContinuousJoin(
         "test", join, known, held, Options(architecture="stems", batch_size=64), 1, "1 cell"
     )

@@ -65,10 +65,12 @@ def harm(folder, how):
             path.rename(path.with_name(f"{path.stem.split('-')[0]}-other.blocks"))
 
 
-def play(given_events, tries=(), changes=None, folder=None, harmed=("",)):
+def play(given_events, tries=(), changes=None, folder=None, harmed=("",), same=None):
     """Run all micro-batches, with failures and restarts; the watermark is the latest time minus the delay."""
-    batches, whole = cut(given_events)
-    cluster, latest = Cluster(join_of(NAMES, WINDOW), WINDOW, folder), 0
+    leads = same or {}
+    batches, whole = cut([(leads.get(name, name), *rest) for name, *rest in given_events])
+    whole |= {name: whole[lead] for name, lead in leads.items()}
+    cluster, latest = Cluster(join_of(NAMES, WINDOW, same=same), WINDOW, folder), 0
     for place, batch in enumerate(batches):
         if folder is not None:
             harm(folder, harmed[place % len(harmed)])
@@ -77,19 +79,26 @@ def play(given_events, tries=(), changes=None, folder=None, harmed=("",)):
         process, fail = tries[place % len(tries)] if tries else (0, None)
         if fail is not None:
             # Even if the source gave other rows in that attempt, nothing of it stays.
-            cluster.try_batch({**batch, "b": [*batch["b"], (0, latest, 9999)]}, 1 - process, fail)
+            other = leads.get("b", "b")
+            cluster.try_batch({**batch, other: [*batch[other], (0, latest, 9999)]}, 1 - process, fail)
         latest = max([latest, *(row[1] for rows in batch.values() for row in rows)])
         cluster.batch(batch, process, watermark=latest - DELAY)
     got = sorted(tuple(each[n] for n in NAMES) for each in cluster.results)
     return cluster, got, answer(whole, NAMES, WINDOW)
 
 
+roles = st.sampled_from([None, None, {"b": "a"}, {"c": "a"}, {"b": "a", "c": "a"}])
+
+
 @settings(max_examples=150, deadline=None)
-@given(events, attempts, restarts, harms)
-def test_results_are_the_batch_answer(given_events, tries, changes, harmed):
-    """Failed attempts, workers that are behind, restarts, files that are damaged or gone: each once."""
+@given(events, attempts, restarts, harms, roles)
+def test_results_are_the_batch_answer(given_events, tries, changes, harmed, same):
+    """Failed attempts, workers that are behind, restarts, files that are damaged or gone: each once.
+
+    Streams in several roles too, which come once.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        _, got, want = play(given_events, tries, changes, Path(folder), harmed)
+        _, got, want = play(given_events, tries, changes, Path(folder), harmed, same)
     assert got == want
 
 

@@ -14,7 +14,7 @@ from millrace.front.components import split
 from millrace.front.computed import Computed
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import Leave, in_recursion
-from millrace.front.event_times import check_streams, event_times, streams_of, together
+from millrace.front.event_times import check_streams, event_times, read_in_roles, streams_of, together
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import Constants, bind, constants_of, is_asked, lookup_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
@@ -312,6 +312,8 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     times = event_times(clause, group)
     clocks = set() if times is None else {ColumnRef(*each) for each in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
+    if times is not None:
+        read |= read_in_roles(clause, times, found, read)
     specs: list[RelationSpec] = []
     rows: dict[str, Rows] = {}
     for member in members:

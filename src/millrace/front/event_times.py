@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.expressions import And, Predicate, relations_of
+from millrace.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.front.clause import Clause
+from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave
 from millrace.front.intervals import length_of
 from millrace.front.lookups.binding import lookup_of
+from millrace.front.members import Member
 from millrace.front.parse import conjuncts, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
@@ -67,6 +69,36 @@ def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
     bounds = tuple(_bounds(clause, columns))
     retention(streams, bounds)
     return EventTimes(columns, bounds)
+
+
+def read_in_roles(
+    clause: Clause, times: EventTimes, found: Sorted, read: Collection[ColumnRef]
+) -> set[ColumnRef]:
+    """Let streams that are one, filtered alike, have the same columns: then they are read once.
+
+    Args:
+        clause: The FROM clause; its members get the columns that are computed for others.
+        times: Of the streams of a block.
+        found: Its conditions.
+        read: The columns that the block reads.
+
+    Returns:
+        The columns that it reads too.
+    """
+    groups: dict[tuple[str, ...], list[Member]] = {}
+    for alias in times.columns:
+        member = clause.members[alias]
+        whole = clause.planning.whole(member.relation, clause.planning.text.edited)
+        groups.setdefault((whole, *found.texts.get(alias, ())), []).append(member)
+    more: set[ColumnRef] = set()
+    for members in groups.values():
+        computed = {each.field.name: each for member in members for each in member.computed}
+        aliases = {member.alias for member in members}
+        names = {ref.column for ref in read if ref.relation in aliases}
+        for member in members:
+            member.computed = list(computed.values())
+            more |= {ColumnRef(member.alias, name) for name in names}
+    return more
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:

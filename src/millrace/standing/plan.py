@@ -56,7 +56,8 @@ def hub(
     Raises:
         MillraceError: As :func:`millrace.streams.plan.deal`.
     """
-    dealt = deal(spark, block, times, options)
+    # Queries have conditions on each role by itself.
+    dealt = deal(spark, block, times, options, share=False)
     task = Hub(
         **{name: getattr(dealt.task, name) for name in ContinuousJoin.__dataclass_fields__},
         keeps_all=keeps_all,

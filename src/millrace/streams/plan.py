@@ -35,6 +35,7 @@ from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.micro_batch import PREFIX
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
+from millrace.streams.roles import in_roles, roles
 from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
 from millrace.values import Value
@@ -95,7 +96,9 @@ def continuous(spark: SparkSession, block: Block, times: EventTimes, options: Op
     return PreparedBlock(task.name, result, _show(block, task, dealt.cube), lambda *_: [], endless)
 
 
-def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options) -> Dealt:
+def deal(
+    spark: SparkSession, block: Block, times: EventTimes, options: Options, *, share: bool = True
+) -> Dealt:
     """Deal the tuples of a block over streams to cells; nothing runs yet.
 
     Args:
@@ -103,6 +106,7 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
         block: The block; the streams among its inputs are DataFrames.
         times: The event times.
         options: The run's settings.
+        share: Whether a stream in several roles may come once for all of them.
 
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
@@ -117,14 +121,20 @@ def deal(spark: SparkSession, block: Block, times: EventTimes, options: Options)
     weights = [1.0 if alias in times.columns else 0.0 for alias in aliases]
     cube = with_nulls(choose(graph, weights, cells, [w == 0 for w in weights]), staying)
     keys = _keys(spark, cells)[: cube.cells]
+    leads = roles(block, times.columns, cube) if share else {}
     streams = tuple(
         Stream(
-            alias, number, times.columns[alias], keeps[alias], _counted(cube, number), _computed(block, alias)
+            alias,
+            number,
+            times.columns[alias],
+            max(keeps[each] for each in times.columns if leads.get(each, each) == alias),
+            _counted(cube, number),
+            _computed(block, alias),
         )
         for number, alias in enumerate(aliases)
-        if alias in times.columns
+        if alias in times.columns and alias not in leads
     )
-    join = block.join
+    join = in_roles(block.join, leads)
     if options.architecture == "static":
         raise OptionError(
             "option architecture is 'static', and a plan that does not change begins anew with every run, "
@@ -238,7 +248,9 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     for number, relation in enumerate(task.join.relations):
         stream = task.by_number.get(number)
         copies = cube.copies(number)
-        if stream is None:
+        if relation.same_as is not None:
+            lines.append(f"  {relation.alias}: the rows of {relation.same_as}, which come and are kept once")
+        elif stream is None:
             lines.append(f"  {relation.alias}: a table, read whole by every cell when it begins")
         else:
             kept = f"kept for {stream.keeps / 1e6:,.6g} s" if stream.keeps >= 0 else "not kept"
