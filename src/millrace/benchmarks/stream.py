@@ -48,6 +48,7 @@ HUB_CRASHES = "hub-crashes"
 
 NAMES = (*CASES, HUB, MEMORY, CRASHES, HUB_CRASHES)
 
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _LATEST_CRASH = 3.0
 """Seconds after a query's start, or one of its commits."""
 
@@ -140,9 +141,14 @@ def _told(ticker: Ticker, case: str, side: str) -> None:
 
 def _crashes(spark: SparkSession, case: str, done: Callable[[str], object]) -> tuple[dict[str, float], bool]:
     """Return the figures of crashes, and whether the rows were the batch answer's in the end."""
-    with own_folder() as folder:
-        work = JoinWork(spark, folder) if case == CRASHES else HubWork(spark, folder, 7)
-        found = crashing.crashes(spark, work, crashing.CRASHES, 7, _LATEST_CRASH, done)
+    before = spark.conf.get(_RETAINED)
+    spark.conf.set(_RETAINED, "20")  # so that a hub puts its changes together meanwhile
+    try:
+        with own_folder() as folder:
+            work = JoinWork(spark, folder) if case == CRASHES else HubWork(spark, folder, 7)
+            found = crashing.crashes(spark, work, crashing.CRASHES, 7, _LATEST_CRASH, done)
+    finally:
+        spark.conf.set(_RETAINED, str(before))
     crashes, crash = ("crashes", "crash") if case == CRASHES else ("hub_crashes", "hub_crash")
     figures: dict[str, float] = {
         crashes: found.crashes,
