@@ -14,7 +14,14 @@ from millrace.front.components import split
 from millrace.front.computed import Computed
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import Leave, in_recursion
-from millrace.front.event_times import check_streams, event_times, read_in_roles, streams_of, together
+from millrace.front.event_times import (
+    check_streams,
+    event_times,
+    in_roles,
+    streams_of,
+    together,
+    with_same_columns,
+)
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import Constants, bind, constants_of, is_asked, lookup_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
@@ -312,8 +319,9 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     times = event_times(clause, group)
     clocks = set() if times is None else {ColumnRef(*each) for each in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
-    if times is not None:
-        read |= read_in_roles(clause, times, found, read)
+    roles = in_roles(clause, times, found)
+    for same in roles:
+        read |= with_same_columns(same, read)
     specs: list[RelationSpec] = []
     rows: dict[str, Rows] = {}
     for member in members:
@@ -326,6 +334,7 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
         else:
             spec, rows[member.alias] = rows_of(planning, member, columns, found)
         specs.append(spec)
+    rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(constants.spec for constants in binding.constants)]
     extras: list[Beside | Constants] = [*joined, *matched, *binding.constants]
     rows |= {extra.spec.alias: extra.rows for extra in extras}

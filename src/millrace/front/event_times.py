@@ -11,6 +11,7 @@ from sqlglot import exp
 from millrace.errors import InputError
 from millrace.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.front.clause import Clause
+from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave
 from millrace.front.intervals import length_of
@@ -71,34 +72,46 @@ def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
     return EventTimes(columns, bounds)
 
 
-def read_in_roles(
-    clause: Clause, times: EventTimes, found: Sorted, read: Collection[ColumnRef]
-) -> set[ColumnRef]:
-    """Let streams that are one, filtered alike, have the same columns: then they are read once.
+def in_roles(clause: Clause, times: EventTimes | None, found: Sorted) -> list[list[Member]]:
+    """Return the streams that are one, filtered and joined alike: if all have one's columns, one is read.
 
     Args:
-        clause: The FROM clause; its members get the columns that are computed for others.
-        times: Of the streams of a block.
+        clause: The FROM clause.
+        times: Of the streams of a block; None without any.
         found: Its conditions.
-        read: The columns that the block reads.
+    """
+    keys = Groups(ref for each in found.equalities for ref in (each.left, each.right))
+    for each in found.equalities:
+        keys.join((each.left, each.right))
+    groups: dict[tuple[object, ...], list[Member]] = {}
+    for alias in () if times is None else times.columns:
+        member = clause.members[alias]
+        node = member.relation.node.copy()
+        node.set("alias", None)
+        texts = found.texts.get(alias, ())
+        same = groups.setdefault((node, member.names, *texts), [member])
+        pairs = ([ColumnRef(each, name) for each in (same[0].alias, alias)] for name in member.names)
+        if member is not same[0] and any(map(keys.are_together, pairs)):
+            same.append(member)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def with_same_columns(members: list[Member], read: Collection[ColumnRef]) -> set[ColumnRef]:
+    """Let streams that are one have the same columns.
+
+    Args:
+        members: The streams; each gets the columns that are computed for others.
+        read: The columns that are read of them and of others.
 
     Returns:
-        The columns that it reads too.
+        The columns that are to be read of them.
     """
-    groups: dict[tuple[str, ...], list[Member]] = {}
-    for alias in times.columns:
-        member = clause.members[alias]
-        whole = clause.planning.whole(member.relation, clause.planning.text.edited)
-        groups.setdefault((whole, *found.texts.get(alias, ())), []).append(member)
-    more: set[ColumnRef] = set()
-    for members in groups.values():
-        computed = {each.field.name: each for member in members for each in member.computed}
-        aliases = {member.alias for member in members}
-        names = {ref.column for ref in read if ref.relation in aliases}
-        for member in members:
-            member.computed = list(computed.values())
-            more |= {ColumnRef(member.alias, name) for name in names}
-    return more
+    computed = {each.field.name: each for member in members for each in member.computed}
+    for member in members:
+        member.computed = list(computed.values())
+    aliases = {member.alias for member in members}
+    names = {ref.column for ref in read if ref.relation in aliases}
+    return {ColumnRef(alias, name) for alias in aliases for name in names}
 
 
 def together(predicates: Iterable[Predicate]) -> list[Predicate]:
