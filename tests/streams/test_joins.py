@@ -68,6 +68,18 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
         "clicks a, clicks b", f"{limit} a, {limit} b"
     )
     assert feed.rows() == feed.answer(f"{with_names} AND a.k < 50") != []
+    text = """
+        SELECT a.k, a.v, b.v AS w, b.g FROM clicks a JOIN clicks b
+            ON a.k = b.k AND b.t BETWEEN a.t AND a.t + INTERVAL 3 SECONDS
+    """
+    alike = f"{text} WHERE a.v < 0.8 AND b.v < 0.8"
+    query = millrace.query(alike, streaming, feed.tables())
+    assert "b: the rows of a, which come and are kept once" in query.explain()
+    different = millrace.query(f"{text} WHERE a.v < 0.8", streaming, feed.tables())
+    assert "kept once" not in different.explain()
+    found = figures(feed.run(query.df, "alike"))
+    assert feed.rows("alike") == feed.answer(alike.replace("clicks", limit, 2)) != []
+    assert sum(each.rows for each in found) < 4 * 60, "once for both roles"
 
 
 CRASHES = ("read", "append", "put_head", "rows", "close")

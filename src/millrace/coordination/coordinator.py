@@ -13,22 +13,22 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from millrace.budget import Spending, Spent
+from millrace.budget import Spent
 from millrace.clock import Clock
 from millrace.coordination import codec
-from millrace.coordination.cache import SUFFIX, check_cache
-from millrace.coordination.ledger import LastingSpending
+from millrace.coordination.cache import check_cache
+from millrace.coordination.ledger import Spendings
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.permits import Permits
 from millrace.coordination.progress import MOST_FAILED, NOTHING, FailedKey, LookupProgress, together
-from millrace.coordination.registration import STREAM, Registration, Settings
+from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
 from millrace.errors import OptionError
 
 _MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
-_MOST_SPENT = _MOST_GROUPS = 4096
+_MOST_GROUPS = 4096
 _MOST_RELEASED = 64
 """Runs that are kept although nothing refers to their queries: DataFrames derived from them may still run."""
 
@@ -75,7 +75,7 @@ class Coordinator(Server):
         self._released: OrderedDict[str, None] = OrderedDict()
         self._sessions: OrderedDict[str, LookupSession] = OrderedDict()
         self._ended: OrderedDict[str, _Ended] = OrderedDict()  # by run/number
-        self._spent: OrderedDict[tuple[str, str], Spending] = OrderedDict()
+        self._spent = Spendings()
         self._groups: OrderedDict[str, Permits] = OrderedDict()
         self._retiring: set[str] = set()
         self._closing: dict[asyncio.Task[None], LookupSession | None] = {}
@@ -151,8 +151,7 @@ class Coordinator(Server):
                 if each.budget and each.group is not None and each.group in self._groups:
                     found[each.group] = self._groups[each.group].spending.spent(f"limit_group {each.group}")
                 elif each.budget:
-                    known = self._spent.get((run, str(number)), Spending(each.budget))
-                    found[f"/{number}"] = known.spent(each.name)
+                    found[f"/{number}"] = self._spent.spent(run, number, each)
             return list(found.values())
 
         return self._within(collect)
@@ -274,7 +273,7 @@ class Coordinator(Server):
         """
         settings, group = registration.settings, registration.group
         if group is None:
-            spending = self._spending(namespace, registration)
+            spending = self._spent.of(namespace, registration)
             own = Permits(settings, None, registration.circuit_breaker, spending)
             if not registration.lasting:
                 return own
@@ -293,32 +292,6 @@ class Coordinator(Server):
         for each in [name for name, found in self._groups.items() if found.empty][:-_MOST_GROUPS]:
             del self._groups[each]
         return permits
-
-    def _spending(self, namespace: str, registration: Registration) -> Spending:
-        """Return what has been spent of a budget, by all runs of the query together.
-
-        Raises:
-            OSError: What a stream has spent cannot be read.
-        """
-        budget = registration.budget
-        if not budget:
-            return Spending(budget)
-        name = (_run_of(namespace), namespace.rpartition("/")[2])
-        if name not in self._spent:
-            self._spent[name] = self._new_spending(namespace, registration)
-        self._spent.move_to_end(name)
-        while len(self._spent) > _MOST_SPENT:
-            _settle(self._spent.popitem(last=False)[1])
-        return self._spent[name]
-
-    def _new_spending(self, namespace: str, registration: Registration) -> Spending:
-        stream, number = namespace.split("/")[1], namespace.rpartition("/")[2]
-        cache = registration.cache
-        if cache is None or not stream.startswith(STREAM):
-            return Spending(registration.budget)
-        folder = cache.parent if cache.suffix == SUFFIX else cache
-        name = f"{stream}/{registration.name}/{number}/{registration.fingerprint}"
-        return LastingSpending(registration.budget, folder, name)
 
     def _registered(self, namespace: str) -> Registration:
         run, _, rest = namespace.partition("/")
@@ -366,7 +339,7 @@ class Coordinator(Server):
             return
         self._sessions.move_to_end(name)
         if self._sessions[name].empty:
-            _settle(self._spent.get((_run_of(name), name.rpartition("/")[2])))
+            self._spent.settle(name)
         empty = [each for each, session in self._sessions.items() if session.empty]
         for each in empty[:-_MOST_EMPTY_SESSIONS]:
             if each not in self._retiring:
@@ -396,17 +369,11 @@ class Coordinator(Server):
             session.expire()
 
     async def _end(self) -> None:
-        for spending in self._spent.values():
-            _settle(spending)
+        self._spent.close()
         for session in self._sessions.values():
             self._close(session)
         while self._closing:
             await asyncio.wait(set(self._closing))
-
-
-def _settle(spending: Spending | None) -> None:
-    if isinstance(spending, LastingSpending):
-        spending.settle()
 
 
 def _run_of(name: str) -> str:

@@ -10,10 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import OrderedDict
 from pathlib import Path
 
-from millrace.budget import Budget, Spending
+from millrace.budget import Budget, Spending, Spent
+from millrace.coordination.cache import SUFFIX
+from millrace.coordination.registration import STREAM, Registration
 
+_MOST = 4096
 _SHARES = 64
 """A budget is written down in so many parts."""
 
@@ -86,3 +90,62 @@ class LastingSpending(Spending):
 
     def __str__(self) -> str:
         return super().__str__() + self._why
+
+
+class Spendings:
+    """What the lookups and predicates of a process have spent, those used last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], Spending] = OrderedDict()
+
+    def of(self, session: str, registration: Registration) -> Spending:
+        """Return what has been spent of a budget, by all executions of a run together.
+
+        Args:
+            session: Its name, ``run/execution/number``.
+            registration: Whose budget it is.
+
+        Raises:
+            OSError: What a stream has spent cannot be read.
+        """
+        key, execution = _key(session), session.partition("/")[2]
+        if not registration.budget:
+            return Spending(registration.budget)
+        if key not in self._known:
+            self._known[key] = _begun(execution.partition("/")[0], key[1], registration)
+        self._known.move_to_end(key)
+        while len(self._known) > _MOST:
+            _settle(self._known.popitem(last=False)[1])
+        return self._known[key]
+
+    def spent(self, run: str, number: int, registration: Registration) -> Spent:
+        """Return the same for a report."""
+        known = self._known.get((run, str(number)), Spending(registration.budget))
+        return known.spent(registration.name)
+
+    def settle(self, session: str) -> None:
+        """Write down what has been spent, where it lasts: nobody is in the session now."""
+        _settle(self._known.get(_key(session)))
+
+    def close(self) -> None:
+        """Write down everything that lasts."""
+        for each in self._known.values():
+            _settle(each)
+
+
+def _key(session: str) -> tuple[str, str]:
+    return session.partition("/")[0], session.rpartition("/")[2]
+
+
+def _begun(stream: str, number: str, registration: Registration) -> Spending:
+    cache = registration.cache
+    if cache is None or not stream.startswith(STREAM):
+        return Spending(registration.budget)
+    folder = cache.parent if cache.suffix == SUFFIX else cache
+    name = f"{stream}/{registration.name}/{number}/{registration.fingerprint}"
+    return LastingSpending(registration.budget, folder, name)
+
+
+def _settle(spending: Spending | None) -> None:
+    if isinstance(spending, LastingSpending):
+        spending.settle()
