@@ -72,13 +72,18 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
         SELECT a.k, a.v, b.v AS w, b.g FROM clicks a JOIN clicks b
             ON a.k = b.k AND b.t BETWEEN a.t AND a.t + INTERVAL 3 SECONDS
     """
-    alike = f"{text} WHERE a.v < 0.8 AND b.v < 0.8"
-    query = millrace.query(alike, streaming, feed.tables())
+    alike = f"""
+        {text} WHERE a.v < 0.8 AND b.v < 0.8 AND a.k IN (SELECT k FROM few)
+            AND NOT EXISTS (SELECT 1 FROM few WHERE few.k = a.k AND few.k > 30)
+    """
+    tables["few"] = streaming.sql("SELECT id % 40 AS k FROM range(80)")
+    query = millrace.query(alike, streaming, tables)
     assert "b: the rows of a, which come and are kept once" in query.explain()
     different = millrace.query(f"{text} WHERE a.v < 0.8", streaming, feed.tables())
     assert "kept once" not in different.explain()
     found = figures(feed.run(query.df, "alike"))
-    assert feed.rows("alike") == feed.answer(alike.replace("clicks", limit, 2)) != []
+    few = "WITH few AS (SELECT unnest(range(40)) AS k)"
+    assert feed.rows("alike") == feed.answer(f"{few} {alike.replace('clicks', limit, 2)}") != []
     assert sum(each.rows for each in found) < 4 * 60, "once for both roles"
 
 

@@ -280,11 +280,12 @@ def _check_lone(clause: Clause, found: Sorted, *, matched: bool) -> None:
 def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Beside], list[Beside]]:
     """Take what stands beside a block: what is joined as a set, and what is looked through for matches.
 
-    Joined as sets are relations that may bind a lookup table, and those of joins larger than memory.
+    Joined as sets are relations that may bind a lookup table, those of joins larger than memory, and those of
+    joins of streams, whose cells keep what is joined.
     """
     if not clause.source.whole:
         return [], []
-    sets = _looks_up(clause, group)
+    sets = _looks_up(clause, group) or len(streams_of(clause)) > 1
     sets |= clause.planning.settings.options.memory_budget is not None
     taken = list(semijoins(clause, group, found, _hinted(clause.scope.select)))
     for each in taken:

@@ -19,6 +19,7 @@ from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.conditions import Conjunct, Sorted
 from millrace.front.ctes import Leave, definitions
+from millrace.front.event_times import streams_of
 from millrace.front.from_clause import Step
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.parse import conjuncts, unwrap, where_conjuncts
@@ -283,6 +284,8 @@ class _Finder:
             raise Leave("matches are looked for in memory, which memory_budget bounds")
         if self._lookups:
             raise Leave("beside a lookup table only EXISTS and IN by equalities are taken")
+        if len(streams_of(self._clause)) > 1:
+            raise Leave("beside a join of streams only EXISTS and IN by equalities are taken")
 
 
 def _ref(operand: object) -> ColumnRef:
