@@ -308,13 +308,13 @@ def check_hub(spark: SparkSession, folder: str) -> list[bool]:
         rows = spark.read.parquet(f"{folder}/{name}").selectExpr("count(*)", "sum(order_id)").collect()
         return list(rows[0])
 
-    def alone(rows: int, least: int) -> list[int]:
+    def alone(first: int, last: int) -> list[int]:
         with duckdb.connect() as base:
             for name in ("orders", "payments"):
                 feed = Feed(name, rate=100.0, within=2.0, match=1.0)
-                base.register(name, pa.Table.from_batches([feed.rows(0, rows)]))
-            text = f"SELECT count(*), sum(o.order_id) FROM {on} WHERE o.order_id >= {least}"
-            return list(map(int, base.execute(text).fetchone()))
+                base.register(name, pa.Table.from_batches([feed.rows(first, last)]))
+            found = base.execute(f"SELECT count(*), sum(o.order_id) FROM {on}").fetchone()
+            return list(map(int, found))
 
     hub = made(900)
     hub.add("all", "o.order_id", sink=sink)
@@ -325,7 +325,7 @@ def check_hub(spark: SparkSession, folder: str) -> list[bool]:
     except InputError as error:
         found.append("functions are sent when the hub starts" in str(error))
     query.processAllAvailable()
-    hub.add("odd", "o.order_id", "o.order_id >= 300", sink=f"{folder}/odd", since="window")
+    hub.add("late", "o.order_id", sink=f"{folder}/late")
     query.processAllAvailable()
     hub.stop()
     states = {each.name: each.state for each in hub.list()}
@@ -336,12 +336,12 @@ def check_hub(spark: SparkSession, folder: str) -> list[bool]:
     both = [sum(column) for column in zip(*told, strict=True)][1:]
     return [
         *found,
-        states == dict.fromkeys(("all", "files", "odd"), "running"),
-        [each.name for each in hub.list()] == ["all", "odd"],
+        states == dict.fromkeys(("all", "files", "late"), "running"),
+        [each.name for each in hub.list()] == ["all", "late"],
         len({batch for batch, *_ in told}) == len(told) >= 2,
-        written("files") == alone(900, 0) != both,
-        both == alone(1200, 0),
-        written("odd") == alone(1200, 300),
+        written("files") == alone(0, 900) != both,
+        both == alone(0, 1200),
+        written("late") == alone(900, 1200),
     ]
 
 
