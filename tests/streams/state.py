@@ -5,20 +5,6 @@ from __future__ import annotations
 import copy
 
 
-class _Value:
-    def __init__(self, cells, cell):
-        self._cells, self._cell = cells, cell
-
-    def exists(self):
-        return self._cell() in self._cells
-
-    def get(self):
-        return self._cells.get(self._cell())
-
-    def update(self, value):
-        self._cells[self._cell()] = value
-
-
 class _Map:
     def __init__(self, cells, cell):
         self._cells, self._cell = cells, cell
@@ -48,9 +34,6 @@ class State:
         self.timers = {}
         self.cell = None
 
-    def getValueState(self, name, schema):
-        return _Value(self.data.setdefault(name, {}), lambda: self.cell)
-
     def getMapState(self, name, key, value):
         return _Map(self.data.setdefault(name, {}), lambda: self.cell)
 
@@ -59,6 +42,11 @@ class State:
 
     def deleteTimer(self, at):
         self.timers[self.cell].remove(at)
+
+    def blocks(self):
+        """The keys of all blocks of all cells' logs: stream, newest tuple, micro-batch."""
+        names = (name for cell in self.data["log"].values() for (name,) in cell if not name.isidentifier())
+        return [tuple(map(int, name.split(","))) for name in names]
 
     def copy(self):
         """The same state, for an attempt that may fail."""

@@ -125,14 +125,14 @@ def block_of(plan: BlockPlan, frames: Frames) -> Block:
     """Return a planned block with its inputs."""
     inputs: dict[str, Input] = {}
     sources = []
-    known: dict[str, tuple[Input, int | None]] = {}
+    known: dict[object, tuple[Input, int | None]] = {}
     for relation in plan.join.sources:
         given = plan.rows[relation.alias]
-        template = given.template if plan.times is not None and isinstance(given, Read) else None
-        found = None if template is None else known.get(template)
-        found = found or _input(given, relation.schema, frames)
-        if template is not None:
-            known[template] = found  # a stream that is read twice in the same way is one input
+        same: object = relation.alias
+        if plan.times is not None and isinstance(given, Read):
+            same = (given.template, given.computed)
+        found = known.get(same) or _input(given, relation.schema, frames)
+        known[same] = found  # a stream that is read twice in the same way is one input
         inputs[relation.alias], rows = found
         sources.append(relation if rows is None else replace(relation, rows=rows))
     joined = len(plan.join.relations)

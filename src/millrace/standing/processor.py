@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from millrace.standing.cell import HubCell
 from millrace.standing.registry import Change, Registry
@@ -16,6 +15,9 @@ from millrace.streams import warm
 from millrace.streams.cell import Cell
 from millrace.streams.log import Head
 from millrace.streams.processor import CellProcessor
+
+# What is beside the blocks of a cell's log: the changes it has seen, and its queries.
+_SEEN, _QUERIES = "seen", "queries"
 
 
 class HubProcessor(CellProcessor):
@@ -30,12 +32,6 @@ class HubProcessor(CellProcessor):
         super().__init__(task, keys)
         self._hub = task
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Begin with a partition."""
-        super().init(handle)
-        self._seen = handle.getValueState("seen", "seen bigint")
-        self._queries = handle.getValueState("queries", "queries string")
-
     def _work(
         self, number: int, blocks: list[tuple[int, bytes]], milliseconds: int
     ) -> Iterator[pd.DataFrame]:
@@ -45,7 +41,7 @@ class HubProcessor(CellProcessor):
 
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, for the queries of the next one."""
-        seen = (self._seen.get() or (0,))[0] if self._seen.exists() else 0
+        seen = int(self._log.text(_SEEN) or 0)
         cell = warm.take(self._task.name, number)
         kept = cell if isinstance(cell, HubCell) and not cell.is_worn and cell.follows(head) else None
         registry = kept.registry if kept is not None and kept.registry.seen == seen else None
@@ -53,8 +49,8 @@ class HubProcessor(CellProcessor):
             registry = self._read()
         after = registry.after(self._changes, head.batch + 1, self._watermark)
         if after != registry:
-            self._seen.update((after.seen,))
-            self._queries.update((after.to_text(),))
+            self._log.put_text(_SEEN, str(after.seen))
+            self._log.put_text(_QUERIES, after.to_text())
         came = tuple(each for each in after.queries if each.batch == head.batch + 1)
         window = tuple(each for each in came if each.query.since == "window")
         rebuilt = kept is None or bool(window) or not kept.takes(after)
@@ -75,5 +71,5 @@ class HubProcessor(CellProcessor):
 
     def _read(self) -> Registry:
         """Return the queries as the state has them."""
-        found = self._queries.get() if self._queries.exists() else None
-        return Registry() if found is None else Registry.from_text(str(found[0]))
+        found = self._log.text(_QUERIES)
+        return Registry() if found is None else Registry.from_text(found)

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from millrace.errors import StateError
 from millrace.streams.mapped import MappedBlocks
@@ -30,6 +31,11 @@ _MERGED = 16
 _LARGE = 1 << 22
 _SHARES = 8
 """Merged are blocks of the same eighth of the time for which tuples are kept."""
+
+# One variable, because Spark takes some 10 ms a task to make each, for every field of its type.
+_KEY = StructType([StructField("key", StringType())])
+_VALUE = StructType([StructField("text", StringType()), StructField("block", BinaryType())])
+_HEAD, _LESSONS = "head", "lessons"
 
 _CHAIN = 64
 """So many micro-batches behind, state in memory can catch up."""
@@ -103,11 +109,7 @@ class Log:
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._mapped = MappedBlocks(None)
         self._tokens: dict[int, str] = {}
-        self._head = handle.getValueState("head", "head string")
-        self._lessons = handle.getValueState("lessons", "lessons string")
-        self._blocks = handle.getMapState(
-            "log", "relation int, newest bigint, batch bigint", "parts string, block binary"
-        )
+        self._state = handle.getMapState("log", _KEY, _VALUE)
 
     def head(self) -> Head | None:
         """Return the head; None for a cell that is new.
@@ -115,10 +117,10 @@ class Log:
         Raises:
             StateError: It is of a version that this one does not read.
         """
-        found = self._head.get()
+        found = self.text(_HEAD)
         if found is None:
             return None
-        fields = json.loads(found[0])
+        fields = json.loads(found)
         if fields.get("format") != FORMAT:
             raise StateError(
                 f"the checkpoint has format {fields.get('format')} of a continuous join, and this version of "
@@ -150,20 +152,29 @@ class Log:
 
     def put_head(self, head: Head) -> None:
         """Replace the head."""
-        self._head.update((json.dumps(asdict(head), separators=(",", ":")),))
+        self.put_text(_HEAD, json.dumps(asdict(head), separators=(",", ":")))
 
     def lessons(self) -> str | None:
         """Return what eddies of the cell have learned; None while it is nothing."""
-        found = self._lessons.get()
-        return None if found is None else str(found[0])
+        return self.text(_LESSONS)
 
     def put_lessons(self, text: str) -> None:
         """Replace what eddies of the cell have learned."""
-        self._lessons.update((text,))
+        self.put_text(_LESSONS, text)
+
+    def text(self, name: str) -> str | None:
+        """Return what is kept beside the blocks under a name; None if it is nothing."""
+        found = self._state.getValue((name,))
+        return None if found is None else str(found[0])
+
+    def put_text(self, name: str, text: str) -> None:
+        """Replace what is kept under a name, which is an identifier."""
+        self._state.updateValue((name,), (text, b""))
 
     def list(self) -> Sequence[Part]:
         """Return the keys of all blocks, those stored first in front."""
-        return sorted((Part(*key) for key in self._blocks.keys()), key=lambda key: (key.batch, key))  # noqa: SIM118
+        keys = (key for (key,) in self._state.keys() if not key.isidentifier())  # noqa: SIM118
+        return sorted((Part(*map(int, key.split(","))) for key in keys), key=lambda key: (key.batch, key))
 
     def read(self, key: Part, schema: pa.Schema) -> tuple[Stored, pa.RecordBatch]:
         """Return a block and its tuples.
@@ -173,7 +184,7 @@ class Log:
         """
         token = self._tokens.get(key.batch)
         mapped = None if token is None else self._mapped.find(key, key.batch, token)
-        found = mapped or self._blocks.getValue(key)
+        found = mapped or self._state.getValue(_name(key))
         if found is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
         text, data = found
@@ -192,14 +203,14 @@ class Log:
         stored = Stored(Part(relation, newest, batch), tuple(parts), 0)
         data = rows.serialize().to_pybytes()
         text = json.dumps([[tuple(part), rows] for part, rows in parts], separators=(",", ":"))
-        self._blocks.updateValue(stored.key, (text, data))
+        self._state.updateValue(_name(stored.key), (text, data))
         self._mapped.add(stored.key, text, data)
         return replace(stored, size=len(data))
 
     def remove(self, keys: Iterable[Part]) -> None:
         """Remove blocks."""
         for key in keys:
-            self._blocks.removeKey(key)
+            self._state.removeKey(_name(key))
 
     def merge(self, blocks: Sequence[Stored], batch: int, schema: pa.Schema) -> Stored:
         """Make one block of several of a stream."""
@@ -208,6 +219,11 @@ class Log:
         return self.append(
             [part for block in blocks for part in block.parts], batch, pa.concat_batches(tuples)
         )
+
+
+def _name(key: Part) -> tuple[str]:
+    """Return the key of a block in Spark's state."""
+    return (",".join(map(str, key)),)
 
 
 def mergeable(blocks: Iterable[Stored], keeps: Mapping[int, int]) -> Iterator[list[Stored]]:
