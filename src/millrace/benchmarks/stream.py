@@ -8,7 +8,7 @@ reports of it, from trigger to commit. The first ones, in which workers start, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.stream_cases import CASES, Case
 from millrace.benchmarks.stream_crashes import JoinWork
 from millrace.benchmarks.stream_hub_crashes import HubWork
-from millrace.benchmarks.stream_sides import SKIPPED, Side, measured, own_folder
+from millrace.benchmarks.stream_sides import FIXED, SKIPPED, Side, measured, own_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +34,13 @@ SETTINGS = {
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
     "spark.sql.streaming.pollingDelay": "300",
 }
+RECOVERY = "recovery"
+"""The case of a restart with a large window."""
+
+_WINDOW = Case(3, 100_000, window=600)
+_FILLING = 20
+"""Micro-batches until it has two million rows."""
+
 HUB = "hub"
 """The case of many queries."""
 
@@ -46,7 +53,7 @@ CRASHES = "crashes"
 HUB_CRASHES = "hub-crashes"
 """The same with a hub, whose queries come and go."""
 
-NAMES = (*CASES, HUB, MEMORY, CRASHES, HUB_CRASHES)
+NAMES = (*CASES, RECOVERY, HUB, MEMORY, CRASHES, HUB_CRASHES)
 
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _LATEST_CRASH = 3.0
@@ -57,6 +64,7 @@ TARGETS = {
     "three_way_ratio": Target(high=0.35),
     "five_way_ratio": Target(high=0.25),
     "drift_ratio": Target(high=0.3),
+    "drift_fixed_ratio": Target(high=0.8),
     "small_batch_ratio": Target(high=1.1),
     "two_way_ratio": Target(high=1.0),
     "state_bytes_ratio": Target(high=0.5),
@@ -89,6 +97,11 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
     rows: list[dict[str, Any]] = []
     same = True
     for name in names:
+        if name == RECOVERY:
+            found, alike = _large_recovery(spark, scale, partial(_told, ticker, name))
+            figures |= found
+            same &= alike
+            continue
         if name == HUB:
             outcome = stream_hub.hub(spark, scale, rounds, partial(_told, ticker, name))
             figures |= outcome.figures
@@ -106,20 +119,24 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
         case = CASES[name]
         case = Case(case.streams, max(60, round(case.rows * scale)), case.drifts, case.window)
         with own_folder() as folder:
-            sides = {side: Side(spark, case, side, folder / side.replace(" ", "_")) for side in _SIDES}
+            names_ = _sides(name)
+            sides = {side: Side(spark, case, side, folder / side.replace(" ", "_")) for side in names_}
             times = measured(case, sides, rounds, partial(_told, ticker, name))
             medians = {side: harness.median(taken) for side, taken in times.items()}
             figures[f"{name}_ratio"] = medians["millrace"] / medians["spark"]
             rows += [
                 {"case": name, "side": side, "median_s": medians[side], "spread": harness.spread(times[side])}
-                for side in _SIDES
+                for side in names_
             ]
             figures[f"{name}_aa"] = medians["millrace again"] / medians["millrace"]
             same &= sides["millrace"].rows() == sides["spark"].rows()
+            if case.drifts:
+                figures["drift_fixed_ratio"] = medians["millrace"] / min(medians[side] for side in FIXED)
+                work = {side: sum(sides[side].figure("seconds")[SKIPPED:]) for side in ("millrace", *FIXED)}
+                figures["drift_fixed_work"] = work["millrace"] / min(work[side] for side in FIXED)
             if name == "three_way":
                 sizes = {side: sides[side].state_bytes() for side in ("millrace", "spark")}
                 figures["state_bytes_ratio"] = sizes["millrace"] / sizes["spark"]
-                figures["recovery_ratio"] = _recovery(case, sides, SKIPPED + rounds)
     if set(names) != {MEMORY}:  # which has nothing to compare with
         figures["same_rows"] = float(same)
     notes = ["of a micro-batch from trigger to commit, as Spark says; memory of the largest worker process"]
@@ -129,9 +146,13 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
 def runs(names: tuple[str, ...], rounds: int) -> int:
     """Return how often a ticker ticks."""
     crashes = dict.fromkeys((CRASHES, HUB_CRASHES), crashing.CRASHES)
-    fixed = {MEMORY: stream_memory.BATCHES, **crashes}
-    sides = {name: len(stream_hub.SIDES if name == HUB else _SIDES) for name in names}
+    fixed = {MEMORY: stream_memory.BATCHES, RECOVERY: 2 * _FILLING, **crashes}
+    sides = {name: len(stream_hub.SIDES if name == HUB else _sides(name)) for name in names}
     return sum(fixed.get(name, sides[name] * (SKIPPED + rounds)) for name in names)
+
+
+def _sides(name: str) -> tuple[str, ...]:
+    return (*_SIDES, *FIXED) if name in CASES and CASES[name].drifts else _SIDES
 
 
 def _told(ticker: Ticker, case: str, side: str) -> None:
@@ -159,14 +180,42 @@ def _crashes(spark: SparkSession, case: str, done: Callable[[str], object]) -> t
     return figures, found.same
 
 
-def _recovery(case: Case, sides: Mapping[str, Side], batch: int) -> float:
-    """Return the ratio of the first micro-batches after a restart."""
-    taken = {}
-    for side in ("millrace", "spark"):
-        case.write([sides[side].folder], batch, batch)
-        try:
-            sides[side].start()
-            taken[side] = sides[side].work()
-        finally:
-            sides[side].stop()
-    return taken["millrace"] / taken["spark"]
+def _large_recovery(
+    spark: SparkSession, scale: float, done: Callable[[str], object]
+) -> tuple[dict[str, float], bool]:
+    """Return what the first micro-batch after a restart takes over Spark's, with a window of 2M rows."""
+    case = Case(_WINDOW.streams, max(60, round(_WINDOW.rows * scale)), window=_WINDOW.window)
+    with own_folder() as folder:
+        sides = {side: Side(spark, case, side, folder / side) for side in ("millrace", "spark")}
+        measured(case, sides, _FILLING - SKIPPED, done)
+        held = sides["millrace"].figure("held")[-1]
+        taken = {"cold": _restarted(case, sides["millrace"], _FILLING, cold=True)}
+        taken["warm"] = _restarted(case, sides["millrace"], _FILLING + 1, cold=False)
+        taken["spark"] = _restarted(case, sides["spark"], _FILLING, cold=False)
+        _restarted(case, sides["spark"], _FILLING + 1, cold=False)
+        same = sides["millrace"].rows() == sides["spark"].rows()
+    figures = {
+        "recovery_ratio": taken["cold"] / taken["spark"],
+        "recovery_warm_ratio": taken["warm"] / taken["spark"],
+        "recovery_rows": held,
+    }
+    return figures, same
+
+
+def _restarted(case: Case, side: Side, batch: int, *, cold: bool) -> float:
+    """Return the seconds of a side's first micro-batch after a restart.
+
+    Args:
+        case: Writes the files.
+        side: The side.
+        batch: Number of the micro-batch.
+        cold: Whether only the checkpoint is left.
+    """
+    if cold:
+        side.forget()
+    case.write([side.folder], batch, batch)
+    try:
+        side.start()
+        return side.work()
+    finally:
+        side.stop()

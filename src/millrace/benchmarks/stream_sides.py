@@ -24,6 +24,10 @@ SKIPPED = 3
 """The first micro-batches, in which workers start, do not count."""
 
 
+FIXED = {"b first": "feed_b", "c first": "feed_c"}
+"""Sides of Millrace whose order does not change, by the stream that all others are joined with first."""
+
+
 class Side:
     """A query that runs, with its files."""
 
@@ -48,7 +52,10 @@ class Side:
     def _started(self, tables: Mapping[str, DataFrame]) -> list[StreamingQuery]:
         if self._side == "spark":
             return [self._written(_chained(self._spark, self._case, tables))]
-        return [self._written(millrace.sql(self._case.text, self._spark, tables))]
+        first = FIXED.get(self._side)
+        others = [name for name in self._case.names if name != first]
+        options = None if first is None else {"policy": "fixed", "order": [first, *others]}
+        return [self._written(millrace.sql(self._case.text, self._spark, tables, options=options))]
 
     def _written(self, frame: DataFrame, number: int = 0) -> StreamingQuery:
         name = suffix(number)
@@ -92,6 +99,12 @@ class Side:
         """Return the bytes of the state in the checkpoint."""
         files = (self.folder / "checkpoint" / "state").rglob("*")
         return sum(each.stat().st_size for each in files if each.is_file())
+
+    def forget(self) -> None:
+        """Have the next start find nothing but the checkpoint, as after a restart of the machine."""
+        for query in self._queries:
+            for files in Path(tempfile.gettempdir()).glob(f"blockmgr-*/millrace-streams/{query.id}"):
+                shutil.rmtree(files, ignore_errors=True)
 
     def figure(self, name: str) -> list[float]:
         """Return a figure of Millrace's in each micro-batch."""

@@ -106,11 +106,11 @@ class MappedBlocks:
         return self._open[name].get(tuple(key))
 
     def keep(self, batches: Collection[int], tokens: Mapping[int, str]) -> None:
-        """Remove the files of all but some micro-batches, and those of attempts that failed.
+        """Remove all files but those of some micro-batches, of attempts that counted.
 
         Args:
             batches: The micro-batches that blocks of the log are of.
-            tokens: The attempts that counted, by micro-batch, as far as they are known.
+            tokens: The attempts that counted, by micro-batch, of those whose files can still be found.
         """
         self._open.clear()
         if self._folder is None:
@@ -118,7 +118,7 @@ class MappedBlocks:
         with contextlib.suppress(OSError):
             for path in self._folder.iterdir():
                 batch, _, token = path.stem.partition("-")
-                counted = tokens.get(int(batch), token) if batch.isdecimal() else None
+                counted = tokens.get(int(batch)) if batch.isdecimal() else None
                 if counted != token or int(batch) not in batches:
                     path.unlink(missing_ok=True)
 
