@@ -158,6 +158,17 @@ def test_small_blocks_become_one(monkeypatch):
     assert got == want and len(merged) > 5 and max(len(block.parts) for block in merged) >= 3
 
 
+def test_blocks_that_end_at_the_same_time_stay_apart(monkeypatch):
+    """A block that is merged while another of that time is new does not take its place."""
+    monkeypatch.setattr(logs, "_MERGED", 3)
+    cluster = Cluster(join_of("ab", WINDOW), WINDOW)
+    for number in range(28):
+        cluster.batch({"a": [(0, 1, number)]})
+    cluster.restart()
+    cluster.batch({"b": [(0, 1, 99)]})
+    assert sorted(each["a"] for each in cluster.results) == list(range(28))
+
+
 @pytest.mark.parametrize(
     "rule", ["evicts too early", "trusts a failed attempt", "trusts its files", "forgets what it missed"]
 )

@@ -333,7 +333,8 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
                 planning, member, columns, found, indexes, scans=not streams
             )
         else:
-            spec, rows[member.alias] = rows_of(planning, member, columns, found)
+            in_cells = times is not None and member.alias in times.columns
+            spec, rows[member.alias] = rows_of(planning, member, columns, found, in_cells=in_cells)
         specs.append(spec)
     rows |= {other.alias: rows[lead.alias] for lead, *others in roles for other in others}
     specs += [*sets, *(constants.spec for constants in binding.constants)]

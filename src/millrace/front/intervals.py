@@ -14,7 +14,9 @@ _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
 def length_of(planning: Planning, node: exp.Expr) -> tuple[int, int] | None:
-    """Return the shortest and the longest time that an interval can be, microseconds; None if it is not one.
+    """Return the shortest and the longest time that an interval can be, microseconds.
+
+    None if it is not one, or so long that there are no times after it.
 
     Spark is asked for each day of thirty years, in the session's time zone, and once for each interval.
     """
@@ -23,9 +25,13 @@ def length_of(planning: Planning, node: exp.Expr) -> tuple[int, int] | None:
     text = planning.text.bound(planning.statement.span(node))
     if text not in planning.lengths:
         days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
-        lengths = f"transform({days}, d -> unix_micros(d + {text}) - unix_micros(d))"
-        row = planning.frames.sql(f"SELECT array_min({lengths}), array_max({lengths})").collect()[0]
-        planning.lengths[text] = (int(row[0]), int(row[1]))
+        lengths = f"transform({days}, d -> unix_micros(try_add(d, {text})) - unix_micros(d))"
+        least, most, beyond = (
+            f"{find}({lengths}{test})"
+            for find, test in (("array_min", ""), ("array_max", ""), ("exists", ", length -> length IS NULL"))
+        )
+        row = planning.frames.sql(f"SELECT {least}, {most}, {beyond}").collect()[0]
+        planning.lengths[text] = None if row[2] else (int(row[0]), int(row[1]))
     return planning.lengths[text]
 
 

@@ -182,11 +182,12 @@ def read_from(whole: str, member: Member, columns: Sequence[Field], where: Seque
 
 
 def rows_of(
-    planning: Planning, member: Member, columns: list[Field], found: Sorted
+    planning: Planning, member: Member, columns: list[Field], found: Sorted, *, in_cells: bool = False
 ) -> tuple[RelationSpec, ParquetInput | Read]:
     """Return the relation's spec, and where its rows come from.
 
-    ``columns`` are those that the block reads or gives out, in the relation's order.
+    ``columns`` are those that the block reads or gives out, in the relation's order. ``in_cells`` says that
+    it is one of several streams, which cells keep.
 
     Raises:
         Leave: A column has a type that a block cannot carry, or the relation cannot be read by itself.
@@ -209,7 +210,7 @@ def rows_of(
         columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
     schema = schema_of(member.alias, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
-    made = _made_on_arrival(planning, member, columns, computed)
+    made = _made_on_arrival(columns, computed) if in_cells else {}
     read = reading(planning, member, [each for each in columns if each.name not in made], where)
     why = "" if table is None or by_spark else table.why
     known = None if member.alias in found.spark_only else filters
@@ -217,12 +218,8 @@ def rows_of(
     return RelationSpec(member.alias, schema), replace(read, why=why, filters=known, computed=values)
 
 
-def _made_on_arrival(
-    planning: Planning, member: Member, columns: Sequence[Field], computed: Sequence[ComputedColumn]
-) -> dict[str, Value]:
+def _made_on_arrival(columns: Sequence[Field], computed: Sequence[ComputedColumn]) -> dict[str, Value]:
     """Return the columns of a stream that cells compute of what travels, so that less does."""
-    if not planning.is_streaming(member.relation.node):
-        return {}
     values = {each.field.name: each.value for each in computed if each.value is not None}
     travel = {each.name for each in columns} - set(values)
     return {name: value for name, value in values.items() if set(values_read(value)) <= travel}

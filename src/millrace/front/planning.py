@@ -84,7 +84,7 @@ class Planning:
         self.placed: set[int] = set()
         self.direct: Direct | None = None
         self.shared: list[str] = []
-        self.lengths: dict[str, tuple[int, int]] = {}
+        self.lengths: dict[str, tuple[int, int] | None] = {}
         self._first = first
         self._replaced: dict[int, Table] = {}
 

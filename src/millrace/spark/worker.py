@@ -69,6 +69,13 @@ def acknowledge() -> int:
     return asked
 
 
+def look_again() -> None:
+    """Have what was kept looked at for garbage behind this task, because something large was let go."""
+    global _modules  # of the process
+    _modules = 0
+    gc.unfreeze()
+
+
 def keep_modules() -> bool:
     """Keep what there is from being looked at for garbage, if modules were imported since the last time.
 

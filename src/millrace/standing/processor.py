@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 import pyarrow as pa
 
+from millrace.spark.worker import look_again
 from millrace.standing.cell import HubCell
 from millrace.standing.registry import Change, Registry
 from millrace.standing.task import CHANGES, Hub
@@ -61,6 +62,8 @@ class HubProcessor(CellProcessor):
         else:
             before = kept.restored
             kept.catch_up(self._log, head)
+        if cell is not None and cell is not kept:
+            look_again()
         if number == 0:
             kept.changes = tuple(range(registry.version + 1, after.version + 1))
         return kept, before, rebuilt and head.batch >= 0

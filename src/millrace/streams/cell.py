@@ -243,6 +243,10 @@ class Cell:
         keeps = {stream.number: stream.keeps for stream in self._task.streams}
         for blocks in mergeable(self._blocks.values(), keeps):
             stream = self._task.by_number[blocks[0].key.relation]
+            # Another block of this micro-batch may end at the same time: then they wait for the next one.
+            newest = max(block.key.newest for block in blocks)
+            if Part(stream.number, newest, self.batch) in self._blocks.keys() - {b.key for b in blocks}:
+                continue
             merged = log.merge(blocks, self.batch, self._task.schema_of(stream))
             for block in blocks:
                 del self._blocks[block.key]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
-from millrace.spark.worker import acknowledge, keep_modules
+from millrace.spark.worker import acknowledge, keep_modules, look_again
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.cell import Cell
@@ -93,7 +93,8 @@ class CellProcessor(StatefulProcessor):
             self._log.put_head(Head(self._task.fingerprint))
         elif head.fingerprint != self._task.fingerprint:
             raise StateError(
-                "the checkpoint is of another join: tables, columns, conditions of equality, event times, or "
+                "the checkpoint is of another join: tables, columns, conditions of equality, event times, "
+                "whether a stream joined with itself has the same conditions in all roles, or "
                 f"the number of cells ({self._task.cells} now, by spark.sql.shuffle.partitions or option "
                 "cells) are not those that it was begun with; go on with these, or begin with an empty "
                 "checkpoint folder. Policy, architecture, memory and the number of cores may change"
@@ -152,7 +153,10 @@ class CellProcessor(StatefulProcessor):
             has worked before.
         """
         cell, rebuilt = warm.take(self._task.name, number), False
-        if cell is None or cell.is_worn or not cell.follows(head):
+        if cell is not None and (cell.is_worn or not cell.follows(head)):
+            cell = None
+            look_again()
+        if cell is None:
             cell, rebuilt = Cell(self._task, self._log.lessons()), head.batch >= 0
         before = cell.restored
         cell.catch_up(self._log, head)

@@ -74,9 +74,13 @@ class ContinuousJoin:
 
         Policies, architectures and the size of batches are free, and so is how long tuples are kept.
         """
-        schemas = [(r.alias, r.schema.to_string(), r.distinct, r.same_as) for r in self.join.sources]
+        stored = {s.alias: self.schema_of(s).to_string() for s in self.streams}
+        schemas = [
+            (r.alias, stored.get(r.same_as or r.alias) or r.schema.to_string(), r.distinct, r.same_as)
+            for r in self.join.sources
+        ]
         edges = sorted(map(str, self.join.equalities))
-        times = [(s.alias, s.time, self.schema_of(s).to_string()) for s in self.streams]
+        times = [(s.alias, s.time) for s in self.streams]
         text = repr((schemas, edges, times, self.cells, self.dealt))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from millrace.spark.worker import look_again
 from millrace.streams.cell import Cell
 
 _CELLS: OrderedDict[tuple[str, int], Cell] = OrderedDict()
@@ -29,7 +30,10 @@ def put(plan: str, cell: int, state: Cell, budget: int) -> None:
         budget: Bytes that cells kept here may take together.
     """
     _CELLS[plan, cell] = state
+    kept = len(_CELLS)
     while len(_CELLS) > 1 and sum(each.nbytes for each in _CELLS.values()) > budget:
         _CELLS.popitem(last=False)
     if state.nbytes > budget:
         _CELLS.clear()
+    if len(_CELLS) < kept:
+        look_again()
