@@ -109,10 +109,11 @@ def enable(
 
     Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. Taken
     are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins by
-    names of columns (one, or a list), with filters by SQL text below and above. Joins on Columns stay with
-    Spark, and so does whatever is derived from a join by columns of the DataFrames that were joined
-    (``orders.total``, in place of ``"total"``): PySpark does not tell what a Column says. :func:`explain` of
-    a DataFrame says why it was left to Spark, and so does the log ``millrace``, at the level INFO.
+    names of columns (one, or a list), with filters by SQL text below and, without dotted names, above. Joins
+    on Columns stay with Spark, and so does whatever is derived from a join by columns of the DataFrames
+    that were joined (``orders.total``, in place of ``"total"``): PySpark does not tell what a Column says.
+    :func:`explain` of a DataFrame says why it was left to Spark, and so does the log ``millrace``, at the
+    level INFO.
 
     Args:
         spark: The session; by default the active one, or a new one.

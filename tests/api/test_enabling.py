@@ -95,6 +95,36 @@ def test_chains_of_joins_are_one(spark, files):
         }
 
 
+def test_aliases_of_joined_dataframes_are_sparks(spark, tmp_path):
+    """A dotted name is an alias of Spark's before it is a field: below a join, above it, above a function."""
+    for name, columns in (
+        ("l", ["id AS x"]),
+        ("r", ["id AS y", "named_struct('x', 5 - id, 'y', 5 - id) AS a"]),
+    ):
+        spark.range(6).selectExpr("id", *columns).write.parquet(f"{tmp_path}/{name}")
+    left, right = (spark.read.parquet(f"{tmp_path}/{name}") for name in "lr")
+    small = sf.udf(lambda x: x < 5, "boolean")
+
+    def made() -> list[DataFrame]:
+        join = left.alias("a").join(right.alias("b"), "id")
+        return [
+            left.join(right.alias("a").filter("a.y > 3"), "id"),
+            join.filter("x > .5"),
+            join.filter("a.x > 3"),
+            join.filter(small("x")).filter("a.x > 3"),
+        ]
+
+    plain = [bag(each.select("id", "x")) for each in made()]
+    with millrace.enable(spark, options={"take_all": True}):
+        found = made()
+        assert [bag(each.select("id", "x")) for each in found] == plain
+        assert [is_ours(each.limit(9)) for each in found] == [True, True, False, False]
+        with pytest.raises(
+            millrace.MillraceError, match=r"dotted name above a join, 'a\.x > 3', leaves both"
+        ):
+            millrace.explain(found[2])
+
+
 def test_what_is_left_to_spark_says_why(spark, files, caplog):
     """To whoever asks for the explanation of a DataFrame, and to the log."""
     caplog.set_level("INFO", "millrace")

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.budget import Budget, Spent
 from millrace.clock import VirtualClock
 from millrace.coordination import Client, Coordinator, Registration
-from millrace.coordination.ledger import LastingSpending
+from millrace.coordination.ledger import LastingSpending, Spendings
 from millrace.coordination.limiter import Limiter
 from millrace.errors import BudgetError
 
@@ -53,6 +53,30 @@ def test_no_more_is_spent_than_promised_over_restarts(tmp_path_factory, calls, r
         assert made >= min(len(calls), requests - lost * (requests // 64 + 1))
 
 
+def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):
+    """Two plans of a stream spend one budget, two streams of a plan have one each; files are read again."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=100))
+    one, other = Spendings(), Spendings()
+
+    def spend(process: Spendings, session: str, most: int) -> int:
+        spending, made = process.of(session, kept), 0
+        while made < most and spending.may_begin:
+            spending.begin()
+            spending.end(None)
+            made += 1
+        process.settle(session, kept)
+        return made
+
+    assert spend(one, "run/stream s/1/0", 10) == 10
+    assert spend(one, "again/stream s/2/0", 30) == 30
+    assert spend(other, "run/stream s/3/0", 40) == 40  # as if the process were another
+    assert spend(one, "run/stream t/1/0", 60) == 60
+    assert spend(one, "run/stream s/4/0", 100) == 20
+    one.close()
+    assert spend(Spendings(), "run/stream t/2/0", 100) == 40
+    assert sorted(each.requests for each in one.spent("run", 0, kept)) == [60, 100]
+
+
 def test_a_stream_goes_on_with_its_budget(tmp_path):
     """In another coordinator; another stream, and a job that is none, have budgets of their own."""
     kept = Registration(
@@ -79,6 +103,9 @@ def test_a_stream_goes_on_with_its_budget(tmp_path):
     coordinator.register("run", [kept])
     with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
         asyncio.run(spend("stream s/10", 1))
+    for execution, calls in (("stream u/1", 2), ("stream v/1", 2), ("stream u/2", 1)):
+        asyncio.run(spend(execution, calls))
+    assert [each.requests for each in coordinator.spent("run")] == [3, 2, 3]
     coordinator.close()
     (tmp_path / "unwritable").mkdir()
     spending = LastingSpending(Budget(max_requests=3), tmp_path / "unwritable", "one")

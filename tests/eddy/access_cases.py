@@ -97,11 +97,13 @@ def run(
     chunk: int = 4,
     prefer: Wanted = None,
     later: Wanted = None,
+    changes_at: int = 2,
 ) -> Ran:
     """Run the block in virtual time with access modules made by the plans.
 
     Args:
-        later: What is preferred from the second batch of results on, where that is not what was before.
+        later: What is preferred from a batch of results on, where that is not what was before.
+        changes_at: The number of that batch, from one.
     """
     clock = VirtualClock()
     access: dict[str, Sequence[ScanAM | IndexAM]] = {}
@@ -132,7 +134,7 @@ def run(
     results: list[tuple[float, pa.RecordBatch]] = []
     for batch in eddy.run():
         results.append((clock.now(), batch))
-        if later is not None and len(results) == 2:
+        if later is not None and len(results) == changes_at:
             eddy.prefer(later)
     table = pa.Table.from_batches([batch for _, batch in results], case.spec.output_schema)
     return Ran(multiset(table), eddy, clock, indexes, results)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -120,3 +122,19 @@ def test_the_most_wanted_come_first_and_what_is_wanted_may_change() -> None:
     assert changed.rows == case.expected()
     changed_asked = [int(b[-1]) for b in changed.indexes[0].bindings]
     assert changed_asked[:2] == asked[:2] and set(changed_asked[4:15]) <= set(range(30))
+
+
+@pytest.mark.parametrize("wanted", [(), (wants("r", "key", 30),)])
+def test_what_is_wanted_may_change_while_an_index_finishes_a_scan(wanted: tuple[Predicate, ...]) -> None:
+    """Of a scan that is silent for ever: also keys whose match it returned have to be asked for."""
+    n = 40
+    tables = {"r": pa.table({"key": range(n)}), "t": pa.table({"key": range(n)})}
+    case = block(tables, ["r.key = t.key"])
+    scan = ScanPlan(every=0.01, stall=(5, math.inf))
+    made = {"t": Plan(source=False, indexes=(IndexPlan(("key",), 0.5, 1),), scans=(scan,))}
+    settings_of = Options(policy="interactive", batch_size=100)
+    ran = run(case, made, settings_of, later=wanted, changes_at=6)
+    assert ran.rows == case.expected()
+    if wanted:
+        asked = [int(b[-1]) for b in ran.indexes[0].bindings]
+        assert set(asked[4:12]) <= set(range(30, n))

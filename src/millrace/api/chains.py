@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
+from sqlglot import exp
 
 from millrace.api.session import Session
 from millrace.applied import noted
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, QueryError
+from millrace.front.parse import parse
 from millrace.front.template import plain_quote
 from millrace.options import Options
 from millrace.spark.filter import where
@@ -32,10 +34,12 @@ class Filters:
     Attributes:
         df: What is filtered; not itself filtered by a chain.
         conditions: At least one.
+        unaliased: Whether ``df`` is Millrace's join, which knows no alias of what it was made of.
     """
 
     df: DataFrame
     conditions: tuple[Any, ...]
+    unaliased: bool = False
 
     def made(self, options: Options) -> DataFrame | str:
         """Return what Millrace makes of it, or why it has no part in it."""
@@ -117,16 +121,39 @@ def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Joi
     """Return the chain of a DataFrame that is filtered, or why it is none."""
     if known is None:
         return Filters(df, (condition,))
-    if isinstance(known.chain, Joins):
+    chain = known.chain
+    if (isinstance(chain, Joins) or chain.unaliased) and _is_qualified(condition):
+        return (
+            "only Spark knows the aliases of DataFrames, so a filter by a dotted name above a join, "
+            f"{condition!r}, leaves both to Spark: filter the DataFrames before they are joined, or name the "
+            "column alone"
+        )
+    if isinstance(chain, Joins):
         if isinstance(condition, str):
-            return replace(known.chain, conditions=(*known.chain.conditions, condition))
+            return replace(chain, conditions=(*chain.conditions, condition))
         if noted(condition) is not None:
-            return Filters(df if isinstance(known.better, str) else known.better, (condition,))
+            if isinstance(known.better, str):
+                return Filters(df, (condition,))
+            return Filters(known.better, (condition,), unaliased=True)
         return (
             "PySpark does not tell what a Column says, so a filter by one above a join leaves both to Spark: "
             "filter the DataFrames before they are joined, or by SQL text"
         )
-    return Filters(known.chain.df, (*known.chain.conditions, condition))
+    return replace(chain, conditions=(*chain.conditions, condition))
+
+
+def _is_qualified(condition: Any) -> bool:
+    """Whether a text has a dotted name, which may begin with an alias of a DataFrame or with a column."""
+    if not isinstance(condition, str):
+        return False
+    try:
+        root = parse(f"SELECT *{_where((condition,))}").root
+    except QueryError:
+        return False  # a query with it is refused too
+    return root is not None and any(
+        isinstance(node, exp.Dot) or bool(node.args.get("table"))
+        for node in root.find_all(exp.Dot, exp.Column)
+    )
 
 
 def joined(
@@ -155,6 +182,6 @@ def _read(df: DataFrame, known: Link | None) -> tuple[DataFrame, tuple[str, ...]
     if known is None or not isinstance(known.chain, Filters):
         return df, ()
     conditions = known.chain.conditions
-    if all(isinstance(each, str) for each in conditions):
+    if all(isinstance(each, str) and not _is_qualified(each) for each in conditions):
         return known.chain.df, conditions
     return (df if isinstance(known.better, str) else known.better), ()

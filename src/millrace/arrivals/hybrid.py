@@ -48,6 +48,8 @@ class Ask:
         asked: The bindings that the AM was asked for.
         submit: Submits bindings that are new to the AM.
         urgent: Tuples whose results are wanted first: they ask in any case, the most wanted first.
+        rest: Tuples of a driver, all of whose bindings have to be answered, matches or not: after what is
+            urgent, they ask in any case.
         waiting: Other tuples.
         drivers: Relations that have ended and bind the lookup alone, with the number of answers from which
             on it is worth a look whether all of their bindings are answered.
@@ -58,6 +60,7 @@ class Ask:
     asked: BindingSet
     submit: Callable[[pa.RecordBatch], None]
     urgent: deque[TupleBatch] = field(default_factory=deque)
+    rest: deque[TupleBatch] = field(default_factory=deque)
     waiting: deque[TupleBatch] = field(default_factory=deque)
     drivers: dict[int, int] = field(default_factory=dict)
 
@@ -117,6 +120,9 @@ class Hybrid:
             for batch in held:
                 for piece in graded(self._open(ask, self._kept(batch), lazy=True)):
                     self.wait(lookup, piece)
+            pieces = [piece for batch in ask.rest for piece in graded(batch)]
+            ask.rest.clear()
+            ask.rest.extend(sorted(pieces, key=lambda each: -each.signature.preferred))
 
     def waits(self, relation: int) -> bool:
         """Whether tuples wait that may be submitted before anything else happens."""
@@ -129,10 +135,12 @@ class Hybrid:
         for ask in self._asks.values():
             if self._stems[ask.lookup.relation].complete:
                 ask.urgent.clear()
+                ask.rest.clear()
                 ask.waiting.clear()
                 continue
-            if ask.urgent:
-                self._submit(ask, ask.urgent, ask.index.room(math.inf), lazy=False)
+            for queue in (ask.urgent, ask.rest):
+                if queue:
+                    self._submit(ask, queue, ask.index.room(math.inf), lazy=False)
             if ask.waiting:
                 self._submit_paying(ask)
 
@@ -147,7 +155,7 @@ class Hybrid:
         assert driver is not None, "it was among those that have one"
         self._taken_over.add(relation)
         best.waiting.clear()
-        best.urgent.append(self._all(driver))
+        best.rest.append(self._all(driver))
 
     def is_covered(self, relation: int) -> bool:
         """Whether an index has returned every tuple of the relation that results can have."""

@@ -17,7 +17,7 @@ from millrace.budget import Spent
 from millrace.clock import Clock
 from millrace.coordination import codec
 from millrace.coordination.cache import check_cache
-from millrace.coordination.ledger import Spendings
+from millrace.coordination.ledger import Spendings, stream_in
 from millrace.coordination.lookup_session import LookupSession
 from millrace.coordination.permits import Permits
 from millrace.coordination.progress import MOST_FAILED, NOTHING, FailedKey, LookupProgress, together
@@ -146,13 +146,14 @@ class Coordinator(Server):
         """Return what a run's lookups and predicates have spent of their budgets, each group once."""
 
         def collect() -> list[Spent]:
-            found = {}
+            found: dict[str, list[Spent]] = {}
             for number, each in enumerate(self._registrations.get(run, ())):
                 if each.budget and each.group is not None and each.group in self._groups:
-                    found[each.group] = self._groups[each.group].spending.spent(f"limit_group {each.group}")
+                    spending = self._groups[each.group].spending
+                    found[each.group] = [spending.spent(f"limit_group {each.group}")]
                 elif each.budget:
                     found[f"/{number}"] = self._spent.spent(run, number, each)
-            return list(found.values())
+            return [each for some in found.values() for each in some]
 
         return self._within(collect)
 
@@ -277,7 +278,7 @@ class Coordinator(Server):
             own = Permits(settings, None, registration.circuit_breaker, spending)
             if not registration.lasting:
                 return own
-            group = f"/{_run_of(namespace)}/{namespace.rpartition('/')[2]}"
+            group = f"/{_run_of(namespace)}/{stream_in(namespace)}/{namespace.rpartition('/')[2]}"
             self._groups.setdefault(group, own)
         permits = self._groups.get(group)
         if permits is None or (permits.settings != settings and permits.empty):
@@ -339,7 +340,7 @@ class Coordinator(Server):
             return
         self._sessions.move_to_end(name)
         if self._sessions[name].empty:
-            self._spent.settle(name)
+            self._spent.settle(name, self._sessions[name].registration)
         empty = [each for each, session in self._sessions.items() if session.empty]
         for each in empty[:-_MOST_EMPTY_SESSIONS]:
             if each not in self._retiring:

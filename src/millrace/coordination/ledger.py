@@ -2,7 +2,8 @@
 
 A stream goes on where it was when its process is started again, and so does its budget. What a file says is
 never less than what has been spent: a share of the budget is written down before calls are made of it. So
-whoever is killed loses that share at most, and who ends in order loses nothing.
+whoever is killed loses that share at most, and who ends in order loses nothing. A stream may have gone on
+elsewhere before it begins here again, so its file is read anew then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace.budget import Budget, Spending, Spent
@@ -39,15 +41,17 @@ class LastingSpending(Spending):
         digest = hashlib.sha256(name.encode()).hexdigest()[:24]
         self._path = folder / f"budget-{digest}.json"
         self._why = ""
-        if self._path.exists():
-            known = json.loads(self._path.read_text())
-            self.requests, self.cost = known["requests"], known["cost"]
-            self._highest = max(self._highest, known["highest"])
-        self._written = (self.requests, self.cost)
+        self._written = (0, 0.0)
+        self._read()
 
     @property
     def may_begin(self) -> bool:
         """Whether one more call may be made now; none may that cannot be written down."""
+        if self._settled:
+            try:
+                self._read()
+            except OSError as error:
+                self._why = f", and {self._path} cannot be read ({error.strerror}), so no more calls are made"
         return not self._why and super().may_begin
 
     def begin(self) -> None:
@@ -64,10 +68,23 @@ class LastingSpending(Spending):
         """Write down what has been spent, and no more; calls under way have cost what was reserved."""
         if self._written != (self.requests, self._reserved):
             self._write(self.requests, self._reserved)
+        self._settled = True
 
     @property
     def _reserved(self) -> float:
         return self.cost + self._under_way * self._highest
+
+    def _read(self) -> None:
+        """Go on from what is on file, which others may have written since."""
+        self._settled = False
+        if not self._path.exists():
+            return
+        known = json.loads(self._path.read_text())
+        found = known["requests"], known["cost"]
+        if found != self._written:
+            self.requests, self.cost = max(self.requests, found[0]), max(self.cost, found[1])
+            self._highest = max(self._highest, known["highest"])
+            self._written = found
 
     def _check(self) -> None:
         requests, cost = self._written
@@ -92,14 +109,22 @@ class LastingSpending(Spending):
         return super().__str__() + self._why
 
 
+@dataclass
+class _Known:
+    """What has been spent, and by which lookups: run and number."""
+
+    spending: Spending
+    lookups: set[tuple[str, str]] = field(default_factory=set)
+
+
 class Spendings:
     """What the lookups and predicates of a process have spent, those used last."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Spending] = OrderedDict()
+        self._known: OrderedDict[_Key, _Known] = OrderedDict()
 
     def of(self, session: str, registration: Registration) -> Spending:
-        """Return what has been spent of a budget, by all executions of a run together.
+        """Return what has been spent of a budget, by all executions of a stream, or of a run, together.
 
         Args:
             session: Its name, ``run/execution/number``.
@@ -108,24 +133,28 @@ class Spendings:
         Raises:
             OSError: What a stream has spent cannot be read.
         """
-        key, execution = _key(session), session.partition("/")[2]
         if not registration.budget:
             return Spending(registration.budget)
+        key = _key(session, registration)
         if key not in self._known:
-            self._known[key] = _begun(execution.partition("/")[0], key[1], registration)
+            folder, name, budget = key
+            self._known[key] = _Known(
+                Spending(budget) if folder is None else LastingSpending(budget, folder, name)
+            )
         self._known.move_to_end(key)
+        self._known[key].lookups.add(_lookup(session))
         while len(self._known) > _MOST:
             _settle(self._known.popitem(last=False)[1])
-        return self._known[key]
+        return self._known[key].spending
 
-    def spent(self, run: str, number: int, registration: Registration) -> Spent:
-        """Return the same for a report."""
-        known = self._known.get((run, str(number)), Spending(registration.budget))
-        return known.spent(registration.name)
+    def spent(self, run: str, number: int, registration: Registration) -> list[Spent]:
+        """Return the same for a report, by stream."""
+        known = [each.spending for each in self._known.values() if (run, str(number)) in each.lookups]
+        return [each.spent(registration.name) for each in known or [Spending(registration.budget)]]
 
-    def settle(self, session: str) -> None:
+    def settle(self, session: str, registration: Registration) -> None:
         """Write down what has been spent, where it lasts: nobody is in the session now."""
-        _settle(self._known.get(_key(session)))
+        _settle(self._known.get(_key(session, registration)))
 
     def close(self) -> None:
         """Write down everything that lasts."""
@@ -133,19 +162,28 @@ class Spendings:
             _settle(each)
 
 
-def _key(session: str) -> tuple[str, str]:
+def stream_in(session: str) -> str:
+    """Return the stream that a session is of, by its name; empty where it is of a job."""
+    execution = session.partition("/")[2].partition("/")[0]
+    return execution if execution.startswith(STREAM) else ""
+
+
+_Key = tuple[Path | None, str, Budget]
+"""Folder and name that it is filed under, or None and the lookup where it does not last; and the budget."""
+
+
+def _key(session: str, registration: Registration) -> _Key:
+    cache, stream, (run, number) = registration.cache, stream_in(session), _lookup(session)
+    if cache is None or not stream:
+        return None, f"{run}/{number}", registration.budget
+    folder = cache.parent if cache.suffix == SUFFIX else cache
+    return folder, f"{stream}/{registration.name}/{number}/{registration.fingerprint}", registration.budget
+
+
+def _lookup(session: str) -> tuple[str, str]:
     return session.partition("/")[0], session.rpartition("/")[2]
 
 
-def _begun(stream: str, number: str, registration: Registration) -> Spending:
-    cache = registration.cache
-    if cache is None or not stream.startswith(STREAM):
-        return Spending(registration.budget)
-    folder = cache.parent if cache.suffix == SUFFIX else cache
-    name = f"{stream}/{registration.name}/{number}/{registration.fingerprint}"
-    return LastingSpending(registration.budget, folder, name)
-
-
-def _settle(spending: Spending | None) -> None:
-    if isinstance(spending, LastingSpending):
-        spending.settle()
+def _settle(known: _Known | None) -> None:
+    if known is not None and isinstance(known.spending, LastingSpending):
+        known.spending.settle()
