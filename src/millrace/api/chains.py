@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
+from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.api.session import Session
@@ -48,6 +49,9 @@ class Filters:
         return where(self.df, *self.conditions, options=options)
 
 
+_NESTED = (t.StructType, t.MapType, t.ArrayType)
+
+
 @dataclass(frozen=True, eq=False)
 class Joins:
     """Inner joins by names of columns.
@@ -64,6 +68,13 @@ class Joins:
 
     def made(self, options: Options) -> DataFrame | str:
         """Return what Millrace makes of it, or why it takes no join of it."""
+        fields = (each for frame, _ in self.relations for each in frame.schema.fields)
+        nested = next((each.name for each in fields if isinstance(each.dataType, _NESTED)), None)
+        if nested is not None:
+            return (
+                f"column {nested} has parts, so that a name such as {nested}.part could mean one of these, "
+                "or a column of the DataFrame that is called so"
+            )
         frames = {_name(place): frame for place, (frame, _) in enumerate(self.relations)}
         spark = self.relations[0][0].sparkSession
         query = Session(spark, frames, options=options).query(self.text)
