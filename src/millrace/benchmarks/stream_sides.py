@@ -54,7 +54,7 @@ class Side:
             return [self._written(_chained(self._spark, self._case, tables))]
         first = FIXED.get(self._side)
         others = [name for name in self._case.names if name != first]
-        options = None if first is None else {"policy": "fixed", "order": [first, *others]}
+        options = None if first is None else {"policy": "fixed", "order": (first, *others)}
         return [self._written(millrace.sql(self._case.text, self._spark, tables, options=options))]
 
     def _written(self, frame: DataFrame, number: int = 0) -> StreamingQuery:
