@@ -185,9 +185,9 @@ def test_broken_rules_are_caught(monkeypatch, tmp_path, rule):
     elif rule == "trusts its files":
         find = MappedBlocks.find
 
-        def any_of(self, key, batch, token):
+        def any_of(self, name, batch, token):
             names = sorted(each.stem for each in self._folder.glob(f"{batch}-*"))
-            return find(self, key, batch, names[0].split("-")[1]) if names else None
+            return find(self, name, batch, names[0].split("-")[1]) if names else None
 
         monkeypatch.setattr(MappedBlocks, "find", any_of)
         monkeypatch.setattr(MappedBlocks, "keep", lambda *_: None)

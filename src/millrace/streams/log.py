@@ -183,8 +183,8 @@ class Log:
             StateError: There is none of that key.
         """
         token = self._tokens.get(key.batch)
-        mapped = None if token is None else self._mapped.find(key, key.batch, token)
-        found = mapped or self._state.getValue(_name(key))
+        mapped = None if token is None else self._mapped.find(_name(key), key.batch, token)
+        found = mapped or self._state.getValue((_name(key),))
         if found is None:
             raise StateError(f"the log of a cell lists block {tuple(key)} and does not have it")
         text, data = found
@@ -203,14 +203,15 @@ class Log:
         stored = Stored(Part(relation, newest, batch), tuple(parts), 0)
         data = rows.serialize().to_pybytes()
         text = json.dumps([[tuple(part), rows] for part, rows in parts], separators=(",", ":"))
-        self._state.updateValue(_name(stored.key), (text, data))
-        self._mapped.add(stored.key, text, data)
+        name = _name(stored.key)
+        self._state.updateValue((name,), (text, data))
+        self._mapped.add(name, text, data)
         return replace(stored, size=len(data))
 
     def remove(self, keys: Iterable[Part]) -> None:
         """Remove blocks."""
         for key in keys:
-            self._state.removeKey(_name(key))
+            self._state.removeKey((_name(key),))
 
     def merge(self, blocks: Sequence[Stored], batch: int, schema: pa.Schema) -> Stored:
         """Make one block of several of a stream."""
@@ -221,9 +222,9 @@ class Log:
         )
 
 
-def _name(key: Part) -> tuple[str]:
-    """Return the key of a block in Spark's state."""
-    return (",".join(map(str, key)),)
+def _name(key: Part) -> str:
+    """Return the name of a block in Spark's state, and in files."""
+    return ",".join(map(str, key))
 
 
 def mergeable(blocks: Iterable[Stored], keeps: Mapping[int, int]) -> Iterator[list[Stored]]:

@@ -13,18 +13,18 @@ removes with it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-_MAGIC = b"mlrs0001"
-_ALIGNED = 64
+_SCHEMA = pa.schema([("name", pa.string()), ("parts", pa.string()), ("data", pa.large_binary())])
+_CHECK = 4
+"""Bytes of the checksum, which is the end of a file."""
 _ENDING = ".blocks"
 
 
@@ -49,8 +49,8 @@ class MappedBlocks:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._fresh: list[tuple[tuple[int, ...], str, bytes]] = []
-        self._open: dict[str, dict[tuple[int, ...], Entry]] = {}
+        self._fresh: list[tuple[str, str, bytes]] = []
+        self._open: dict[str, dict[str, Entry]] = {}
 
     @classmethod
     def of_task(cls, cell: int) -> MappedBlocks:
@@ -61,49 +61,42 @@ class MappedBlocks:
             return cls(None)
         return cls(Path(folders.split(",")[0]) / "millrace-streams" / query / str(cell))
 
-    def add(self, key: tuple[int, ...], parts: str, data: bytes) -> None:
-        """Take note of a block that was stored."""
+    def add(self, name: str, parts: str, data: bytes) -> None:
+        """Take note of a block that was stored under a name."""
         if self._folder is not None:
-            self._fresh.append((key, parts, data))
+            self._fresh.append((name, parts, data))
 
     def seal(self, batch: int, token: str) -> None:
         """Write the blocks of an attempt at a micro-batch, before anything says that it counts."""
         fresh, self._fresh = self._fresh, []
         if self._folder is None or not fresh:
             return
-        offset, entries = 0, list[tuple[tuple[int, ...], str, int, int, int]]()
-        for key, parts, data in fresh:
-            entries.append((key, parts, offset, len(data), zlib.crc32(data)))
-            offset += -(-len(data) // _ALIGNED) * _ALIGNED
-        header = json.dumps(entries, separators=(",", ":")).encode()
-        start = -(-(len(_MAGIC) + 12 + len(header)) // _ALIGNED) * _ALIGNED
+        columns = [list(column) for column in zip(*fresh, strict=True)]
+        whole = pa.record_batch(columns, schema=_SCHEMA).serialize()
         path = self._folder / f"{batch}-{token}{_ENDING}"
         # A full disk costs time, and nothing else.
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(".part")
             with part.open("wb") as file:
-                file.write(_MAGIC + len(header).to_bytes(8, "little"))
-                file.write(zlib.crc32(header).to_bytes(4, "little") + header)
-                for (_, _, data), (_, _, at, _, _) in zip(fresh, entries, strict=True):
-                    file.seek(start + at)
-                    file.write(data)
+                file.write(whole)
+                file.write(zlib.crc32(whole).to_bytes(_CHECK, "little"))
             part.rename(path)
 
-    def find(self, key: tuple[int, ...], batch: int, token: str) -> Entry | None:
+    def find(self, name: str, batch: int, token: str) -> Entry | None:
         """Return a block; None if it is not here.
 
         Args:
-            key: Of the block.
+            name: Of the block.
             batch: Number of the micro-batch that stored it.
             token: Of the attempt at it that counts.
         """
         if self._folder is None:
             return None
-        name = f"{batch}-{token}{_ENDING}"
-        if name not in self._open:
-            self._open[name] = _entries(self._folder / name)
-        return self._open[name].get(tuple(key))
+        file = f"{batch}-{token}{_ENDING}"
+        if file not in self._open:
+            self._open[file] = _entries(self._folder / file)
+        return self._open[file].get(name)
 
     def keep(self, batches: Collection[int], tokens: Mapping[int, str]) -> None:
         """Remove all files but those of some micro-batches, of attempts that counted.
@@ -123,32 +116,15 @@ class MappedBlocks:
                     path.unlink(missing_ok=True)
 
 
-def _entries(path: Path) -> dict[tuple[int, ...], Entry]:
-    """Return the blocks of a file; none if it is not there, or not whole."""
+def _entries(path: Path) -> dict[str, Entry]:
+    """Return the blocks of a file by their names; none if it is not there, or not whole."""
     try:
         mapped = pa.memory_map(str(path)).read_buffer()
     except OSError:
         return {}
-    return _checked(mapped) or {}
-
-
-def _checked(mapped: pa.Buffer) -> dict[tuple[int, ...], Entry] | None:
-    fixed = len(_MAGIC) + 12
-    head = mapped.slice(0, min(fixed, mapped.size)).to_pybytes()
-    length = int.from_bytes(head[len(_MAGIC) : -4], "little")
-    if head[: len(_MAGIC)] != _MAGIC or len(head) < fixed or fixed + length > mapped.size:
-        return None
-    header = mapped.slice(fixed, length).to_pybytes()
-    if zlib.crc32(header) != int.from_bytes(head[-4:], "little"):
-        return None
-    start = -(-(fixed + length) // _ALIGNED) * _ALIGNED
-    found: dict[tuple[int, ...], Entry] = {}
-    rows: list[Any] = json.loads(header)
-    for key, parts, offset, size, check in rows:
-        if start + offset + size > mapped.size:
-            return None
-        data = mapped.slice(start + offset, size)
-        if zlib.crc32(data) != check:
-            return None
-        found[tuple(key)] = Entry(parts, data)
-    return found
+    size = mapped.size - _CHECK
+    if size <= 0 or zlib.crc32(mapped.slice(0, size)) != int.from_bytes(mapped.slice(size), "little"):
+        return {}
+    rows = pa.ipc.read_record_batch(mapped.slice(0, size), _SCHEMA)
+    found = zip(*(column for column in rows.columns), strict=True)
+    return {name.as_py(): Entry(parts.as_py(), data.as_buffer()) for name, parts, data in found}
