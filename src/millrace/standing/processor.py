@@ -43,8 +43,8 @@ class HubProcessor(CellProcessor):
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, for the queries of the next one."""
         seen = int(self._log.text(_SEEN) or 0)
-        cell = warm.take(self._task.name, number)
-        kept = cell if isinstance(cell, HubCell) and not cell.is_worn and cell.follows(head) else None
+        kept = warm.take(self._task.name, number, head)
+        assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
         registry = kept.registry if kept is not None and kept.registry.seen == seen else None
         if registry is None:
             registry = self._read()
@@ -56,14 +56,14 @@ class HubProcessor(CellProcessor):
         window = tuple(each for each in came if each.query.since == "window")
         rebuilt = kept is None or bool(window) or not kept.takes(after)
         if kept is None or rebuilt:
+            if kept is not None:
+                look_again()
             kept = HubCell(self._hub, after, self._log.lessons())
             before = 0
             kept.catch_up_for(self._log, head, window)
         else:
             before = kept.restored
             kept.catch_up(self._log, head)
-        if cell is not None and cell is not kept:
-            look_again()
         if number == 0:
             kept.changes = tuple(range(registry.version + 1, after.version + 1))
         return kept, before, rebuilt and head.batch >= 0

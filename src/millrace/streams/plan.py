@@ -38,7 +38,6 @@ from millrace.streams.retention import EventTimes, retention
 from millrace.streams.roles import in_roles, roles
 from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
-from millrace.values import Value
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -129,7 +128,7 @@ def deal(
             times.columns[alias],
             max(keeps[each] for each in times.columns if leads.get(each, each) == alias),
             _counted(cube, number),
-            _computed(block, alias),
+            _frame(block, alias).computed,
         )
         for number, alias in enumerate(aliases)
         if alias in times.columns and alias not in leads
@@ -151,11 +150,7 @@ def deal(
         cells,
         cube.show(aliases),
     )
-    frames = {}
-    for stream in streams:
-        given = block.inputs[stream.alias]
-        assert isinstance(given, FrameInput)
-        frames[stream.number] = given.frame
+    frames = {s.number: _frame(block, s.alias).frame for s in streams}
     together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})
     tasks = max(cells, default_parallelism(spark))
     packed = together.coalesce(tasks).mapInArrow(
@@ -214,9 +209,10 @@ def _counted(cube: Cube, number: int) -> frozenset[int]:
     return frozenset(c for c in range(cube.cells) if not any(c // stride % share for stride, share in others))
 
 
-def _computed(block: Block, alias: str) -> tuple[tuple[str, Value], ...]:
+def _frame(block: Block, alias: str) -> FrameInput:
     given = block.inputs[alias]
-    return given.computed if isinstance(given, FrameInput) else ()
+    assert isinstance(given, FrameInput), "streams are DataFrames"
+    return given
 
 
 def _table(block: Block, alias: str) -> Scan | Held:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
-from millrace.spark.worker import acknowledge, keep_modules, look_again
+from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
 from millrace.streams.cell import Cell
@@ -152,12 +152,9 @@ class CellProcessor(StatefulProcessor):
             The state; how much had been restored in it before; and whether it was made anew, for a cell that
             has worked before.
         """
-        cell, rebuilt = warm.take(self._task.name, number), False
-        if cell is not None and (cell.is_worn or not cell.follows(head)):
-            cell = None
-            look_again()
-        if cell is None:
-            cell, rebuilt = Cell(self._task, self._log.lessons()), head.batch >= 0
+        cell = warm.take(self._task.name, number, head)
+        rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
+        cell = cell or Cell(self._task, self._log.lessons())
         before = cell.restored
         cell.catch_up(self._log, head)
         return cell, before, rebuilt

@@ -13,7 +13,7 @@ from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
 from millrace.spark.dealt_scan import Held, Scan
 from millrace.spec import JoinSpec
-from millrace.values import Value, Values
+from millrace.values import Value, computed
 
 FORMAT = 2
 """Version of what a checkpoint holds."""
@@ -98,11 +98,13 @@ class ContinuousJoin:
         """
         if not stream.computed:
             return rows
-        given = dict(zip(rows.schema.names, rows.columns, strict=True))
-        values = Values(given, rows.num_rows)
-        columns = given | {name: values.column(value) for name, value in stream.computed}
-        names = [name for name in self.join.relations[stream.number].schema.names if name in columns]
-        return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
+        given, values = dict(zip(rows.schema.names, rows.columns, strict=True)), dict(stream.computed)
+        schema = self.join.relations[stream.number].schema
+        columns = [
+            computed(values[name], given, rows.num_rows) if name in values else given[name]
+            for name in schema.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def run(self, lessons: str | None = None) -> ContinuousRun:
         """Return an eddy for a cell that has read the tables, and nothing of the streams.

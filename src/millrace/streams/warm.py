@@ -11,13 +11,24 @@ from collections import OrderedDict
 
 from millrace.spark.worker import look_again
 from millrace.streams.cell import Cell
+from millrace.streams.log import Head
 
 _CELLS: OrderedDict[tuple[str, int], Cell] = OrderedDict()
 
 
-def take(plan: str, cell: int) -> Cell | None:
-    """Take a cell out; None if it is not here. Who fails with it does not put it back."""
-    return _CELLS.pop((plan, cell), None)
+def take(plan: str, cell: int, head: Head) -> Cell | None:
+    """Take a cell out that can go on; None if there is none. Who fails with it does not put it back.
+
+    Args:
+        plan: The plan's name.
+        cell: The cell's number.
+        head: Of the cell's log, which a state has to lead to.
+    """
+    found = _CELLS.pop((plan, cell), None)
+    if found is None or (found.follows(head) and not found.is_worn):
+        return found
+    look_again()
+    return None
 
 
 def put(plan: str, cell: int, state: Cell, budget: int) -> None:
