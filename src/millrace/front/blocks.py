@@ -17,7 +17,7 @@ from millrace.front.ctes import Leave, in_recursion
 from millrace.front.event_times import (
     check_streams,
     event_times,
-    in_roles,
+    same_streams,
     streams_of,
     together,
     with_same_columns,
@@ -320,7 +320,7 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     times = event_times(clause, group)
     clocks = set() if times is None else {ColumnRef(*each) for each in times.columns.items()}
     read = {*ends, *clocks, *(ref for p in residuals for ref in columns_of(p)), *(o.source for o in output)}
-    roles = in_roles(clause, times, found)
+    roles = same_streams(clause, times, found)
     for same in roles:
         read |= with_same_columns(same, read)
     specs: list[RelationSpec] = []

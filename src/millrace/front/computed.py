@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
-from millrace.front.intervals import exact_length_of
+from millrace.front.intervals import exact_length_of, shifted
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import ComputedColumn, Member, renamings
 from millrace.front.numbers import Typed
@@ -128,11 +128,10 @@ class Computed:
 
     def _later(self, node: exp.Expr) -> Typed | None:
         """Return a time a constant time later or earlier; null, which joins nothing, if there is none."""
-        if not isinstance(node, exp.Add | exp.Sub):
+        parts = shifted(node)
+        if parts is None:
             return None
-        time, interval = unwrap(node.this), unwrap(node.expression)
-        if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
-            time, interval = interval, time
+        time, interval, sign = parts
         found = self._clause.lookup(time) if isinstance(time, exp.Column) else None
         if found is None or not isinstance(found[1].type, t.TimestampType | t.TimestampNTZType):
             return None
@@ -140,8 +139,7 @@ class Computed:
         if length is None:
             return None
         kind = arrow_type(found[1].type)
-        shift = length if isinstance(node, exp.Add) else -length
-        return Typed(Later(Read(found[1].name, kind), shift, kind), found[1].type)
+        return Typed(Later(Read(found[1].name, kind), sign * length, kind), found[1].type)
 
     def _described(self, member: Member, text: str) -> Field | None:
         """Return the type of a computed column, as Spark gives it."""

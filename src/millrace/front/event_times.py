@@ -14,7 +14,7 @@ from millrace.front.clause import Clause
 from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave
-from millrace.front.intervals import length_of
+from millrace.front.intervals import length_of, shifted
 from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import Member
 from millrace.front.parse import conjuncts, unwrap
@@ -72,7 +72,7 @@ def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
     return EventTimes(columns, bounds)
 
 
-def in_roles(clause: Clause, times: EventTimes | None, found: Sorted) -> list[list[Member]]:
+def same_streams(clause: Clause, times: EventTimes | None, found: Sorted) -> list[list[Member]]:
     """Return the streams that are one, filtered and joined alike: if all have one's columns, one is read.
 
     Args:
@@ -174,19 +174,17 @@ def _at_most(left: _Shifted | None, right: _Shifted | None) -> Iterator[TimeBoun
 def _shifted(clause: Clause, columns: dict[str, str], node: exp.Expr) -> _Shifted | None:
     """Return an operand as a shifted event time; None if it is anything else."""
     node = unwrap(node)
-    match node:
-        case exp.Column():
-            found = clause.lookup(node)
-            known = found is not None and columns.get(found[0]) == found[1].name
-            return _Shifted(found[0]) if found is not None and known else None
-        case exp.Add() | exp.Sub():
-            time, interval = unwrap(node.this), unwrap(node.expression)
-            if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
-                time, interval = interval, time
-            of = _shifted(clause, columns, time)
-            length = length_of(clause.planning, interval) if of is not None else None
-            if of is None or length is None:
-                return None
-            least, most = length if isinstance(node, exp.Add) else (-length[1], -length[0])
-            return _Shifted(of.alias, of.least + least, of.most + most)
-    return None
+    if isinstance(node, exp.Column):
+        found = clause.lookup(node)
+        known = found is not None and columns.get(found[0]) == found[1].name
+        return _Shifted(found[0]) if found is not None and known else None
+    parts = shifted(node)
+    if parts is None:
+        return None
+    time, interval, sign = parts
+    of = _shifted(clause, columns, time)
+    length = length_of(clause.planning, interval) if of is not None else None
+    if of is None or length is None:
+        return None
+    least, most = sorted(sign * each for each in length)
+    return _Shifted(of.alias, of.least + least, of.most + most)

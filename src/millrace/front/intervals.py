@@ -1,16 +1,27 @@
 """How long constant intervals are: days and months differ, by calendar and clock changes."""
 
-# SQL is what this module writes
+# ruff: noqa: S608  # SQL is what this module writes
 
 from __future__ import annotations
 
 from sqlglot import exp
 
+from millrace.front.parse import unwrap
 from millrace.front.planning import Planning
 
 _DAY = 86_400_000_000
 _FIXED = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 """Time zones without clock changes."""
+
+
+def shifted(node: exp.Expr) -> tuple[exp.Expr, exp.Expr, int] | None:
+    """Return what a sum or a difference adds an interval to, the interval, and 1 or -1; None for all else."""
+    if not isinstance(node, exp.Add | exp.Sub):
+        return None
+    time, interval = unwrap(node.this), unwrap(node.expression)
+    if isinstance(time, exp.Interval) and isinstance(node, exp.Add):
+        time, interval = interval, time
+    return time, interval, 1 if isinstance(node, exp.Add) else -1
 
 
 def length_of(planning: Planning, node: exp.Expr) -> tuple[int, int] | None:
@@ -26,11 +37,8 @@ def length_of(planning: Planning, node: exp.Expr) -> tuple[int, int] | None:
     if text not in planning.lengths:
         days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
         lengths = f"transform({days}, d -> unix_micros(try_add(d, {text})) - unix_micros(d))"
-        least, most, beyond = (
-            f"{find}({lengths}{test})"
-            for find, test in (("array_min", ""), ("array_max", ""), ("exists", ", length -> length IS NULL"))
-        )
-        row = planning.frames.sql(f"SELECT {least}, {most}, {beyond}").collect()[0]
+        found = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
+        row = planning.frames.sql(f"SELECT {found} FROM (SELECT {lengths} AS lengths)").collect()[0]
         planning.lengths[text] = None if row[2] else (int(row[0]), int(row[1]))
     return planning.lengths[text]
 
