@@ -18,7 +18,7 @@ from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.stream_cases import CASES, Case
 from millrace.benchmarks.stream_crashes import JoinWork
 from millrace.benchmarks.stream_hub_crashes import HubWork
-from millrace.benchmarks.stream_sides import FIXED, SKIPPED, Side, measured, own_folder
+from millrace.benchmarks.stream_sides import FIXED, SKIPPED, Measured, Side, measured, own_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,50 +97,54 @@ def bench(spark: SparkSession, names: tuple[str, ...], scale: float, rounds: int
     rows: list[dict[str, Any]] = []
     same = True
     for name in names:
-        if name == RECOVERY:
-            found, alike = _large_recovery(spark, scale, partial(_told, ticker, name))
-            figures |= found
-            same &= alike
-            continue
-        if name == HUB:
-            outcome = stream_hub.hub(spark, scale, rounds, partial(_told, ticker, name))
-            figures |= outcome.figures
-            rows += outcome.rows
-            same &= outcome.same
-            continue
-        if name == MEMORY:
-            figures |= stream_memory.memory(spark, scale, partial(_told, ticker, name))
-            continue
-        if name in (CRASHES, HUB_CRASHES):
-            found, alike = _crashes(spark, name, partial(_told, ticker, name))
-            figures |= found
-            same &= alike
-            continue
-        case = CASES[name]
-        case = Case(case.streams, max(60, round(case.rows * scale)), case.drifts, case.window)
-        with own_folder() as folder:
-            names_ = _sides(name)
-            sides = {side: Side(spark, case, side, folder / side.replace(" ", "_")) for side in names_}
-            times = measured(case, sides, rounds, partial(_told, ticker, name))
-            medians = {side: harness.median(taken) for side, taken in times.items()}
-            figures[f"{name}_ratio"] = medians["millrace"] / medians["spark"]
-            rows += [
-                {"case": name, "side": side, "median_s": medians[side], "spread": harness.spread(times[side])}
-                for side in names_
-            ]
-            figures[f"{name}_aa"] = medians["millrace again"] / medians["millrace"]
-            same &= sides["millrace"].rows() == sides["spark"].rows()
-            if case.drifts:
-                figures["drift_fixed_ratio"] = medians["millrace"] / min(medians[side] for side in FIXED)
-                work = {side: sum(sides[side].figure("seconds")[SKIPPED:]) for side in ("millrace", *FIXED)}
-                figures["drift_fixed_work"] = work["millrace"] / min(work[side] for side in FIXED)
-            if name == "three_way":
-                sizes = {side: sides[side].state_bytes() for side in ("millrace", "spark")}
-                figures["state_bytes_ratio"] = sizes["millrace"] / sizes["spark"]
+        found = _case(spark, name, scale, rounds, partial(_told, ticker, name))
+        figures |= found.figures
+        rows += found.rows
+        same &= found.same
     if set(names) != {MEMORY}:  # which has nothing to compare with
         figures["same_rows"] = float(same)
     notes = ["of a micro-batch from trigger to commit, as Spark says; memory of the largest worker process"]
     return Outcome("stream", scale, rounds, figures, rows, TARGETS, notes)
+
+
+def _case(
+    spark: SparkSession, name: str, scale: float, rounds: int, done: Callable[[str], object]
+) -> Measured:
+    if name == RECOVERY:
+        return _large_recovery(spark, scale, done)
+    if name == HUB:
+        return stream_hub.hub(spark, scale, rounds, done)
+    if name == MEMORY:
+        return Measured(stream_memory.memory(spark, scale, done))
+    if name in (CRASHES, HUB_CRASHES):
+        return _crashes(spark, name, done)
+    return _chained(spark, name, scale, rounds, done)
+
+
+def _chained(
+    spark: SparkSession, name: str, scale: float, rounds: int, done: Callable[[str], object]
+) -> Measured:
+    """Measure a case against Spark's chain of joins, and where feeds drift, against orders that stay."""
+    case, figures = CASES[name].scaled(scale), dict[str, float]()
+    with own_folder() as folder:
+        sides = {side: Side(spark, case, side, folder / side.replace(" ", "_")) for side in _sides(name)}
+        times = measured(case, sides, rounds, done)
+        medians = {side: harness.median(taken) for side, taken in times.items()}
+        figures[f"{name}_ratio"] = medians["millrace"] / medians["spark"]
+        figures[f"{name}_aa"] = medians["millrace again"] / medians["millrace"]
+        if case.drifts:
+            figures["drift_fixed_ratio"] = medians["millrace"] / min(medians[side] for side in FIXED)
+            work = {side: sum(sides[side].figure("seconds")[SKIPPED:]) for side in ("millrace", *FIXED)}
+            figures["drift_fixed_work"] = work["millrace"] / min(work[side] for side in FIXED)
+        if name == "three_way":
+            sizes = {side: sides[side].state_bytes() for side in ("millrace", "spark")}
+            figures["state_bytes_ratio"] = sizes["millrace"] / sizes["spark"]
+        same = sides["millrace"].rows() == sides["spark"].rows()
+    rows = [
+        {"case": name, "side": side, "median_s": medians[side], "spread": harness.spread(times[side])}
+        for side in sides
+    ]
+    return Measured(figures, rows, same)
 
 
 def runs(names: tuple[str, ...], rounds: int) -> int:
@@ -160,7 +164,7 @@ def _told(ticker: Ticker, case: str, side: str) -> None:
     ticker.tick()
 
 
-def _crashes(spark: SparkSession, case: str, done: Callable[[str], object]) -> tuple[dict[str, float], bool]:
+def _crashes(spark: SparkSession, case: str, done: Callable[[str], object]) -> Measured:
     """Return the figures of crashes, and whether the rows were the batch answer's in the end."""
     before = spark.conf.get(_RETAINED)
     spark.conf.set(_RETAINED, "20")  # so that a hub puts its changes together meanwhile
@@ -171,20 +175,18 @@ def _crashes(spark: SparkSession, case: str, done: Callable[[str], object]) -> t
     finally:
         spark.conf.set(_RETAINED, str(before))
     crashes, crash = ("crashes", "crash") if case == CRASHES else ("hub_crashes", "hub_crash")
-    figures: dict[str, float] = {
-        crashes: found.crashes,
+    figures = {
+        crashes: float(found.crashes),
         f"{crashes}_survived": found.sound if found.same else 0,
         f"{crash}_micro_batches": found.files,
         f"{crash}_rows": found.rows,
     }
-    return figures, found.same
+    return Measured(figures, same=found.same)
 
 
-def _large_recovery(
-    spark: SparkSession, scale: float, done: Callable[[str], object]
-) -> tuple[dict[str, float], bool]:
+def _large_recovery(spark: SparkSession, scale: float, done: Callable[[str], object]) -> Measured:
     """Return what the first micro-batch after a restart takes over Spark's, with a window of 2M rows."""
-    case = Case(_WINDOW.streams, max(60, round(_WINDOW.rows * scale)), window=_WINDOW.window)
+    case = _WINDOW.scaled(scale)
     with own_folder() as folder:
         sides = {side: Side(spark, case, side, folder / side) for side in ("millrace", "spark")}
         measured(case, sides, _FILLING - SKIPPED, done)
@@ -199,7 +201,7 @@ def _large_recovery(
         "recovery_warm_ratio": taken["warm"] / taken["spark"],
         "recovery_rows": held,
     }
-    return figures, same
+    return Measured(figures, same=same)
 
 
 def _restarted(case: Case, side: Side, batch: int, *, cold: bool) -> float:

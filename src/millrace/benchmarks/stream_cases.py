@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,10 @@ class Case:
     rows: int
     drifts: bool = False
     window: int = 20
+
+    def scaled(self, scale: float) -> Case:
+        """Return the same with other sizes of micro-batches: times ``scale``, and some rows at least."""
+        return replace(self, rows=max(60, round(self.rows * scale)))
 
     @property
     def names(self) -> tuple[str, ...]:

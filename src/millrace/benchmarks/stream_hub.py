@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 import millrace
 from millrace.benchmarks import harness
 from millrace.benchmarks.stream_cases import CASES, Case
-from millrace.benchmarks.stream_sides import Side, measured, own_folder, suffix
+from millrace.benchmarks.stream_sides import Measured, Side, measured, own_folder, suffix
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,22 +23,7 @@ BESIDE = 8
 SIDES = (f"hub of {QUERIES}", f"{BESIDE} in Spark", "one alone", "one again")
 
 
-@dataclass(frozen=True)
-class HubOutcome:
-    """What was measured.
-
-    Attributes:
-        figures: The named figures.
-        rows: One dictionary a side.
-        same: Whether queries have as many rows, and the same sums, on all sides that run them.
-    """
-
-    figures: Mapping[str, float]
-    rows: list[dict[str, Any]]
-    same: bool
-
-
-def hub(spark: SparkSession, scale: float, rounds: int, done: Callable[[str], object]) -> HubOutcome:
+def hub(spark: SparkSession, scale: float, rounds: int, done: Callable[[str], object]) -> Measured:
     """Run the case.
 
     Args:
@@ -48,8 +32,7 @@ def hub(spark: SparkSession, scale: float, rounds: int, done: Callable[[str], ob
         rounds: Micro-batches that count.
         done: Called with a side's name after each of its micro-batches.
     """
-    base = CASES["three_way"]
-    case = replace(base, rows=max(60, round(base.rows * scale)))
+    case = CASES["three_way"].scaled(scale)
     with own_folder() as folder:
         sides: dict[str, Side] = {
             SIDES[0]: _Hub(spark, case, "hub", folder / "hub"),
@@ -77,7 +60,7 @@ def hub(spark: SparkSession, scale: float, rounds: int, done: Callable[[str], ob
         }
         for side in SIDES
     ]
-    return HubOutcome(figures, rows, all(same))
+    return Measured(figures, rows, all(same))
 
 
 def _conditions(case: Case, number: int) -> dict[str, str]:

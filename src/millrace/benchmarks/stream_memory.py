@@ -40,7 +40,7 @@ def memory(
     Raises:
         ExecutionError: The stream stopped, or has no worker process on this machine.
     """
-    case = Case(3, max(60, round(_ROWS * scale)))
+    case = Case(3, _ROWS).scaled(scale)
     resident = []
     with own_folder() as folder:
         side = Side(spark, case, "millrace", folder)

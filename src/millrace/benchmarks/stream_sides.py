@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 
 SKIPPED = 3
 """The first micro-batches, in which workers start, do not count."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a case.
+
+    Attributes:
+        figures: The named figures.
+        rows: One dictionary a side.
+        same: Whether queries have as many rows, and the same sums, on all sides that run them.
+    """
+
+    figures: Mapping[str, float]
+    rows: Sequence[dict[str, Any]] = ()
+    same: bool = True
 
 
 FIXED = {"b first": "feed_b", "c first": "feed_c"}
