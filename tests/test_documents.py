@@ -17,7 +17,7 @@ from tests.front.conftest import files
 
 __all__ = ["files"]
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 SECOND = dt.timedelta(seconds=1)
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -26,13 +26,13 @@ class Page:
     """The blocks of Python of a document, which share their names as on one page.
 
     Args:
-        name: Of the file.
+        name: Of the file, from the root.
         names: What the page takes to be there.
     """
 
     def __init__(self, name: str, **names: object) -> None:
-        text = (DOCS / name).read_text()
-        self._blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        self.text = (ROOT / name).read_text()
+        self._blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL)
         self.names: dict[str, object] = {"millrace": millrace, **names}
         self.size = len(self._blocks)
 
@@ -59,7 +59,7 @@ def test_reports(spark, files, folder, monkeypatch, capsys):
     text = "select a.id from a join b on a.id = b.id"
     runs = [millrace.query(text, spark, files), millrace.query(f"{text} where a.k > 3", spark, files)]
     rows = [len(query.df.collect()) for query in runs]
-    page = Page("report.md", query=runs[1], before=runs[0].report())
+    page = Page("docs/report.md", query=runs[1], before=runs[0].report())
     page.run(0)
     assert page.size == 1
     assert "1 block(s)" in capsys.readouterr().out and len(opened) == 1
@@ -70,7 +70,7 @@ def test_reports(spark, files, folder, monkeypatch, capsys):
 
 def test_the_live_page(spark, files, folder):
     """It is served, has the query that ran, and is closed."""
-    page = Page("live.md", spark=spark, text="select a.id from a join b on a.id = b.id", tables=files)
+    page = Page("docs/live.md", spark=spark, text="select a.id from a join b on a.id = b.id", tables=files)
     page.run(0, **{"page.figures()": "figures = page.figures()", '"joined"': repr(f"{folder}/joined")})
     assert page.size == 1 and page.names["page"].closed
     (query,) = page.names["figures"]["queries"]
@@ -99,7 +99,7 @@ def test_streams(streaming, folder, capsys):
     put(folder)
     schemas = {path.name: streaming.read.parquet(str(path)).schema for path in (folder / "landing").iterdir()}
     is_fraud = millrace.predicate(lambda note: note == "fraud", name="is_fraud")
-    page = Page("streams.md", spark=streaming, schemas=schemas, is_fraud=is_fraud)
+    page = Page("docs/streams.md", spark=streaming, schemas=schemas, is_fraud=is_fraud)
     kept = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
     try:
         # Spark's driver is in another folder.
