@@ -47,6 +47,7 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
             "collect",
             "filter by waits(id)",
         )
+        assert query["tasks_planned"] is None  # a DataFrame's partitions
         assert query["tasks_over"] < 2 <= query["tasks"] + 1
         assert counted == [500]
         query = until(page, lambda query: query["state"] == "done")
@@ -77,3 +78,20 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
     kept.count()  # nobody looks any more
     assert millrace.live().figures()["queries"] == []
     millrace.live().close()
+
+
+def test_how_many_tasks_a_query_has(spark, files):
+    """As many as tell when all of its cells have tuples: those that scan, and the cells."""
+    text = "select a.id from a join b on a.id = b.id"
+    with millrace.live() as page:
+        for options, tasks in (
+            ({"placement": "hypercube", "cells": 2}, 4),
+            ({"placement": "in_place"}, 2),
+        ):
+            query = millrace.query(text, spark, files, options=options)
+            assert list(query.tasks.values()) == [tasks]
+            query.df.collect()
+            (shown, *_) = page.figures()["queries"]
+            assert (shown["tasks"], shown["tasks_planned"]) == (tasks, None)
+        frames = {name: spark.read.parquet(files[name]).limit(5) for name in "ab"}
+        assert millrace.query(text, spark, frames, options={"placement": "hypercube"}).tasks == {}

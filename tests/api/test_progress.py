@@ -13,13 +13,15 @@ import pytest
 import millrace
 from millrace.api import progress
 from millrace.api.progress import Watch
+from millrace.spark.handles import tasks_of
 
 
 def test_a_line_tells_of_what_runs_now(spark, files):
     """Rows and the order in use, counted from the beginning; earlier runs of the session are not in it."""
     text = "select a.id from a join b on a.id = b.id"
-    query = millrace.query(text, spark, files)
+    query = millrace.query(text, spark, files, options={"placement": "hypercube", "cells": 4})
     query.df.collect()
+    (run,) = query.runs
     now = [0.0]
     watch = Watch(clock=lambda: now[0])
     now[0] = 2.0
@@ -27,11 +29,15 @@ def test_a_line_tells_of_what_runs_now(spark, files):
     watch.tasks(4, 1)
     watch.tasks(3, 0)  # a stage that ended is forgotten by Spark
     assert watch.line() == "2.0 s · 1 of 4 tasks"
+    watch.expect(tasks_of([run]))
+    assert watch.line() == "2.0 s · 1 of 8 tasks"  # four that scan, and four cells whose stage has not begun
+    watch.tasks(9, 3)
+    assert watch.line() == "2.0 s · 3 of 9 tasks"  # Spark has more to do than the block
     other = millrace.query(text + " where a.k > 0", spark, files)
     rows = len(other.df.collect())
     (order,) = other.report().orders()
     told = f"{rows} rows, {rows / 2:,.0f} a second · {order.order} (100%)"
-    assert watch.line() == f"2.0 s · 1 of 4 tasks · {told}"
+    assert watch.line() == f"2.0 s · 3 of 9 tasks · {told}"
 
 
 def test_it_is_shown_where_somebody_looks(spark, capsys):

@@ -13,6 +13,7 @@ from millrace.board.series import Series
 from millrace.clock import VirtualClock
 from millrace.coordination import LookupProgress
 from millrace.figures import CellFigures, Change, ModuleFigures, OrderTrace
+from millrace.pages.live import query_part
 from millrace.run_report import RunReport
 
 
@@ -45,7 +46,7 @@ def test_a_query_is_shown_while_it_runs_and_after():
     ended: dict[str, bytes] = {"cell 9": packed(7)}  # of an earlier action
     board = Board(clock, lambda run: ended if run == "run" else {})
     lookup = LookupProgress("price", 10, 4, 0, 0, 2, 5, 0, 1.0)
-    board.known("SELECT 1", {"run": "join"}, lambda: RunReport(lookups=(lookup,)))
+    board.known("SELECT 1", {"run": "join"}, lambda: RunReport(lookups=(lookup,)), {"run": 40})
     assert board.begun("collect", ["another"]) is None
     query = board.begun("collect", ["run", "another"])
     assert query is not None
@@ -55,6 +56,8 @@ def test_a_query_is_shown_while_it_runs_and_after():
     (view,) = board.queries()
     assert (view.state, view.title, view.action) == ("running", "SELECT 1", "collect")
     assert (view.rows_in, view.rows_out, view.seconds, view.tasks, view.over) == (1000, 500, 10.0, 1, 0)
+    assert view.planned == 40
+    assert "1 of 40" in query_part(view).html
     assert view.rate == 100.0
     assert view.points[-1] == (10.0, 1000, 500)
     assert view.report.lookups == (lookup,)
@@ -68,7 +71,7 @@ def test_a_query_is_shown_while_it_runs_and_after():
     clock.advance(60.0)
     (view,) = board.queries()
     assert (view.state, view.rows_in, view.tasks, view.over) == ("done", 1500, 2, 2)
-    assert (view.seconds, view.rate) == (12.0, 125.0)
+    assert (view.seconds, view.rate, view.planned) == (12.0, 125.0, None)
     assert sum(cell.output_tuples for cell in view.report.blocks["join"]) == 750
 
     board.begun("count", ["run"])
@@ -86,6 +89,7 @@ def test_what_a_query_failed_with_is_told():
     tell(board, "cell 0", 10)
     board.ended(one, ValueError("\n  the service is down\n  at line 7"))
     running, failed = board.queries()
+    assert (running.planned, failed.planned) == (None, None)  # of filters Spark alone knows
     assert (failed.state, failed.error, failed.rows_in) == (
         "failed",
         "ValueError: the service is down",

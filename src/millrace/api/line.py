@@ -39,6 +39,7 @@ class Watch:
         self._began = clock() - before
         self._before = {id(handle): _seen(report) for handle, report in _reports()}
         self._tasks = (0, 0)
+        self._planned = 0
         self._lock = threading.Lock()
 
     def tasks(self, total: int, finished: int) -> None:
@@ -46,10 +47,15 @@ class Watch:
         with self._lock:
             self._tasks = max(total, self._tasks[0]), max(finished, self._tasks[1])
 
+    def expect(self, tasks: int) -> None:
+        """Note that an action has so many tasks; Spark tells of them when their stage begins."""
+        with self._lock:
+            self._planned += tasks
+
     def line(self) -> str:
         """Return the line."""
         seconds = max(self._clock() - self._began, 1e-3)
-        total, finished = self._tasks
+        total, finished = max(self._tasks[0], self._planned), self._tasks[1]
         parts = [f"{finished:,} of {total:,} tasks"] if total else []
         reports = [report for handle, report in _reports() if self._before.get(id(handle)) != _seen(report)]
         if reports:

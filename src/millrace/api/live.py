@@ -212,6 +212,7 @@ def _query(view: QueryView) -> dict[str, Any]:
         "rate": view.rate,
         "tasks": view.tasks,
         "tasks_over": view.over,
+        "tasks_planned": view.planned,
         "points": view.points,
         "orders": [
             asdict(each) | {"block": block}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from millrace.api.line import EVERY, Watch, is_notebook, is_seen, room, writer
 from millrace.spark import actions
+from millrace.spark.handles import tasks_of
 from millrace.spark.stages import repeatedly, tasks_shown
 from millrace.spark.stopped import alive
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millrace.spark.actions import Carried, End
+
+_SOME = frozenset({"take", "first", "head", "tail", "show", "isEmpty"})
+"""Actions for which Spark runs as few tasks as will do."""
 
 _READ = ("toLocalIterator", "stream_results")
 """Actions whose rows are read one by one: a reader who prints them sees how far they are."""
@@ -35,11 +39,17 @@ def progress(spark: SparkSession | None = None, *, shown: bool | None = None) ->
             yield
             return
         watch = Watch()
+
+        def begun(name: str, carried: Carried) -> None:
+            watch.expect(_planned(name, carried))
+
         with tasks_shown(alive(session_of(spark, {})), watch.tasks):
+            actions.watch(begun)
             try:
                 with repeatedly(lambda: write(watch.line(), False), EVERY):
                     yield
             finally:
+                actions.unwatch(begun)
                 write(watch.line(), True)
 
 
@@ -51,7 +61,12 @@ def by_default() -> None:
 def _begun(name: str, carried: Carried) -> End | None:
     if carried.quiet or name in _READ or not is_seen():
         return None
-    return _Line(carried.spark, prints=name == "show").end
+    return _Line(carried.spark, prints=name == "show", tasks=_planned(name, carried)).end
+
+
+def _planned(name: str, carried: Carried) -> int:
+    """Return how many tasks an action has, as far as that is known before Spark begins them."""
+    return 0 if name in _SOME else tasks_of(carried.runs)
 
 
 class _Line:
@@ -60,10 +75,11 @@ class _Line:
     Args:
         spark: The action's session, None where it is not known.
         prints: Whether the action prints something, which must not stand behind the line.
+        tasks: That are known to come.
     """
 
-    def __init__(self, spark: SparkSession | None, *, prints: bool) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | None, *, prints: bool, tasks: int = 0) -> None:
+        self._spark, self._tasks = spark, tasks
         self._over = threading.Event()
         self._stdout: _Clearing | None = None
         if prints and sys.stdout.isatty():
@@ -89,6 +105,7 @@ class _Line:
             if not free or self._has_bar():
                 return
             watch = Watch(before=EVERY)
+            watch.expect(self._tasks)
             with nullcontext() if self._spark is None else tasks_shown(self._spark, watch.tasks):
                 if not self._over.wait(EVERY):
                     self._lines(watch)

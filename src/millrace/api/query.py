@@ -177,6 +177,11 @@ class Query(Prepared):
         blocks = {one.run.name: one.block.name for one in self.taken}
         return blocks | {each.mask.reports.sink.run: each.name for each in self.filters}
 
+    @property
+    def tasks(self) -> dict[str, int]:
+        """How many tasks each run has at most, by its name, where that is known."""
+        return {one.run.name: one.run.tasks for one in self.taken if one.run.tasks is not None}
+
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
 

@@ -35,6 +35,7 @@ class _Known:
     title: str
     runs: Mapping[str, str]
     beside: Beside
+    tasks: Mapping[str, int]
 
 
 class Board:
@@ -54,16 +55,19 @@ class Board:
         self._queries: deque[Running] = deque()
         self._streams: OrderedDict[str, StreamRunning] = OrderedDict()
 
-    def known(self, title: str, runs: Mapping[str, str], beside: Beside) -> None:
+    def known(
+        self, title: str, runs: Mapping[str, str], beside: Beside, tasks: Mapping[str, int] | None = None
+    ) -> None:
         """Note a query that was planned.
 
         Args:
             title: What people know it by.
             runs: Names of its blocks and filters, by run.
             beside: See :data:`millrace.board.query.Beside`.
+            tasks: How many tasks each run has at most, where that is known.
         """
         with self._lock:
-            made = _Known(title, runs, beside)
+            made = _Known(title, runs, beside, tasks or {})
             for run in runs:
                 self._known[run] = made
                 self._known.move_to_end(run)
@@ -161,7 +165,9 @@ class Board:
             runs = {run: f"{n}: {name}" for n, each in enumerate(known, 1) for run, name in each.runs.items()}
         title = "\n".join(dict.fromkeys(each.title for each in known))
         before = {run: self._finished(run) for run in runs}
-        made = Running(next(self._numbers), title, action, runs, self._clock.now(), before)
+        tasks = {run: count for each in known for run, count in each.tasks.items()}
+        planned = sum(tasks.values()) if tasks.keys() == runs.keys() else None
+        made = Running(next(self._numbers), title, action, runs, self._clock.now(), before, planned)
         self._queries.append(made)
         while len(self._queries) > MOST_QUERIES:
             self._queries.remove(next((q for q in self._queries if not q.is_running), self._queries[0]))

@@ -41,6 +41,7 @@ class QueryView:
         rate: Rows read a second, of late; of a query that has ended, over its whole time.
         tasks: Tasks that have told.
         over: Of these, the ones that have ended.
+        planned: Tasks that may tell in all; None where that is not known, or the query has ended.
         points: ``(seconds, rows_in, rows_out)`` over time.
         report: Figures so far, with what is known of lookups and budgets.
     """
@@ -56,6 +57,7 @@ class QueryView:
     rate: float
     tasks: int
     over: int
+    planned: int | None
     points: tuple[tuple[float, int, int], ...]
     report: RunReport
 
@@ -88,6 +90,7 @@ class Running:
         runs: Names of blocks and filters by run.
         now: When it begins.
         before: By run, figures of tasks of earlier actions, which do not count.
+        planned: Tasks of all its runs, at most; None where that is not known.
     """
 
     def __init__(
@@ -98,10 +101,12 @@ class Running:
         runs: Mapping[str, str],
         now: float,
         before: Mapping[str, Mapping[str, bytes]],
+        planned: int | None = None,
     ) -> None:
         self.number, self.title, self.action, self.runs = number, title, action, dict(runs)
         self.state, self.error = "running", ""
         self.report = RunReport()
+        self._planned = planned
         self._began = self._heard = now
         self._ended: float | None = None
         self._before = {run: dict(entries) for run, entries in before.items()}
@@ -179,6 +184,7 @@ class Running:
             self._series.rate() if self.is_running else whole,
             sums.tasks,
             ended,
+            self._planned if self.is_running else None,
             self._series.points,
             replace(self.report, blocks=blocks),
         )

@@ -123,7 +123,8 @@ def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
     yield "rows out of eddies", units.count(query.rows_out), ""
     yield "rows read a second", units.short(query.rate), "over all" if whole else "of late"
     yield "time", units.duration(query.seconds), ""
-    yield "tasks that told", units.count(query.tasks), f"{units.count(query.over)} ended"
+    tasks = units.count(query.tasks) + ("" if query.planned is None else f" of {units.count(query.planned)}")
+    yield "tasks that told", tasks, f"{units.count(query.over)} ended"
     calls = sum(one.evaluated for _, one in query.report.modules())
     if calls:
         yield "calls of functions", units.count(calls), ""

@@ -119,7 +119,13 @@ class _Assembly:
                 self._spark, self._options, schema, lambda to: self._frame(exchanged, last, to)
             ),
         )
-        run = replace(run, weaker=self._weaker, spent=self._spent, calls=self._limits.progress)
+        run = replace(
+            run,
+            weaker=self._weaker,
+            spent=self._spent,
+            calls=self._limits.progress,
+            tasks=self._tasks(exchanged),
+        )
         if self._lookups is None:
             return run
         return replace(run, progress=self._lookups.progress, failed=self._lookups.failed)
@@ -227,7 +233,7 @@ class _Assembly:
         sides = []
         scanned = [n for n in ordered if isinstance(self._inputs[n], ParquetInput)]
         if scanned:
-            tasks = max(1, min(self._parallelism, sum(len(self._splits[n] or ()) for n in scanned)))
+            tasks = self._scanning(scanned)
             scans: dict[int, Scan] = {}
             loads = [0] * tasks
             for n in reversed(scanned):  # the largest first, the smaller ones fill the gaps
@@ -261,6 +267,17 @@ class _Assembly:
         if last is not None:
             blocks = blocks.sortWithinPartitions((sf.col("relation") == last).cast("int"))
         return blocks
+
+    def _scanning(self, scanned: Sequence[int]) -> int:
+        """Return how many map tasks read the files of exchanged relations."""
+        return max(1, min(self._parallelism, sum(len(self._splits[n] or ()) for n in scanned)))
+
+    def _tasks(self, exchanged: Sequence[int]) -> int | None:
+        """Return how many tasks tell figures; None with DataFrames, of whose partitions Spark alone knows."""
+        cells = self._placement.cells
+        if cells is None or any(isinstance(self._inputs[n], FrameInput) for n in exchanged):
+            return None
+        return cells + (self._scanning(exchanged) if exchanged else 0)
 
     def _plan(self, last: int | None) -> str:
         placement, join = self._placement, self._join

@@ -191,6 +191,11 @@ class Filtered:
     native: tuple[str, ...]
     options: Options
 
+    @property
+    def tasks(self) -> dict[str, int]:
+        """Nothing: of a DataFrame's partitions Spark alone knows, and not before it runs."""
+        return {}
+
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what the eddies do and what Spark does, as text."""
         lines = ["no predicate of Python" if self.mask is None else self.mask.plan]

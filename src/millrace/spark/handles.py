@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
@@ -37,6 +37,10 @@ class Handle(Protocol):
     @property
     def options(self) -> Options:
         """Settings of its runs."""
+
+    @property
+    def tasks(self) -> Mapping[str, int]:
+        """How many tasks its runs have at most, by their names, where that is known."""
 
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what runs, as text, with a plan of Spark's."""
@@ -133,6 +137,12 @@ def handle_of(frame: DataFrame) -> Handle:
         "nothing is known of this DataFrame: expected one that millrace.where, millrace.sql or millrace.join "
         "returned, or one derived from it"
     )
+
+
+def tasks_of(runs: Iterable[str]) -> int:
+    """Return how many tasks runs have together, at most, as far as that is known."""
+    handles = {run: _runs.get(task_name(run)) for run in runs}
+    return sum(handle.tasks.get(run, 0) for run, handle in handles.items() if handle is not None)
 
 
 def latest() -> list[Handle]:

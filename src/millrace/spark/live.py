@@ -93,8 +93,8 @@ def _tell(board: Board, attach: Attach, held: weakref.ref[Any], runs: Mapping[st
         there = held()
         return None if there is None else there.beside()
 
-    board.known(title, runs, beside)
     handle = held()
+    board.known(title, runs, beside, {} if handle is None else handle.tasks)
     if handle is not None:
         attach(handle.df.sparkSession, runs)
 

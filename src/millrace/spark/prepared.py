@@ -29,6 +29,7 @@ class PreparedBlock:
         weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
         spent: Returns what was spent of budgets.
         calls: Returns what calls of predicates with limits have come to.
+        tasks: How many tasks tell figures, at most; None where Spark alone knows.
     """
 
     name: str
@@ -41,3 +42,4 @@ class PreparedBlock:
     weaker: tuple[str, ...] = ()
     spent: Callable[[], list[Spent]] = list
     calls: Callable[[], list[LookupProgress]] = list
+    tasks: int | None = None
