@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from pyspark import TaskContext
@@ -186,6 +187,16 @@ def test_another_state_store_is_refused(streaming, tmp_path):
             millrace.sql("SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, feed.tables())
     finally:
         streaming.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+
+
+@pytest.mark.parametrize("missing", ["google", "google.protobuf"])
+def test_protobuf_is_asked_for(streaming, tmp_path, monkeypatch, missing):
+    """Also where no package of Google's is installed at all."""
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SetupError, match=r"pip install 'millrace\[streams\]'"):
+        millrace.sql("SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, feed.tables())
 
 
 def test_what_spark_joins_stays_with_spark(streaming, tmp_path):

@@ -6,7 +6,7 @@ streams there are; what it gives out are blocks of results. The only state is th
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
 import uuid
 import warnings
@@ -161,11 +161,13 @@ def deal(
 
 def _check_provider(spark: SparkSession) -> None:
     """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
-    if importlib.util.find_spec("google.protobuf") is None:
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError:
         raise SetupError(
             "a join of streams needs the package protobuf, which Spark talks to Python's state with: "
             "pip install 'millrace[streams]'"
-        )
+        ) from None
     provider = str(spark.conf.get(_PROVIDER, ""))
     if provider != _ROCKSDB:
         raise SetupError(
