@@ -77,6 +77,39 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
     assert sorted(each.requests for each in one.spent("run", 0, kept)) == [60, 100]
 
 
+@pytest.mark.parametrize("told", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
+    """Not even where another process has gone on with the stream, or goes on with it."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_cost=1000.0))
+    old, new, session = Spendings(), Spendings(), "run/stream s/1/0"
+    late = old.of(session, kept)
+    late.begin()
+    late.end(2.0)
+    late.begin()  # two are reserved
+    old.settle(session, kept)
+    going = new.of(session, kept)
+
+    def go_on(calls: int) -> None:
+        for _ in range(calls):
+            assert going.may_begin
+            going.begin()
+            going.end(2.0)
+
+    go_on(40)
+    if over:
+        new.settle(session, kept)
+    late.end(told)
+    old.close()
+    if not over:
+        go_on(10)
+        new.close()
+    found = Spendings().of(session, kept)
+    calls = 40 if over else 50
+    assert found.requests == 2 + calls
+    assert 2.0 * (1 + calls) + told <= found.cost <= 2.0 * (1 + calls) + max(told, 2.0)
+
+
 def test_a_stream_goes_on_with_its_budget(tmp_path):
     """In another coordinator; another stream, and a job that is none, have budgets of their own."""
     kept = Registration(

@@ -3,7 +3,8 @@
 A stream goes on where it was when its process is started again, and so does its budget. What a file says is
 never less than what has been spent: a share of the budget is written down before calls are made of it. So
 whoever is killed loses that share at most, and who ends in order loses nothing. A stream may have gone on
-elsewhere before it begins here again, so its file is read anew then.
+elsewhere before it begins here again, or before a call of the time before ends here: so a file is read anew
+before it is written, and what others have spent since is added to what was spent here.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class LastingSpending(Spending):
         self._path = folder / f"budget-{digest}.json"
         self._why = ""
         self._written = (0, 0.0)
+        self._settled = False
         self._read()
 
     @property
@@ -50,6 +52,7 @@ class LastingSpending(Spending):
         if self._settled:
             try:
                 self._read()
+                self._settled = False
             except OSError as error:
                 self._why = f", and {self._path} cannot be read ({error.strerror}), so no more calls are made"
         return not self._why and super().may_begin
@@ -67,7 +70,7 @@ class LastingSpending(Spending):
     def settle(self) -> None:
         """Write down what has been spent, and no more; calls under way have cost what was reserved."""
         if self._written != (self.requests, self._reserved):
-            self._write(self.requests, self._reserved)
+            self._write(shares=0)
         self._settled = True
 
     @property
@@ -75,29 +78,28 @@ class LastingSpending(Spending):
         return self.cost + self._under_way * self._highest
 
     def _read(self) -> None:
-        """Go on from what is on file, which others may have written since."""
-        self._settled = False
+        """Add what others have spent since this was written here last."""
         if not self._path.exists():
             return
         known = json.loads(self._path.read_text())
-        found = known["requests"], known["cost"]
-        if found != self._written:
-            self.requests, self.cost = max(self.requests, found[0]), max(self.cost, found[1])
-            self._highest = max(self._highest, known["highest"])
-            self._written = found
+        requests, cost = self._written
+        self.requests += max(0, known["requests"] - requests)
+        self.cost += max(0.0, known["cost"] - cost)
+        self._highest = max(self._highest, known["highest"])
+        self._written = known["requests"], known["cost"]
 
     def _check(self) -> None:
         requests, cost = self._written
         if self.requests > requests or self._reserved > cost:
-            budget = self.budget
-            self._write(
-                self.requests + (budget.max_requests or 0) // _SHARES,
-                self._reserved + (budget.max_cost or 0.0) / _SHARES,
-            )
+            self._write(shares=1)
 
-    def _write(self, requests: int, cost: float) -> None:
+    def _write(self, shares: int) -> None:
+        """Write down what has been spent, and so many shares of the budget in advance."""
         part = self._path.with_suffix(f".{os.getpid()}")
         try:
+            self._read()
+            requests = self.requests + shares * (self.budget.max_requests or 0) // _SHARES
+            cost = self._reserved + shares * (self.budget.max_cost or 0.0) / _SHARES
             part.write_text(json.dumps({"requests": requests, "cost": cost, "highest": self._highest}))
             part.replace(self._path)
         except OSError as error:
