@@ -16,18 +16,20 @@ import signal
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from asyncio import sslproto
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 from millrace.budget import Spent
 from millrace.coordination.coordinator import Coordinator
 from millrace.coordination.progress import FailedKey, LookupProgress
 from millrace.coordination.registration import Address, Registration
+from millrace.coordination.shared import Shared
 from millrace.errors import ExecutionError
 
 _END_SECONDS = 60.0
@@ -40,18 +42,6 @@ _BEGIN = (
     "from millrace.coordination.process import serve; serve()"
 )
 
-_shared: dict[tuple[int, str, int, str | None], CoordinatorProcess] = {}
-_sharing = threading.Lock()
-
-
-def _after_fork() -> None:
-    global _sharing  # another thread may have held it
-    _sharing = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
 
 class _Call(NamedTuple):
     method: str
@@ -59,82 +49,16 @@ class _Call(NamedTuple):
     answer: Future[Any] | None  # None where nobody waits
 
 
-class CoordinatorProcess:
-    """A :class:`Coordinator` in a child process, with those of its methods that planning needs.
-
-    Args:
-        host: As for :class:`Coordinator`.
-        port: As for :class:`Coordinator`.
-        bind: As for :class:`Coordinator`.
+class RemoteCoordinator(ABC):
+    """A :class:`Coordinator` elsewhere, with those of its methods that planning needs.
 
     Attributes:
         address: Where the clients find it.
-        pid: Of the process.
         where: It is, in errors.
-
-    Raises:
-        ExecutionError: It cannot listen, or its process does not start.
     """
 
-    where: ClassVar[str] = "this process"
-
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
-        self._owner = os.getpid()
-        self._pipe, theirs = Pipe()
-        command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path), str(theirs.fileno())]
-        try:
-            # A session of its own: Ctrl-C is for this process, which tells the other what to do.
-            self._child = subprocess.Popen(  # noqa: S603  # ourselves
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-            )
-        except OSError as error:
-            raise ExecutionError(f"cannot start a process for the limits of jobs ({error})") from error
-        finally:
-            theirs.close()
-        self.pid = self._child.pid
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
-        self.address: Address = self._call("start", host, port, bind)
-        atexit.register(self.close)
-
-    @classmethod
-    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
-        """Return this process's coordinator for a host, starting it if need be.
-
-        A forked child gets one of its own.
-
-        Raises:
-            ExecutionError: It cannot listen, or its process does not start.
-        """
-        with _sharing:
-            key = (os.getpid(), host, port, bind)
-            found = _shared.get(key)
-            if not isinstance(found, cls) or not found.running:
-                found = _shared[key] = cls(host, port, bind)
-            return found
-
-    @classmethod
-    def at(cls, address: Address) -> Self:
-        """Return this process's coordinator with an address.
-
-        Raises:
-            ExecutionError: There is none, or not any more.
-        """
-        with _sharing:
-            for found in _shared.values():
-                mine = (found.address.host, found.address.port)
-                if isinstance(found, cls) and mine == (address.host, address.port) and found.running:
-                    return found
-        raise ExecutionError(f"the coordinator at {address.host}:{address.port} has ended")
-
-    @property
-    def running(self) -> bool:
-        """Whether it serves."""
-        return self._owner == os.getpid() and self._child.poll() is None
-
-    def address_of(self, scope: str) -> Address:
-        """Return the address with a token that opens one scope alone: a run."""
-        return self.address.of(scope)
+    where: ClassVar[str]
+    address: Address
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
         """Register the lookups of a run; see :meth:`Coordinator.register`, with the errors that it raises."""
@@ -154,6 +78,48 @@ class CoordinatorProcess:
         """Return the keys of a run that could not be looked up; see :meth:`Coordinator.failed`."""
         found: list[FailedKey] = self._call("failed", run)
         return found
+
+    @abstractmethod
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Return what a method of the coordinator returns, or raise what it raises."""
+
+
+class CoordinatorProcess(Shared, RemoteCoordinator):
+    """A coordinator in a child process; see :class:`Shared`.
+
+    Attributes:
+        pid: Of the process.
+
+    Raises:
+        ExecutionError: It cannot listen, or its process does not start.
+    """
+
+    purpose: ClassVar[str] = "limits"
+    where: ClassVar[str] = "this process"
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._owner = os.getpid()
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-c", _BEGIN, json.dumps(sys.path), str(theirs.fileno())]
+        try:
+            # A session of its own: Ctrl-C is for this process, which tells the other what to do.
+            self._child = subprocess.Popen(  # noqa: S603  # ourselves
+                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        except OSError as error:
+            raise ExecutionError(f"cannot start a process for the limits of jobs ({error})") from error
+        finally:
+            theirs.close()
+        self.pid = self._child.pid
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
+        self.address = self._call("start", host, port, bind)
+        atexit.register(self.close)
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._owner == os.getpid() and self._child.poll() is None
 
     def release(self, run: str) -> None:
         """Take note that nothing refers to a run's query any more; does not wait, wherever it is called."""

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
 import secrets
 import socket
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, TypeVar
 
 from millrace.coordination import codec
 from millrace.coordination.event_loop import runner
 from millrace.coordination.registration import Address
 from millrace.coordination.seat import GRACE_SECONDS, Seat
 from millrace.coordination.session import Session
+from millrace.coordination.shared import Shared
 from millrace.coordination.tls import server_context
 from millrace.errors import ExecutionError, MillraceError
 
@@ -37,38 +37,9 @@ _GOODBYE_SECONDS = 2.0
 
 _CLOSED = "the place where the job's {} are kept has been closed: has the driver been stopped?"
 
-_shared: dict[tuple[type, int, str, int, str | None], Server] = {}
-_sharing = threading.Lock()
 
-
-def _after_fork() -> None:
-    # Another thread may have held it; the servers themselves are told apart by process.
-    global _sharing
-    _sharing = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-class Server(ABC):
-    """Serves until it is closed or the process ends.
-
-    Args:
-        host: What the clients shall connect to. A loopback address keeps it to this machine.
-        port: TCP port to listen on; 0 takes a free one.
-        bind: Address of this machine to listen on, and nowhere else; None for the host itself. A driver
-            behind an address translation needs another one, or ``"0.0.0.0"`` for all of this machine's.
-
-    Attributes:
-        address: Where the clients find it.
-
-    Raises:
-        ExecutionError: It cannot listen.
-    """
-
-    purpose: ClassVar[str]
-    """What it listens for, in errors."""
+class Server(Shared):
+    """Serves until it is closed or the process ends; see :class:`Shared`."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
         self._context, certificate = server_context()
@@ -93,45 +64,6 @@ class Server(ABC):
                 "and where they reach it by another one, `limits_bind` to its own, or to '0.0.0.0'"
             ) from error
         self.address = Address(host, found, self._token, certificate)
-
-    @classmethod
-    def started(cls, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> Self:
-        """Return this process's server for a host, starting it if need be.
-
-        A forked child gets one of its own: threads do not live on in it.
-
-        Args:
-            host: An address of this machine that the tasks can reach.
-            port: TCP port to listen on; 0 takes a free one.
-            bind: Address to listen on; None for the host.
-
-        Raises:
-            ExecutionError: It cannot listen.
-        """
-        with _sharing:
-            key = (cls, os.getpid(), host, port, bind)
-            server = _shared.get(key)
-            if not isinstance(server, cls) or not server.running:
-                server = _shared[key] = cls(host, port, bind)
-            return server
-
-    @classmethod
-    def at(cls, address: Address) -> Self:
-        """Return this process's server with an address.
-
-        Raises:
-            ExecutionError: There is none, or not any more.
-        """
-        with _sharing:
-            for server in _shared.values():
-                mine = (server.address.host, server.address.port)
-                if isinstance(server, cls) and mine == (address.host, address.port) and server.running:
-                    return server
-        raise ExecutionError(f"the server of {cls.purpose} at {address.host}:{address.port} has been closed")
-
-    def address_of(self, scope: str) -> Address:
-        """Return the address with a token that opens one scope alone: a run, or a stream."""
-        return self.address.of(scope)
 
     @abstractmethod
     def _scope(self, hello: codec.Message) -> str:
@@ -162,13 +94,13 @@ class Server(ABC):
             MillraceError: The session cannot be had.
         """
 
-    def _left(self, name: str) -> None:  # noqa: B027  # most need nothing
+    def _left(self, name: str) -> None:
         """Called when a client has left a session."""
 
-    def _look(self) -> None:  # noqa: B027  # likewise
+    def _look(self) -> None:
         """Called every few seconds."""
 
-    async def _end(self) -> None:  # noqa: B027  # likewise
+    async def _end(self) -> None:
         """Called at the end, when all clients have gone."""
 
     def _within(self, function: Callable[[], T]) -> T:

@@ -20,15 +20,15 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pyspark.sql import SparkSession
 
-from millrace.budget import Spent
 from millrace.coordination.detached import IDLE_SECONDS, Call, Seal, Started, call, start
+from millrace.coordination.process import RemoteCoordinator
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.own_work import own_work
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address, FailedKey, LookupProgress, Registration
+    from millrace.coordination import Address, Registration
 
 _FRESH_SECONDS = 30.0
 """So long after a reply it is taken for granted that the coordinator is there."""
@@ -38,7 +38,7 @@ _STARTED = weakref.WeakKeyDictionary()
 _starting = threading.Lock()
 
 
-class ClusterCoordinator:
+class ClusterCoordinator(RemoteCoordinator):
     """A coordinator in a process of its own beside an executor, started by a task.
 
     Args:
@@ -69,7 +69,7 @@ class ClusterCoordinator:
         self._there = Started(row["host"], row["port"], bytes(row["public"]), bytes(row["sealed"]))
         try:
             self._seal = Seal(own, self._there.public)
-            self.address: Address = self._seal.open(self._there.sealed, "address")
+            self.address = self._seal.open(self._there.sealed, "address")
         except ValueError as error:
             raise ExecutionError(f"a coordinator was started on an executor, but {error}") from error
         self._heard = time.monotonic()
@@ -130,22 +130,7 @@ class ClusterCoordinator:
                     f"{EXECUTOR!r} would keep them on an executor's disk: leave them out, or set limits_host "
                     "to an address of this process that executors reach"
                 )
-        self._call("register", run, tuple(lookups))
-
-    def progress(self, run: str) -> list[LookupProgress]:
-        """Return how far each lookup of a run is; see there."""
-        found: list[LookupProgress] = self._call("progress", run)
-        return found
-
-    def spent(self, run: str) -> list[Spent]:
-        """Return what a run's lookups and predicates have spent of their budgets."""
-        found: list[Spent] = self._call("spent", run)
-        return found
-
-    def failed(self, run: str) -> list[FailedKey]:
-        """Return the keys of a run that could not be looked up; see there."""
-        found: list[FailedKey] = self._call("failed", run)
-        return found
+        super().register(run, lookups)
 
     def release(self, run: str) -> None:
         """Take note that nothing refers to a run's query any more; it is told with the next call."""
