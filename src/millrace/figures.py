@@ -5,11 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+
+class Sums:
+    """Figures of a dataclass whose numbers are added up; its other fields say of what they are."""
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What they are of."""
+        return tuple(value for value in vars(self).values() if not isinstance(value, int | float))
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums, of what the first is of."""
+        more = vars(other)
+        added = {n: v + more[n] if isinstance(v, int | float) else v for n, v in vars(self).items()}
+        return type(self)(**added)
 
 
 @dataclass(frozen=True)
-class ModuleFigures:
+class ModuleFigures(Sums):
     """What one module of one eddy did.
 
     Attributes:
@@ -36,7 +51,7 @@ class ModuleFigures:
 
 
 @dataclass(frozen=True)
-class StateFigures:
+class StateFigures(Sums):
     """What one SteM or STAIR holds at the end of a run, and what went through it.
 
     Attributes:
@@ -57,21 +72,9 @@ class StateFigures:
     promoted: int = 0
     evicted: int = 0
 
-    def __add__(self, other: StateFigures) -> StateFigures:
-        """Return the sums, under the name of the first."""
-        return StateFigures(
-            self.name,
-            self.tuples + other.tuples,
-            self.nbytes + other.nbytes,
-            self.inserted + other.inserted,
-            self.demoted + other.demoted,
-            self.promoted + other.promoted,
-            self.evicted + other.evicted,
-        )
-
 
 @dataclass(frozen=True)
-class JoinFigures:
+class JoinFigures(Sums):
     """What tuples of one span found at one join.
 
     Attributes:

@@ -7,15 +7,15 @@ A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_di
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.budget import Spent
 from millrace.coordination.progress import LookupProgress
 from millrace.errors import InputError, SetupError
-from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures
+from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums
 from millrace.planned import Planned
 from millrace.report_tables import table_of
 from millrace.report_text import describe, describe_cell, describe_module, describe_state
@@ -23,6 +23,8 @@ from millrace.report_text import describe, describe_cell, describe_module, descr
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+S = TypeVar("S", bound=Sums)
 
 SCHEMA = 1
 """Of :meth:`RunReport.to_dict`; it grows when a name in it gets another meaning."""
@@ -128,41 +130,24 @@ class RunReport:
 
     def modules(self) -> list[tuple[str, ModuleFigures]]:
         """Return ``(block name, figures)`` per module and action, added up over cells."""
-        merged: dict[tuple[str, str, str], ModuleFigures] = {}
-        for name, cell in self.cells():
-            for one in cell.modules:
-                key = (name, one.name, one.action)
-                so_far = merged.get(key, ModuleFigures(one.name, one.action, 0, 0, 0, 0.0))
-                merged[key] = ModuleFigures(
-                    one.name,
-                    one.action,
-                    so_far.tuples_in + one.tuples_in,
-                    so_far.tuples_out + one.tuples_out,
-                    so_far.calls + one.calls,
-                    so_far.seconds + one.seconds,
-                    so_far.evaluated + one.evaluated,
-                    so_far.bytes + one.bytes,
-                )
-        return [(block, figures) for (block, _, _), figures in merged.items()]
+        return self._added(lambda cell: cell.modules)
 
     def state(self) -> list[tuple[str, StateFigures]]:
         """Return ``(block name, figures)`` per SteM and STAIR, added up over cells."""
-        merged: dict[tuple[str, str], StateFigures] = {}
-        for name, cell in self.cells():
-            for one in cell.state:
-                so_far = merged.get((name, one.name), StateFigures(one.name, 0, 0))
-                merged[name, one.name] = so_far + one
-        return [(block, figures) for (block, _), figures in merged.items()]
+        return self._added(lambda cell: cell.state)
 
     def joins(self) -> list[tuple[str, JoinFigures]]:
         """Return ``(block name, figures)`` per span and join, added up over cells."""
-        merged: dict[tuple[str, tuple[str, ...], str], JoinFigures] = {}
+        return self._added(lambda cell: cell.joins)
+
+    def _added(self, of: Callable[[CellFigures], Iterable[S]]) -> list[tuple[str, S]]:
+        """Return ``(block name, figures)`` of every kind, added up over cells."""
+        merged: dict[tuple[str, tuple[Any, ...]], S] = {}
         for name, cell in self.cells():
-            for one in cell.joins:
-                so_far = merged.get((name, one.span, one.name), JoinFigures(one.span, one.name, 0, 0))
-                both = so_far.tuples_in + one.tuples_in, so_far.tuples_out + one.tuples_out
-                merged[name, one.span, one.name] = JoinFigures(one.span, one.name, *both)
-        return [(block, figures) for (block, _, _), figures in merged.items()]
+            for one in of(cell):
+                key = name, one.kind
+                merged[key] = merged[key] + one if key in merged else one
+        return [(block, figures) for (block, _), figures in merged.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, strings and numbers; docs/report.md has the schema."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from millrace.budget import Usage
 
 
@@ -43,18 +45,8 @@ class Refused(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (self.kind, self.message, self.again, self.wait, self.singly, self.usage)
-
-
-def _refused(
-    kind: str,
-    message: str,
-    again: bool,  # noqa: FBT001
-    wait: float | None,
-    singly: bool,  # noqa: FBT001
-    usage: Usage | None,
-) -> Refused:
-    return Refused(kind, message, again=again, wait=wait, singly=singly, usage=usage)
+        how = {name: getattr(self, name) for name in ("again", "wait", "singly", "usage")}
+        return partial(Refused, **how), (self.kind, self.message)
 
 
 MOST_SHOWN = 500

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
+
+from millrace.figures import Sums
 
 SEPARATOR = "\n"
 """Between the lines of cells; JSON in one line has none."""
@@ -19,7 +21,7 @@ MOST_ORDERS = 8
 
 
 @dataclass(frozen=True)
-class StreamFigures:
+class StreamFigures(Sums):
     """One stream in a micro-batch, in one cell or, added up, in all of them.
 
     Attributes:
@@ -49,18 +51,8 @@ class StreamFigures:
     def __add__(self, other: StreamFigures) -> StreamFigures:
         """Return the figures of two cells together, under the name of the first."""
         times = [each.newest for each in (self, other) if each.newest is not None]
-        return StreamFigures(
-            self.alias,
-            self.rows + other.rows,
-            self.late + other.late,
-            self.expired + other.expired,
-            self.tuples + other.tuples,
-            self.nbytes + other.nbytes,
-            self.index_bytes + other.index_bytes,
-            self.log_bytes + other.log_bytes,
-            self.log_blocks + other.log_blocks,
-            max(times, default=None),
-        )
+        sums = Sums.__add__(replace(self, newest=None), other)
+        return replace(sums, newest=max(times, default=None))
 
 
 Orders = tuple[tuple[str, int], ...]
