@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, Self
 
 from pyspark.sql import SparkSession
@@ -109,9 +108,7 @@ class Live:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 

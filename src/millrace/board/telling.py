@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from millrace.coordination import codec
@@ -73,9 +72,7 @@ class Telling:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Tell the last figures, where somebody listens."""
         self._over.set()
         if self._thread is not None and self._connected:

@@ -45,7 +45,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from millrace.clock import Clock, WallClock
@@ -113,9 +112,7 @@ class LookupSession(OrderedSession):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

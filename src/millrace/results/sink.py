@@ -6,7 +6,6 @@ import selectors
 import socket
 import ssl
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -67,9 +66,7 @@ class ResultsSink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def send(self, batch: pa.RecordBatch) -> None:
