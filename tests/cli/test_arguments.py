@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from millrace import __version__
-from millrace.cli import java, sql
+from millrace.cli import session, sql
 from millrace.cli.app import app
 from millrace.errors import InputError, OptionError, SetupError
 
@@ -142,10 +142,10 @@ def test_missing_java_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(SetupError, match=r"Java 17 or newer: install it .*openjdk-17"):
-        java.check_java()
+        session.check_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="JAVA_HOME is"):
-        java.check_java()
+        session.check_java()
 
 
 def test_an_old_java_is_refused(monkeypatch, tmp_path):
@@ -156,7 +156,7 @@ def test_an_old_java_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(SetupError, match="has version 11"):
-        java.check_java()
+        session.check_java()
 
 
 @pytest.mark.parametrize(

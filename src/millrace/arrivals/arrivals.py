@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.arrivals.access_methods import AccessMethods
-from millrace.arrivals.access_modules import IndexAM, ScanAM
-from millrace.arrivals.answers import agreeing, checked
+from millrace.arrivals.access_modules import IndexAM, ScanAM, agreeing, checked
 from millrace.arrivals.hybrid import Ask, Hybrid
 from millrace.arrivals.paths import Lookup
 from millrace.arrivals.requests import Requests

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from millrace.cli import json_text
 from millrace.cli.errors import message_of
-from millrace.cli.java import check_java
+from millrace.cli.session import check_java
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.doctor import Finding, examine, here

@@ -16,11 +16,10 @@ import httpx
 from millrace.budget import Usage
 from millrace.coordination.secrets import Secrets, names_in
 from millrace.errors import BudgetError, InputError, OptionError
-from millrace.lookups.clients import client_of
+from millrace.lookups.clients import client_of, unlogged
 from millrace.lookups.credentials import check_url
 from millrace.lookups.http_session import retry_after
 from millrace.lookups.json_text import parse
-from millrace.lookups.quiet import unlogged
 from millrace.lookups.refused import Refused, shortened
 
 MOST_BYTES = 1 << 24
@@ -220,19 +219,10 @@ class Endpoint:
         """Return the error of an answer that is not what was asked for; several are to be asked singly."""
         return self._refused("unfit answer", message, again=not several, singly=several, usage=usage)
 
-    def _refused(
-        self,
-        kind: str,
-        message: str,
-        *,
-        again: bool = False,
-        wait: float | None = None,
-        singly: bool = False,
-        usage: Usage | None = None,
-    ) -> Refused:
+    def _refused(self, kind: str, message: str, **how: Any) -> Refused:
         where = f"model {self._model.name} at {self._model.base_url}"
         said = shortened(self._secrets.scrub(f"{where}: {message}"))
-        return Refused(kind, said, again=again, wait=wait, singly=singly, usage=usage)
+        return Refused(kind, said, **how)
 
 
 def _task(system: str, count: int) -> str:

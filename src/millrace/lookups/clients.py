@@ -6,9 +6,11 @@ whose parser is C, a task spends a third less on a request.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from urllib.request import getproxies, proxy_bypass
 
@@ -21,6 +23,11 @@ _IDLE_SECONDS = 5.0
 
 _LONGEST_HEADER = 1 << 16
 """Bytes: some services send tokens of more than aiohttp's eight kilobytes."""
+
+_ours: ContextVar[bool] = ContextVar("millrace_lookup", default=False)
+
+_LOGGERS = ("httpx", "aiohttp.client", "aiohttp.internal")
+"""They log URLs and headers of requests as they are sent."""
 
 
 def client_of(headers: httpx.Headers, width: int) -> httpx.AsyncClient:
@@ -137,3 +144,21 @@ def _as_httpx() -> Iterator[None]:
         raise httpx.RemoteProtocolError(str(error)) from error
     except ValueError as error:
         raise httpx.LocalProtocolError(str(error)) from error
+
+
+def _is_others(_: logging.LogRecord) -> bool:
+    return not _ours.get()
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Keep what happens within out of the library's logs; the user's own requests stay in them."""
+    token = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(token)
+
+
+for _name in _LOGGERS:
+    logging.getLogger(_name).addFilter(_is_others)

@@ -21,10 +21,9 @@ import pyarrow as pa
 from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError
 from millrace.lookups import paths, template
-from millrace.lookups.clients import client_of
+from millrace.lookups.clients import client_of, unlogged
 from millrace.lookups.http import HttpSource
 from millrace.lookups.json_text import parse
-from millrace.lookups.quiet import unlogged
 from millrace.lookups.refused import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
 from millrace.lookups.terms import Terms

@@ -7,7 +7,7 @@ asked before a query runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from millrace.coordination.secrets import Secrets
-from millrace.errors import InputError, OptionError, near
+from millrace.errors import ExecutionError, InputError, OptionError, near
 from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError
 from millrace.lookups.source import Naming, Source
 from millrace.relations.keys import is_key_type
@@ -294,3 +294,24 @@ def _check_set(where: str, schema: pa.Schema, table: LookupTable) -> None:
                 "values, booleans, dates and timestamps; leave the column out, or declare a single access "
                 "method"
             )
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """What stands for a lookup table while Spark analyses a query: it has no rows that Spark could read.
+
+    Were it a DataFrame without rows, a query that read it by mistake would give wrong rows.
+    """
+
+    name: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fail.
+
+        Raises:
+            ExecutionError: Always.
+        """
+        raise ExecutionError(
+            f"lookup table {self.name!r} was read by Spark itself, which has no rows of it: give it a scan, "
+            "or report this query as an error of Millrace"
+        )

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.access_modules import IndexAM
-from millrace.arrivals.answers import agreeing, checked
+from millrace.arrivals.access_modules import IndexAM, agreeing, checked
 from millrace.clock import Clock, VirtualClock
 from millrace.errors import ExecutionError
 from millrace.figures import ModuleFigures

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import tee
 from typing import Any, Protocol, TypedDict
 
 import pyarrow as pa
@@ -15,7 +16,6 @@ from millrace.arrivals.access_methods import Access, AccessMethods
 from millrace.arrivals.arrivals import Arrivals
 from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import Schedule, Source
-from millrace.arrivals.sharing import unshared
 from millrace.arrivals.singletons import singletons
 from millrace.arrivals.watermark import Watermark
 from millrace.clock import Clock, WallClock
@@ -92,7 +92,7 @@ class BlockRun(ABC):
         access = given.get("access") or {}
         if architecture != "stems":
             refuse_shared(spec, access, architecture)
-            spec, sources = unshared(spec, sources)
+            spec, sources = _unshared(spec, sources)
         self._spec, self._sources = spec, sources
         self._limit = options.batch_size
         self._graph = QueryGraph.of(spec)
@@ -184,3 +184,18 @@ class BlockRun(ABC):
             migrated_tuples=held.migrated,
             recomputed_tuples=held.recomputed,
         )
+
+
+def _unshared(spec: JoinSpec, sources: Mapping[str, Source]) -> tuple[JoinSpec, Mapping[str, Source]]:
+    """Return the block with a source of its own for every relation.
+
+    Batches are handed to each relation by reference; those that one has read and another has not are kept.
+    """
+    if all(relation.same_as is None for relation in spec.relations):
+        return spec, sources
+    apart = replace(spec, relations=tuple(replace(r, same_as=None) for r in spec.relations))
+    own = dict(sources)
+    for lead in {r.same_as for r in spec.relations if r.same_as is not None}:
+        sharing = [r.alias for r in spec.relations if lead in (r.alias, r.same_as)]
+        own |= zip(sharing, tee(sources[lead], len(sharing)), strict=True)
+    return apart, own

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from millrace.errors import InputError, near
 from millrace.front.frames import Frames
 from millrace.front.template import plain_quote
-from millrace.lookups.stand_in import Unreadable
+from millrace.lookups.table import Unreadable
 from millrace.options import StorageOptions
 from millrace.sources.parquet import ParquetTable
 from millrace.spark.stored import stored_at
