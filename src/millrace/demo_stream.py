@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-}
 _MOST_CELLS = 4
 """Micro-batches are small, and each cell takes time in every one."""
 
@@ -58,7 +51,7 @@ def run(spark: SparkSession, console: Console, seconds: float, rate: float) -> S
     Ctrl-C ends it earlier. Half-way, payments and shipments change places in selectivity.
 
     Args:
-        spark: A session with :data:`SETTINGS`.
+        spark: A session with :data:`millrace.streams.plan.SETTINGS`.
         console: Where to print.
         seconds: That it runs, from the end of the first micro-batch on.
         rate: Rows a second of each stream.

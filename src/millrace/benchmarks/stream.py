@@ -19,16 +19,13 @@ from millrace.benchmarks.stream_cases import CASES, Case
 from millrace.benchmarks.stream_crashes import JoinWork
 from millrace.benchmarks.stream_hub_crashes import HubWork
 from millrace.benchmarks.stream_sides import FIXED, SKIPPED, Measured, Side, measured, own_folder
+from millrace.streams import plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    **plan.SETTINGS,
     "spark.sql.streaming.join.stateFormatVersion": "4",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",

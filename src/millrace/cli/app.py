@@ -162,8 +162,9 @@ def demo_command(
         shown = json_text.beside(json, stdout, stderr)
         if stream:
             from millrace import demo_stream  # without what the other demo needs
+            from millrace.streams.plan import SETTINGS
 
-            with session("millrace demo", master, conf=demo_stream.SETTINGS, debug=debug) as spark:
+            with session("millrace demo", master, conf=SETTINGS, debug=debug) as spark:
                 report = demo_stream.run(spark, shown, seconds, rate)
             json_text.write(report.to_dict(), json)
             raise typer.Exit

@@ -26,13 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-}
 _START = "start.json"
 """What a hub was started with."""
 
@@ -89,6 +82,7 @@ def start_command(
     """Run a hub until Ctrl-C; later starts in the same folder need no streams and no join."""
     from millrace.cli.session import session
     from millrace.cli.sql import pairs
+    from millrace.streams.plan import SETTINGS
 
     _, stderr = consoles()
     with one_message(stderr, debug):
@@ -99,7 +93,7 @@ def start_command(
         if every is not None and not once:
             trigger = {"processingTime": every}
         with session(
-            "millrace hub", master, conf=_SETTINGS | pairs(conf or (), "--conf"), debug=debug
+            "millrace hub", master, conf=SETTINGS | pairs(conf or (), "--conf"), debug=debug
         ) as spark:
             json_text.write(_run(spark, folder, asked, trigger, stderr), json)
 

@@ -41,6 +41,14 @@ from millrace.streams.task import ContinuousJoin, Stream
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+SETTINGS = {
+    _PROVIDER: _ROCKSDB,
+    _CHANGELOG: "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+}
+"""Of a session that joins streams: where state is kept, and that little of it is written."""
+
 _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
 
@@ -173,7 +181,7 @@ def _check_provider(spark: SparkSession) -> None:
         raise SetupError(
             f"a continuous join keeps its state in RocksDB, and the session's state store is {provider!r}: "
             f'run spark.conf.set("{_PROVIDER}", "{_ROCKSDB}") before, and, to write less, '
-            'spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")'
+            f'spark.conf.set("{_CHANGELOG}", "true")'
         )
 
 
