@@ -90,6 +90,10 @@ def test_how_many_tasks_a_query_has(spark, files):
         ):
             query = millrace.query(text, spark, files, options=options)
             assert list(query.tasks.values()) == [tasks]
+            begun = page._board.begun("count", query.runs)
+            (running, *_) = page.figures()["queries"]
+            assert (running["tasks"], running["tasks_planned"]) == (0, tasks)
+            page._board.ended(begun)
             query.df.collect()
             (shown, *_) = page.figures()["queries"]
             assert (shown["tasks"], shown["tasks_planned"]) == (tasks, None)
