@@ -31,6 +31,8 @@ def test_a_line_tells_of_what_runs_now(spark, files):
     assert watch.line() == "2.0 s · 1 of 4 tasks"
     watch.expect(tasks_of([run]))
     assert watch.line() == "2.0 s · 1 of 8 tasks"  # four that scan, and four cells whose stage has not begun
+    watch.tasks(4, 2)
+    assert watch.line() == "2.0 s · 2 of 8 tasks · about 6 s left"
     watch.tasks(9, 3)
     assert watch.line() == "2.0 s · 3 of 9 tasks"  # Spark has more to do than the block
     other = millrace.query(text + " where a.k > 0", spark, files)

@@ -20,6 +20,9 @@ EVERY = 0.5
 _LONGEST = 60
 """Letters of an order."""
 
+_SOON = 0.25
+"""Of the tasks: what has to be done before the rest is guessed from it."""
+
 _room = threading.Lock()
 
 Write = Callable[[str, bool], None]
@@ -57,6 +60,8 @@ class Watch:
         seconds = max(self._clock() - self._began, 1e-3)
         total, finished = max(self._tasks[0], self._planned), self._tasks[1]
         parts = [f"{finished:,} of {total:,} tasks"] if total else []
+        if total == self._planned and _SOON * total <= finished < total:  # no more are to come
+            parts.append(f"about {seconds * (total - finished) / finished:,.0f} s left")
         reports = [report for handle, report in _reports() if self._before.get(id(handle)) != _seen(report)]
         if reports:
             rows = sum(report.totals.output_tuples for report in reports)
