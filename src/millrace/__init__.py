@@ -175,9 +175,9 @@ def report(df: DataFrame) -> RunReport:
     Raises:
         MillraceError: Millrace has no part in it, it has not run yet, or the option ``report`` is off.
     """
-    from millrace.spark.handles import handle_of
+    from millrace.spark.handles import handle_of, running
 
-    return handle_of(df).report(df)
+    return handle_of(df).report(running(df))
 
 
 def compare(first: RunReport, second: RunReport) -> Comparison:
@@ -278,8 +278,9 @@ def stream_results(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.
         Exception: What the job raised, once the rows that came before are given out.
     """
     from millrace.api.results import frame_stream
-    from millrace.spark.handles import known_query
+    from millrace.spark.handles import known_query, running
 
+    df = running(df)
     query = known_query(df)
     return frame_stream(df, None, batch_size) if query is None else query.stream_results(batch_size)
 

@@ -1,31 +1,31 @@
-"""Chains of ``filter`` and ``join`` as queries: what Millrace could run in the place of Spark.
+"""Chains of ``filter`` and ``join``, and what is derived from them: what Millrace could run in Spark's place.
 
-A link remembers how its DataFrame was made: predicates over a DataFrame, or an inner join by names of
-columns. The DataFrame itself stays Spark's, so that columns of those it was made of go on meaning something;
-what Millrace makes of the chain is made when somebody first asks for it.
+A link remembers how its DataFrame was made: predicates over a DataFrame, inner joins, or another method of a
+DataFrame with a link. The DataFrame itself stays Spark's, so that columns of those it was made of go on
+meaning something; what Millrace makes of the chain is made when somebody first asks for its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import types as t
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
 from sqlglot import exp
 
-from millrace.api.session import Session
+from millrace.api.columns import Compared, compared
+from millrace.api.joins import Joins, Relation, clause
 from millrace.applied import noted
 from millrace.errors import MillraceError, QueryError
 from millrace.front.parse import parse
-from millrace.front.template import plain_quote
 from millrace.options import Options
 from millrace.spark.filter import where
+from millrace.spark.own_work import own_work
+from millrace.spark.parallelism import is_connect
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+_LINK = "_millrace_link"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,122 +35,136 @@ class Filters:
     Attributes:
         df: What is filtered; not itself filtered by a chain.
         conditions: At least one.
-        unaliased: Whether ``df`` is Millrace's join, which knows no alias of what it was made of.
+        known: The DataFrames on the way here: ``df``, and what some of the conditions made of it.
+        above: Whether ``df`` is Millrace's join.
     """
 
     df: DataFrame
     conditions: tuple[Any, ...]
-    unaliased: bool = False
+    known: tuple[DataFrame, ...]
+    above: bool = False
 
-    def made(self, options: Options) -> DataFrame | str:
+    def made(self, df: DataFrame, options: Options) -> DataFrame | str:
         """Return what Millrace makes of it, or why it has no part in it."""
         if not any(noted(each) is not None for each in self.conditions):
             return "filters without a function of Python are Spark's own"
         return where(self.df, *self.conditions, options=options)
 
 
-_NESTED = (t.StructType, t.MapType, t.ArrayType)
-
-
 @dataclass(frozen=True, eq=False)
-class Joins:
-    """Inner joins by names of columns.
+class Derived:
+    """A method's result that runs nothing: it is asked of what Millrace makes instead.
 
     Attributes:
-        relations: What is joined, from left to right: DataFrames, with conditions in SQL over each.
-        using: For each relation but the first, the columns that it shares with those before it.
-        conditions: In SQL, over what is joined.
+        of: Whose method it is: a DataFrame or a group.
+        link: How that was made.
+        method: Its name.
+        args: As given then.
+        named: As given then.
     """
 
-    relations: tuple[tuple[DataFrame, tuple[str, ...]], ...]
-    using: tuple[tuple[str, ...], ...]
-    conditions: tuple[str, ...] = ()
+    of: Any
+    link: Link
+    method: str
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
 
-    def made(self, options: Options) -> DataFrame | str:
-        """Return what Millrace makes of it, or why it takes no join of it."""
-        fields = (each for frame, _ in self.relations for each in frame.schema.fields)
-        nested = next((each.name for each in fields if isinstance(each.dataType, _NESTED)), None)
-        if nested is not None:
-            return (
-                f"column {nested} has parts, so that a name such as {nested}.part could mean one of these, "
-                "or a column of the DataFrame that is called so"
-            )
-        frames = {_name(place): frame for place, (frame, _) in enumerate(self.relations)}
-        spark = self.relations[0][0].sparkSession
-        query = Session(spark, frames, options=options).query(self.text)
-        return query.df if query.taken else "; ".join(query.reasons)
-
-    @cached_property
-    def text(self) -> str:
-        """The query; its columns are those of PySpark's ``join``, in its order."""
-        parts = [_relation(place, conditions) for place, (_, conditions) in enumerate(self.relations)]
-        joined = parts[0]
-        for part, names in zip(parts[1:], self.using, strict=True):
-            joined += f" JOIN {part} USING ({', '.join(map(plain_quote, names))})"
-        return f"SELECT * FROM {joined}{_where(self.conditions)}"  # noqa: S608  # SQL is what this writes
+    def made(self, df: Any, options: Options) -> Any:
+        """Return the same of what Millrace makes, or why it cannot be."""
+        better = self.link.unchecked(self.of)
+        if isinstance(better, str):
+            return better
+        args, named = map(_running, self.args), {name: _running(each) for name, each in self.named.items()}
+        with own_work():
+            made = getattr(better, self.method)(*args, **named)
+            if self.method == "drop" and made.columns != df.columns:  # no error where nothing is dropped
+                return "drop names a column of a DataFrame that was joined, which only Spark's has"
+        return made
 
 
-def _name(place: int) -> str:
-    """Return a name that no condition of the user's has."""
-    return f"__mr_t{place}"
-
-
-def _relation(place: int, conditions: Sequence[str]) -> str:
-    name = _name(place)
-    return f"(SELECT * FROM {name}{_where(conditions)}) AS {name}" if conditions else name  # noqa: S608
-
-
-def _where(conditions: Sequence[str]) -> str:
-    return f" WHERE {' AND '.join(f'({each})' for each in conditions)}" if conditions else ""
+Chain = Filters | Joins | Derived
 
 
 @dataclass(eq=False)
 class Link:
-    """A DataFrame of a chain.
+    """How something of Spark's was made, and what Millrace makes of it.
 
     Attributes:
         chain: How it was made.
         options: Settings of the run.
     """
 
-    chain: Filters | Joins
+    chain: Chain
     options: Options = field(default_factory=Options)
+    _made: Any = None
+    _checked: bool = False
 
-    @cached_property
-    def better(self) -> DataFrame | str:
-        """Millrace's DataFrame of the same rows, or why Spark's is as good, or the only one."""
-        try:
-            made = self.chain.made(self.options)
-            if not isinstance(made, str):
+    @property
+    def defers(self) -> bool:
+        """Whether methods wait till rows are asked for: Millrace's columns are not quite those of Spark's."""
+        return not isinstance(self.chain, Filters) or self.chain.above
+
+    def unchecked(self, df: Any) -> Any:
+        """Return Millrace's of the same rows, which Spark Connect may still refuse, or why there is none."""
+        if self._made is None:
+            try:
+                self._made = self.chain.made(df, self.options)
+            except (MillraceError, PySparkException) as error:
+                self._made = _why(self.chain, error)
+        return self._made
+
+    def better(self, df: Any) -> Any:
+        """Return Millrace's of the same rows, or why Spark's is as good, or the only one."""
+        made = self.unchecked(df)
+        if not self._checked and isinstance(made, DataFrame) and is_connect(made.sparkSession):
+            try:
                 made.schema  # noqa: B018  # Spark Connect analyses only now
-        except (MillraceError, PySparkException) as error:  # a column that only Spark's knows, for example
-            return str(error)
-        return made
+            except AnalysisException as error:
+                self._made = _why(self.chain, error)
+        self._checked = True
+        return self._made
 
 
-def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Joins | str:
-    """Return the chain of a DataFrame that is filtered, or why it is none."""
+def _why(chain: Chain, error: Exception) -> str:
+    if not isinstance(chain, Derived):
+        return str(error)
+    return (
+        f"{chain.method} asks for what only Spark's DataFrame has, such as a Column of one that was joined: "
+        f"name columns as in col('x'); {str(error).splitlines()[0]}"
+    )
+
+
+def link_of(df: Any) -> Link | None:
+    """Return how something was made, None where that is not known."""
+    found: Link | None = getattr(df, "__dict__", {}).get(_LINK)
+    return found
+
+
+def link(df: Any, chain: Chain, options: Options) -> None:
+    """Remember how something was made."""
+    setattr(df, _LINK, Link(chain, options))
+
+
+def _running(given: Any) -> Any:
+    """Return Millrace's of an argument that has one."""
+    found = link_of(given)
+    better = None if found is None else found.unchecked(given)
+    return given if better is None or isinstance(better, str) else better
+
+
+def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Derived | Joins:
+    """Return the chain of a DataFrame that is filtered."""
     if known is None:
-        return Filters(df, (condition,))
+        return Filters(df, (condition,), (df,))
     chain = known.chain
-    if (isinstance(chain, Joins) or chain.unaliased) and _is_qualified(condition):
-        return (
-            "only Spark knows the aliases of DataFrames, so a filter by a dotted name above a join, "
-            f"{condition!r}, leaves both to Spark: filter the DataFrames before they are joined, or name the "
-            "column alone"
-        )
-    if isinstance(chain, Joins):
-        if isinstance(condition, str):
-            return replace(chain, conditions=(*chain.conditions, condition))
-        if noted(condition) is not None:
-            if isinstance(known.better, str):
-                return Filters(df, (condition,))
-            return Filters(known.better, (condition,), unaliased=True)
-        return (
-            "PySpark does not tell what a Column says, so a filter by one above a join leaves both to Spark: "
-            "filter the DataFrames before they are joined, or by SQL text"
-        )
-    return replace(chain, conditions=(*chain.conditions, condition))
+    if isinstance(chain, Filters):
+        return replace(chain, conditions=(*chain.conditions, condition), known=(*chain.known, df))
+    if isinstance(chain, Joins) and isinstance(condition, str) and not _is_qualified(condition):
+        passed = (*chain.known, (df, len(chain.relations)))
+        return replace(chain, conditions=(*chain.conditions, condition), known=passed)
+    if noted(condition) is not None and not isinstance(better := known.better(df), str):
+        return Filters(better, (condition,), (df,), above=True)
+    return Derived(df, known, "filter", (condition,), {})
 
 
 def _is_qualified(condition: Any) -> bool:
@@ -158,7 +172,7 @@ def _is_qualified(condition: Any) -> bool:
     if not isinstance(condition, str):
         return False
     try:
-        root = parse(f"SELECT *{_where((condition,))}").root
+        root = parse(f"SELECT *{clause((condition,))}").root
     except QueryError:
         return False  # a query with it is refused too
     return root is not None and any(
@@ -169,30 +183,53 @@ def _is_qualified(condition: Any) -> bool:
 
 def joined(
     left: DataFrame, first: Link | None, right: DataFrame, second: Link | None, on: Any, how: Any
+) -> Joins | Derived | str:
+    """Return the chain of two DataFrames that are joined, or why it is none."""
+    found = _joins(left, first, right, second, on, how)
+    if isinstance(found, str) and first is not None and first.defers:
+        return Derived(left, first, "join", (right, on, how), {})
+    return found
+
+
+def _joins(
+    left: DataFrame, first: Link | None, right: DataFrame, second: Link | None, on: Any, how: Any
 ) -> Joins | str:
-    """Return the chain of two DataFrames that are joined by names, or why it is none."""
     if how not in (None, "inner"):
         return f"a join with how={how!r} is Spark's: only inner joins are chained"
-    names = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, list | tuple) else ()
-    if not names or not all(isinstance(each, str) for each in names):
+    conditions = _conditions(on)
+    if conditions is None:
         return (
-            "PySpark does not tell what a Column compares, so joins on Columns are Spark's: join by names of "
-            "columns, as in join(other, 'id'), or in SQL"
+            "PySpark does not tell what a Column compares, and this one was not seen being made: join on "
+            "equalities of columns, as in orders.custkey == customers.custkey, made while the session is "
+            "enabled, or by names of columns, as in join(other, 'id')"
         )
     if second is not None and isinstance(second.chain, Joins):
         return "a join on the right of a join, as if in parentheses, is Spark's: join one after the other"
     added = _read(right, second)
-    if first is not None and isinstance(first.chain, Joins):
-        before = first.chain
-        return Joins((*before.relations, added), (*before.using, names), before.conditions)
-    return Joins((_read(left, first), added), (names,))
+    if first is None or not isinstance(first.chain, Joins):
+        return Joins((_read(left, first), added), (conditions,))
+    before = first.chain
+    known = (*before.known, (left, len(before.relations)))
+    return Joins((*before.relations, added), (*before.on, conditions), known, before.conditions)
 
 
-def _read(df: DataFrame, known: Link | None) -> tuple[DataFrame, tuple[str, ...]]:
+def _conditions(on: Any) -> tuple[str, ...] | Compared | None:
+    """Return what joins, None where that cannot be known."""
+    each: Sequence[Any] = tuple(on) if isinstance(on, list | tuple) else (on,)
+    if each and all(isinstance(one, str) for one in each):
+        return tuple(each)
+    return compared(each)
+
+
+def _read(df: DataFrame, known: Link | None) -> Relation:
     """Return a relation with those conditions over it that a query can say."""
-    if known is None or not isinstance(known.chain, Filters):
-        return df, ()
-    conditions = known.chain.conditions
-    if all(isinstance(each, str) and not _is_qualified(each) for each in conditions):
-        return known.chain.df, conditions
-    return (df if isinstance(known.better, str) else known.better), ()
+    if known is None:
+        return Relation(df, (), (df,))
+    chain = known.chain
+    passed = (*chain.known, df) if isinstance(chain, Filters) else (df,)
+    if isinstance(chain, Filters) and not chain.above:
+        conditions = chain.conditions
+        if all(isinstance(each, str) and not _is_qualified(each) for each in conditions):
+            return Relation(chain.df, conditions, passed)
+    better = known.better(df)
+    return Relation(df if isinstance(better, str) else better, (), passed)

@@ -2,8 +2,9 @@
 
 ``filter``, ``where`` and ``join`` of PySpark's DataFrames are replaced while any session is enabled, and do
 what they always did for other sessions and within Millrace. What they return is Spark's DataFrame, which
-knows a better one of the same rows: its methods are called on that one, and on Spark's where that one has not
-the columns that are asked for.
+knows a better one of the same rows: methods that run something are called on that one, and on Spark's where
+that one has not the columns that are asked for. What other methods return above a join is Spark's as well,
+and knows a better one.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping
+from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.chains import Filters, Joins, Link, filtered, joined
+from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
+from millrace.api.columns import combining, comparing, taking
 from millrace.api.session import Session, session_of
 from millrace.applied import watch
 from millrace.errors import MillraceError
 from millrace.front.functions import Predicates
 from millrace.options import Options
 from millrace.spark.filter import where
-from millrace.spark.handles import left_to_spark, same_handle
+from millrace.spark.handles import left_to_spark, runs_instead
 from millrace.spark.own_work import at_own_work, own_work
 from millrace.spark.parallelism import is_connect
 from millrace.spark.predicates import Applied
@@ -33,12 +36,25 @@ from millrace.spark.stopped import alive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LINK = "_millrace_link"
 _KEPT = frozenset(
-    ("filter", "where", "join", "alias", "printSchema", "isLocal", "sameSemantics", "semanticHash",
+    ("filter", "where", "join", "transform", "printSchema", "isLocal", "sameSemantics", "semanticHash",
      "colRegex", "metadataColumn")
 )  # fmt: skip
 """Of Spark's own DataFrame, whatever Millrace makes of it."""
+_DEFERRED = {
+    "DataFrame": frozenset(
+        ("select", "selectExpr", "withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed",
+         "withMetadata", "withWatermark", "drop", "toDF", "alias", "limit", "offset", "distinct",
+         "dropDuplicates", "drop_duplicates", "dropna", "fillna", "replace", "groupBy", "groupby", "rollup",
+         "cube", "groupingSets", "agg", "orderBy", "sort", "sortWithinPartitions", "repartition",
+         "repartitionByRange", "coalesce", "hint", "sample", "union", "unionAll", "unionByName", "intersect",
+         "intersectAll", "subtract", "exceptAll", "crossJoin", "unpivot", "melt", "mapInPandas", "mapInArrow")
+    ),
+    "GroupedData": frozenset(("agg", "count", "sum", "avg", "mean", "min", "max")),
+}  # fmt: skip
+"""Methods that run nothing, by the class that has them."""
+
+T = TypeVar("T")
 
 _enabled: dict[int, Enabled] = {}  # by the identity of their sessions, which they hold
 _replaced: dict[tuple[type, str], Callable[..., Any]] = {}
@@ -113,15 +129,19 @@ def enable(
 
         made.sql = sql  # type: ignore[method-assign]  # reversible, and of this session only
         _enabled[id(made)] = enabled
-        _replace(type(made.range(0)))
+        _replace(type(made.range(0)), type(sf.lit(0)))
     return enabled
 
 
-def _replace(kind: type[Any]) -> None:
-    """Put ours in the place of a class's methods."""
-    if (kind, "filter") in _replaced:
+def _replace(frames: type[Any], columns: type[Any]) -> None:
+    """Put ours in the place of methods of the classes of a session's DataFrames and Columns."""
+    if (frames, "filter") in _replaced:
         return
-    for name, make in (("filter", _filter), ("where", _filter), ("join", _join)):
+    for kind, name, make in (
+        (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
+        (frames, "__getattr__", taking), (frames, "__getitem__", taking),
+        (columns, "__eq__", comparing), (columns, "__and__", combining),
+    ):  # fmt: skip
         _replaced[kind, name] = getattr(kind, name)
         setattr(kind, name, make(getattr(kind, name)))
 
@@ -140,7 +160,8 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
             return plain(self, condition)
         if isinstance(condition, Applied):
             return where(self, condition, options=enabled.options)
-        return _linked(plain(self, condition), filtered(self, _link(self), condition), enabled)
+        made: DataFrame = plain(self, condition)
+        return _linked(made, filtered(self, link_of(self), condition), enabled.options)
 
     return filter_
 
@@ -149,10 +170,10 @@ def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     @functools.wraps(plain)
     def join(self: DataFrame, other: DataFrame, on: Any = None, how: Any = None) -> DataFrame:
         enabled = _of(self)
-        made = plain(self, other, on, how)
+        made: DataFrame = plain(self, other, on, how)
         if enabled is None:
             return made
-        return _linked(made, joined(self, _link(self), other, _link(other), on, how), enabled)
+        return _linked(made, joined(self, link_of(self), other, link_of(other), on, how), enabled.options)
 
     return join
 
@@ -161,33 +182,33 @@ def _of(df: DataFrame) -> Enabled | None:
     return None if at_own_work() else _enabled.get(id(df.sparkSession))
 
 
-def _link(df: DataFrame) -> Link | None:
-    found: Link | None = df.__dict__.get(_LINK)
-    return found
-
-
-def _linked(df: DataFrame, chain: Filters | Joins | str, enabled: Enabled) -> DataFrame:
-    """Let a DataFrame know its chain, and call its methods on what Millrace makes of that."""
+def _linked(made: T, chain: Chain | str, options: Options) -> T:
+    """Let what Spark made know its chain, and call its methods on what Millrace makes of that."""
     if isinstance(chain, str):
-        left_to_spark(df, chain)
-        return df
-    setattr(df, _LINK, Link(chain, enabled.options))
-    kind: Any = type(df)
+        left_to_spark(made, chain)
+        return made
+    link(made, chain, options)
+    runs_instead(made, _chosen)
+    kind: Any = type(made)
     if not hasattr(kind, "_millrace_linked"):
-        df.__class__ = _linking(kind)
-    return df
+        made.__class__ = _linking(kind)
+    return made
 
 
 @functools.cache
 def _linking(kind: type[Any]) -> type[Any]:
-    """Return a class whose methods are those of the better DataFrame, where there is one."""
+    """Return a class whose methods are those of the better DataFrame or group, where there is one."""
     own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_millrace_linked": True}
     for name in dir(kind):
         member = getattr(kind, name)
-        if not name.startswith("_") and name not in _KEPT and callable(member):
+        if name.startswith("_") or name in _KEPT:
+            continue
+        if name in ("write", "writeStream"):
+            own[name] = property(functools.partial(_property, member.fget, name))
+        elif name in _DEFERRED[kind.__name__]:
+            own[name] = _deferred(name, member)
+        elif callable(member):
             own[name] = _better(name, member)
-    for name in ("write", "writeStream"):
-        own[name] = property(functools.partial(_property, getattr(kind, name).fget, name))
     return type(kind.__name__, (kind,), own)
 
 
@@ -196,15 +217,29 @@ def _property(plain: Callable[[Any], Any], name: str, self: DataFrame) -> Any:
     return plain(self) if better is None else getattr(better, name)
 
 
+def _deferred(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    now = _better(name, plain)
+
+    @functools.wraps(plain)
+    def called(self: Any, *args: Any, **named: Any) -> Any:
+        known = link_of(self)
+        if known is None or at_own_work() or not known.defers:
+            return now(self, *args, **named)
+        given = tuple(copy(each) if isinstance(each, list | dict) else each for each in args)  # may change
+        return _linked(plain(self, *args, **named), Derived(self, known, name, given, named), known.options)
+
+    return called
+
+
 def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
-    def called(self: DataFrame, *args: Any, **named: Any) -> Any:
+    def called(self: Any, *args: Any, **named: Any) -> Any:
         better = _chosen(self)
         if better is None:
             return plain(self, *args, **named)
         try:
             result = getattr(better, name)(*args, **named)
-            if isinstance(result, DataFrame) and is_connect(self.sparkSession):
+            if isinstance(result, DataFrame) and is_connect(result.sparkSession):
                 result.schema  # noqa: B018  # Spark Connect analyses only now
         except AnalysisException:  # columns of the DataFrames that were joined, which only Spark's has
             return plain(self, *args, **named)
@@ -213,15 +248,14 @@ def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _chosen(df: DataFrame) -> DataFrame | None:
-    """Return the better DataFrame, None within Millrace, which makes it."""
-    link = _link(df)
-    if link is None or at_own_work():
+def _chosen(made: Any) -> Any:
+    """Return the better DataFrame or group, None within Millrace, which makes it."""
+    known = link_of(made)
+    if known is None or at_own_work():
         return None
     with own_work():
-        better = link.better
+        better = known.better(made)
     if isinstance(better, str):
-        left_to_spark(df, better)
+        left_to_spark(made, better)
         return None
-    same_handle(df, better)
     return better

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -67,6 +67,7 @@ class QueryHandle(Handle, Protocol):
 
 _HANDLE = "_millrace_handle"
 _LEFT = "_millrace_left"
+_INSTEAD = "_millrace_instead"
 _RUN = re.compile(r"millrace_([0-9a-f]{32})")
 _runs: WeakValueDictionary[str, Handle] = WeakValueDictionary()
 _latest: deque[Handle] = deque(maxlen=16)
@@ -95,8 +96,20 @@ def remember(
 
 
 def same_handle(frame: DataFrame, other: DataFrame) -> None:
-    """Let a DataFrame be known by the handle of another, which runs in its place."""
+    """Let a DataFrame be known by the handle of another, which has the same rows."""
     setattr(frame, _HANDLE, getattr(other, _HANDLE))
+
+
+def runs_instead(frame: Any, find: Callable[[Any], Any]) -> None:
+    """Let a function say which DataFrame runs in the place of one, when it is asked: None if that does."""
+    setattr(frame, _INSTEAD, find)
+
+
+def running(frame: DataFrame) -> DataFrame:
+    """Return the DataFrame that runs in the place of one, which may be itself."""
+    find = getattr(frame, "__dict__", {}).get(_INSTEAD)
+    found: DataFrame | None = None if find is None else find(frame)
+    return frame if found is None else found
 
 
 def left_to_spark(frame: DataFrame, why: str) -> None:
@@ -115,14 +128,15 @@ def handle_of(frame: DataFrame) -> Handle:
     own: Handle | None = getattr(frame, "__dict__", {}).get(_HANDLE)
     if own is not None:
         return own
+    instead = running(frame)
+    if instead is not frame:
+        return handle_of(instead)
     if not hasattr(frame, "sparkSession"):
         raise InputError(f"expected a DataFrame that Millrace returned, got a {type(frame).__name__}")
     try:
         named = {match[0] for match in _RUN.finditer(explained(frame))}
     except PySparkException:
         named = set()
-    if _HANDLE in vars(frame):  # of an enabled session, which plans when it is first asked
-        return handle_of(frame)
     found = list({id(handle): handle for name in named if (handle := _runs.get(name)) is not None}.values())
     if len(found) == 1:
         return found[0]

@@ -1,0 +1,133 @@
+"""Which columns a Column compares: noted while Columns are made, for no public call of PySpark's tells it.
+
+While a session is enabled, a Column that is taken of a DataFrame (``orders.custkey``, ``orders["custkey"]``)
+has a note of that DataFrame and of the name, and one that ``==`` and ``&`` make of Columns has a note of the
+pairs that it compares. Notes live on their Columns and hold no DataFrame. A Column without a note may be
+``col("custkey")``, which names a column and nothing else: Spark is asked whether it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
+
+from millrace.spark.own_work import own_work
+
+_NOTE = "_millrace_column"
+_TEXT = re.compile(r"Column<'(\w+)'>")
+_PROBE = "struct<millrace_probe: int>"  # no column of anybody's has this type
+
+
+class _Note:
+    """What is known of a Column; a copy in another process knows nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+@dataclass(frozen=True, eq=False)
+class Taken(_Note):
+    """A column of a DataFrame.
+
+    Attributes:
+        frame: The DataFrame, as long as somebody holds it.
+        name: As it was asked for.
+    """
+
+    frame: ref[DataFrame]
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Compared(_Note):
+    """Equalities that all have to hold; a Column among them is one without a note."""
+
+    pairs: tuple[tuple[Taken | Column, Taken | Column], ...]
+
+
+def compared(conditions: Iterable[object]) -> Compared | None:
+    """Return what Columns compare together, or None where one is not known to compare columns alone."""
+    notes = [_note(each) for each in conditions]
+    if not notes or not all(isinstance(each, Compared) for each in notes):
+        return None
+    return Compared(tuple(pair for each in notes if isinstance(each, Compared) for pair in each.pairs))
+
+
+def name_of(column: Column, spark: SparkSession) -> str | None:
+    """Return the name of a Column that is one and nothing else, such as ``col("x")``; None for any other.
+
+    It says so itself, it is the column of this name of a DataFrame that has nothing but that, whatever its
+    type, and it is nothing where there is no column: so it is no literal and no column of some DataFrame.
+    """
+    found = _TEXT.fullmatch(str(column))
+    if found is None:
+        return None
+    name = found[1]
+    with own_work():
+        probe = spark.range(0).select(sf.lit(None).cast(_PROBE).alias(name))
+        try:
+            if probe.select(column).schema != probe.schema:
+                return None
+        except AnalysisException:
+            return None
+        try:
+            spark.range(0).select(sf.lit(0).alias(f"no_{name}")).select(column).schema  # noqa: B018  # Connect
+        except AnalysisException:
+            return name
+    return None
+
+
+def taking(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Note what ``__getattr__`` and ``__getitem__`` of a DataFrame return."""
+
+    @functools.wraps(plain)
+    def taken(self: DataFrame, item: Any) -> Any:
+        made = plain(self, item)
+        if isinstance(item, str) and isinstance(made, Column):
+            setattr(made, _NOTE, Taken(ref(self), item))
+        return made
+
+    return taken
+
+
+def comparing(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Note what ``__eq__`` of a Column returns."""
+
+    @functools.wraps(plain)
+    def equal(self: Column, other: Any) -> Any:
+        made = plain(self, other)
+        if isinstance(other, Column) and isinstance(made, Column):
+            setattr(made, _NOTE, Compared(((_side(self), _side(other)),)))
+        return made
+
+    return equal
+
+
+def combining(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Note what ``__and__`` of a Column returns."""
+
+    @functools.wraps(plain)
+    def both(self: Column, other: Any) -> Any:
+        made = plain(self, other)
+        note = compared((self, other))
+        if note is not None:
+            setattr(made, _NOTE, note)
+        return made
+
+    return both
+
+
+def _note(column: object) -> object:
+    return getattr(column, "__dict__", {}).get(_NOTE)
+
+
+def _side(column: Column) -> Taken | Column:
+    note = _note(column)
+    return note if isinstance(note, Taken) else column
