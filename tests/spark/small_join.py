@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from lookup_job import UNHARMED, looked_up  # beside this script
+from column_chains import TAKEN, differing  # beside this script
+from lookup_job import UNHARMED, looked_up
 from pyspark.sql import SparkSession, functions as sf
 
 ENVIRONMENT = "environment.tar.gz"
@@ -103,6 +104,7 @@ def main(kind: str, folder: str) -> None:
     outcome["schema"] = check_schema(spark)
     outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
     outcome["enable"] = check_enable(spark, paths)
+    outcome["columns"] = [differing(spark, folder, TAKEN) == {}] if kind == "connect" else []
     if kind == "connect":
         send_environment(spark)
     outcome["environment"] = check_environment(spark)

@@ -69,7 +69,7 @@ class Derived:
     args: tuple[Any, ...]
     named: Mapping[str, Any]
 
-    def made(self, df: Any, options: Options) -> Any:
+    def made(self, df: Any, options: Options) -> Any:  # options are those of what it is made of
         """Return the same of what Millrace makes, or why it cannot be."""
         better = self.link.unchecked(self.of)
         if isinstance(better, str):
@@ -126,11 +126,14 @@ class Link:
 
 
 def _why(chain: Chain, error: Exception) -> str:
-    if not isinstance(chain, Derived):
+    if isinstance(error, MillraceError):
         return str(error)
+    told = str(error).splitlines()[0]  # Spark Connect tells the server's stack too
+    if not isinstance(chain, Derived):
+        return told
     return (
         f"{chain.method} asks for what only Spark's DataFrame has, such as a Column of one that was joined: "
-        f"name columns as in col('x'); {str(error).splitlines()[0]}"
+        f"name columns as in col('x'); {told}"
     )
 
 
@@ -186,9 +189,10 @@ def joined(
 ) -> Joins | Derived | str:
     """Return the chain of two DataFrames that are joined, or why it is none."""
     found = _joins(left, first, right, second, on, how)
-    if isinstance(found, str) and first is not None and first.defers:
-        return Derived(left, first, "join", (right, on, how), {})
-    return found
+    if first is None or not first.defers:
+        return found
+    alone = Derived(left, first, "join", (right, on, how), {})
+    return alone if isinstance(found, str) else replace(found, otherwise=alone)
 
 
 def _joins(

@@ -243,7 +243,7 @@ def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
                 result.schema  # noqa: B018  # Spark Connect analyses only now
         except AnalysisException:  # columns of the DataFrames that were joined, which only Spark's has
             return plain(self, *args, **named)
-        return result
+        return self if result is better else result  # of cache, for example
 
     return called
 

@@ -21,6 +21,8 @@ from millrace.spark.parallelism import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from millrace.api.chains import Derived
+
 _NESTED = (t.StructType, t.MapType, t.ArrayType)
 _STRICT = "spark.sql.analyzer.failAmbiguousSelfJoin"
 
@@ -53,12 +55,15 @@ class Joins:
             what is compared.
         known: DataFrames on the way here, and how many relations each joins.
         conditions: In SQL, over what is joined.
+        otherwise: The last join as a method of what the others make, for when it is not known what it
+            compares; None where Millrace makes nothing of these.
     """
 
     relations: tuple[Relation, ...]
     on: tuple[tuple[str, ...] | Compared, ...]
     known: tuple[tuple[DataFrame, int], ...] = ()
     conditions: tuple[str, ...] = ()
+    otherwise: Derived | None = None
 
     def made(self, df: DataFrame, options: Options) -> DataFrame | str:
         """Return what Millrace makes of it, or why it takes no join of it.
@@ -71,6 +76,13 @@ class Joins:
             QueryError: It is not known what a Column compares.
             PySparkException: Spark understands it neither.
         """
+        try:
+            text = self.text
+        except QueryError:
+            if self.otherwise is None:
+                raise
+            derived: DataFrame | str = self.otherwise.made(df, options)
+            return derived
         streams = df.isStreaming
         fields = (each for one in self.relations for each in one.df.schema.fields)
         nested = next((each.name for each in fields if isinstance(each.dataType, _NESTED)), None)
@@ -80,7 +92,7 @@ class Joins:
                 "of these, or a column of the DataFrame that is called so"
             )
         frames = {_name(place): each.df for place, each in enumerate(self.relations)}
-        query = Session(df.sparkSession, frames, options=options).query(self.text)
+        query = Session(df.sparkSession, frames, options=options).query(text)
         if not query.taken:
             return "; ".join(query.reasons)
         return query.df if streams else _columns_of(df, query.df)

@@ -112,7 +112,7 @@ def running(frame: DataFrame) -> DataFrame:
     return frame if found is None else found
 
 
-def left_to_spark(frame: DataFrame, why: str) -> None:
+def left_to_spark(frame: Any, why: str) -> None:
     """Note why Millrace has no part in a DataFrame of an enabled session; whoever logs is told."""
     if vars(frame).get(_LEFT) != why:  # other attributes of DataFrames are columns
         setattr(frame, _LEFT, why)
