@@ -105,15 +105,17 @@ def enable(
     >>> with millrace.enable(spark):  # doctest: +SKIP
     ...     spark.sql("SELECT … FROM orders JOIN customer ON …").show()
     ...     mails.filter(is_spam("text")).filter(is_ours("text")).count()
-    ...     orders.join(customer, "custkey").join(nation, "nationkey").groupBy("name").count().show()
+    ...     orders.join(customer, orders.custkey == customer.id).join(nation, "nationkey").count()
 
     Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. Taken
-    are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins by
-    names of columns (one, or a list), with filters by SQL text below and, without dotted names, above. Joins
-    on Columns stay with Spark, and so does whatever is derived from a join by columns of the DataFrames
-    that were joined (``orders.total``, in place of ``"total"``): PySpark does not tell what a Column says.
-    :func:`explain` of a DataFrame says why it was left to Spark, and so does the log ``millrace``, at the
-    level INFO.
+    are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins,
+    with filters by SQL text below and, without dotted names, above: joins by names of columns (one, or a
+    list), and on equalities of columns (one, several with ``&``, or a list). A column there is taken of a
+    DataFrame that is joined (``orders.custkey``, ``orders["custkey"]``) while the session is enabled, or is
+    ``col("custkey")`` of a name that one of them has. Other comparisons stay with Spark, and so does, on
+    Spark Connect, whatever is derived from a join by columns of the DataFrames that were joined
+    (``orders.total``, in place of ``"total"``). :func:`explain` of a DataFrame says why it was left to
+    Spark, and so does the log ``millrace``, at the level INFO.
 
     Args:
         spark: The session; by default the active one, or a new one.

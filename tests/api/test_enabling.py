@@ -88,6 +88,9 @@ def test_chains_of_joins_are_one(spark, files):
         assert "l > 4" in millrace.explain(above)
         again = above.join(a2.withColumnRenamed("k", "m"), "id")
         assert is_ours(again.limit(9)) and again.count() == again.toArrow().num_rows > 0
+        kept = found.select("l").cache()
+        assert kept.storageLevel.useMemory and "InMemory" in millrace.explain(kept.unpersist().cache())
+        kept.unpersist()
         odd = sf.udf(lambda x: x % 2 == 1, "boolean")  # a function above a join is a filter of what it makes
         asked = found.filter(odd("l"))
         assert "block b0" in millrace.explain(found) and "filter" in millrace.explain(asked)

@@ -41,6 +41,8 @@ _KEPT = frozenset(
      "colRegex", "metadataColumn")
 )  # fmt: skip
 """Of Spark's own DataFrame, whatever Millrace makes of it."""
+_PROPERTIES = ("write", "writeStream", "storageLevel", "executionInfo")
+"""Of what runs."""
 _DEFERRED = {
     "DataFrame": frozenset(
         ("select", "selectExpr", "withColumn", "withColumns", "withColumnRenamed", "withColumnsRenamed",
@@ -203,7 +205,7 @@ def _linking(kind: type[Any]) -> type[Any]:
         member = getattr(kind, name)
         if name.startswith("_") or name in _KEPT:
             continue
-        if name in ("write", "writeStream"):
+        if name in _PROPERTIES:
             own[name] = property(functools.partial(_property, member.fget, name))
         elif name in _DEFERRED[kind.__name__]:
             own[name] = _deferred(name, member)
@@ -243,7 +245,11 @@ def _better(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
                 result.schema  # noqa: B018  # Spark Connect analyses only now
         except AnalysisException:  # columns of the DataFrames that were joined, which only Spark's has
             return plain(self, *args, **named)
-        return self if result is better else result  # of cache, for example
+        if result is not better:
+            return result
+        if "is_cached" in vars(better):  # on classic Spark
+            self.is_cached = better.is_cached
+        return self  # of cache, for example
 
     return called
 
