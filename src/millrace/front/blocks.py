@@ -18,12 +18,11 @@ from millrace.front.event_times import (
     check_streams,
     event_times,
     same_streams,
-    streams_of,
     together,
     with_same_columns,
 )
 from millrace.front.from_clause import Relation
-from millrace.front.lookups.binding import Constants, bind, constants_of, is_asked, lookup_of, lookup_rows
+from millrace.front.lookups.binding import Constants, bind, constants_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
 from millrace.front.outputs import Attribute
 from millrace.front.parse import unwrap
@@ -66,7 +65,7 @@ def _take(planning: Planning, scope: Scope) -> Rewriting | None:
     groups = _groups(clause, found) or _lone(clause)
     # Above a join of streams an eddy calls predicates under the limits of the whole job, for new rows only;
     # the same one that looks up, if there are lookups.
-    streams = streams_of(clause)
+    streams = clause.streams
     found.place_calls([] if streams and not _looks_up(clause, clause.members) else groups)
     if not groups:
         raise Leave("its relations are linked by conditions that only Spark evaluates")
@@ -96,7 +95,7 @@ def _members(planning: Planning, scope: Scope) -> Clause | None:
     assert source is not None
     clause = Clause(planning, scope, source)
     free = [(n, step.relation) for n, step in enumerate(clause.steps) if step.movable and step.relation]
-    alone = any(_is_lookup(planning, relation) for _, relation in free) or any(asked(clause))
+    alone = any(planning.lookup(relation) for _, relation in free) or any(asked(clause))
     if len(free) < 2 and not alone:
         if len(clause.steps) > 1:
             raise Leave("no two relations joined by an inner join")
@@ -117,13 +116,8 @@ def _members(planning: Planning, scope: Scope) -> Clause | None:
 
 
 def _check_hints(planning: Planning, relation: Relation, hinted: set[str]) -> None:
-    if (relation.alias or "").lower() in hinted and not _is_lookup(planning, relation):
+    if (relation.alias or "").lower() in hinted and not planning.lookup(relation):
         raise Leave(f"{relation.alias} is joined by Spark, as a hint asks for")
-
-
-def _is_lookup(planning: Planning, relation: Relation) -> bool:
-    table = planning.names.table(relation)
-    return table is not None and table.lookup is not None
 
 
 def _hinted(select: exp.Select) -> set[str]:
@@ -137,7 +131,7 @@ def _sorted(clause: Clause) -> Sorted:
     """Return the conditions of the clause by who evaluates them."""
     planning = clause.planning
     translator = Translator(clause.lookup, planning.constants, planning.settings.ansi)
-    unscanned = {alias for alias, member in clause.members.items() if lookup_of(member) is not None}
+    unscanned = {alias for alias, member in clause.members.items() if member.lookup}
 
     def text_of(alias: str, node: exp.Expr) -> str | None:
         return condition_text(planning, clause.members[alias], node)
@@ -244,13 +238,13 @@ def _check_complete(clause: Clause, group: list[str], found: Sorted) -> None:
 
 def _looks_up(clause: Clause, aliases: Iterable[str]) -> bool:
     """Tell whether some of the members are lookup tables."""
-    return any(lookup_of(clause.members[alias]) is not None for alias in aliases)
+    return any(clause.members[alias].lookup for alias in aliases)
 
 
 def _alone(member: Member, found: Sorted) -> bool:
     """Tell whether a relation is a block by itself: a lookup table that Spark cannot scan, or need not."""
-    lookup = lookup_of(member)
-    if lookup is None or is_asked(member):
+    lookup = member.lookup
+    if lookup is None or lookup.asked:
         return lookup is not None
     filters = found.filters.get(member.alias, ())
     return any(
@@ -285,7 +279,7 @@ def _beside(clause: Clause, group: list[str], found: Sorted) -> tuple[list[Besid
     """
     if not clause.source.whole:
         return [], []
-    sets = _looks_up(clause, group) or len(streams_of(clause)) > 1
+    sets = _looks_up(clause, group) or len(clause.streams) > 1
     sets |= clause.planning.settings.options.memory_budget is not None
     taken = list(semijoins(clause, group, found, _hinted(clause.scope.select)))
     for each in taken:
@@ -304,13 +298,13 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     equalities = [e for e in found.equalities if e.left.relation in group]
     residuals = [p for p in found.residuals if relations_of(p) & set(group)]
     joined, matched = _beside(clause, group, found)
-    if len(members) == 1 and not lookup_of(members[0]):
+    if len(members) == 1 and not members[0].lookup:
         _check_lone(clause, found, matched=bool(joined or matched))
     equalities += [equality for each in joined for equality in each.equalities]
     residuals += [each.exists for each in matched]
     sets = [replace(each.spec, distinct=True) for each in joined]
     # What a scan of a lookup table gives would be read again in every micro-batch.
-    streams = [alias for alias in streams_of(clause) if alias in group]
+    streams = [alias for alias in clause.streams if alias in group]
     binding = bind(members, sets, equalities, found.filters, scans=not streams)
     equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
     ends = [ref for equality in equalities for ref in (equality.left, equality.right)]

@@ -40,6 +40,11 @@ class Clause:
         """The items that can be moved by themselves."""
         return self.source.steps
 
+    @property
+    def streams(self) -> list[str]:
+        """The aliases of the members that are streams."""
+        return [alias for alias, m in self.members.items() if self.planning.is_streaming(m.relation.node)]
+
     def member(self, relation: Relation) -> Member | None:
         """Return the member that a relation is."""
         return next((m for m in self.members.values() if m.relation is relation), None)

@@ -20,7 +20,6 @@ from sqlglot import exp
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.ctes import Leave
 from millrace.front.intervals import exact_length_of, shifted
-from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import ComputedColumn, Member, renamings
 from millrace.front.numbers import Typed
 from millrace.front.parse import unwrap
@@ -77,7 +76,7 @@ class Computed:
             return None
         member = self._clause.members[next(iter(reads))]
         scan = None if member.table is None else member.table.parquet
-        if lookup_of(member) is not None or self._planning.volatility.volatile(node):
+        if member.lookup or self._planning.volatility.volatile(node):
             return None
         edits = renamings(self._planning, member, node)
         if edits is None:

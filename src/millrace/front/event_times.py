@@ -15,7 +15,6 @@ from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave
 from millrace.front.intervals import length_of, shifted
-from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import Member
 from millrace.front.parse import conjuncts, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
@@ -36,18 +35,13 @@ class _Shifted:
     most: int = 0
 
 
-def streams_of(clause: Clause) -> list[str]:
-    """Return the aliases of the members that are streams."""
-    return [alias for alias, m in clause.members.items() if clause.planning.is_streaming(m.relation.node)]
-
-
 def check_streams(clause: Clause, groups: list[list[str]]) -> None:
     """Refuse a FROM clause with streams that is not one block.
 
     Raises:
         Leave: Spark would join something with the block's result, and keep all of that.
     """
-    streams, lookups = streams_of(clause), any(lookup_of(member) for member in clause.members.values())
+    streams, lookups = clause.streams, any(member.lookup for member in clause.members.values())
     if not streams:
         return
     inside = {alias for group in groups for alias in group}
@@ -63,7 +57,7 @@ def event_times(clause: Clause, group: list[str]) -> EventTimes | None:
     Raises:
         InputError: A stream has no watermark, or nothing says how long its rows are of use.
     """
-    streams = [alias for alias in streams_of(clause) if alias in group]
+    streams = [alias for alias in clause.streams if alias in group]
     if len(streams) < 2:
         return None
     columns = {alias: _time_of(clause, alias) for alias in streams}

@@ -21,6 +21,7 @@ from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import Leave, definitions
 from millrace.front.from_clause import Relation
+from millrace.front.lookups.tables import Lookup
 from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
@@ -69,6 +70,11 @@ class Member:
     def names(self) -> tuple[str, ...]:
         """The names of its columns in the block."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def lookup(self) -> Lookup | None:
+        """The lookup table that it is, None for any other relation."""
+        return None if self.table is None else self.table.lookup
 
     @property
     def every(self) -> tuple[Field, ...]:

@@ -16,6 +16,7 @@ from millrace.front.constants import Constants
 from millrace.front.ctes import Leave, base_tables, with_prefix, within
 from millrace.front.frames import Frames
 from millrace.front.from_clause import Relation
+from millrace.front.lookups.tables import Lookup
 from millrace.front.names import Names
 from millrace.front.parse import Statement
 from millrace.front.plan import BlockPlan, Direct, FilterPlan, Plan
@@ -96,6 +97,11 @@ class Planning:
 
     def _table(self, node: exp.Table) -> Table:
         return self._replaced.get(id(node)) or self.catalog.of(node)
+
+    def lookup(self, relation: Relation) -> Lookup | None:
+        """Return the lookup table that a relation is, None for any other relation."""
+        table = self.names.table(relation)
+        return None if table is None else table.lookup
 
     def describe(self, relation: Relation) -> tuple[Field, ...]:
         """Return the columns that Spark says a relation has.

@@ -19,9 +19,7 @@ from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.conditions import Conjunct, Sorted
 from millrace.front.ctes import Leave, definitions
-from millrace.front.event_times import streams_of
 from millrace.front.from_clause import Step
-from millrace.front.lookups.binding import lookup_of
 from millrace.front.parse import conjuncts, unwrap, where_conjuncts
 from millrace.front.plan import Rows
 from millrace.front.subqueries import Found, Inner, Several, Single, Whole, only_relation, plain
@@ -115,7 +113,7 @@ class _Finder:
         self._clause = clause
         self._planning = clause.planning
         self._group = set(group)
-        self._lookups = any(lookup_of(clause.members[alias]) is not None for alias in group)
+        self._lookups = any(clause.members[alias].lookup for alias in group)
         self._taken = list(clause.members)
 
     def subquery(
@@ -284,7 +282,7 @@ class _Finder:
             raise Leave("matches are looked for in memory, which memory_budget bounds")
         if self._lookups:
             raise Leave("beside a lookup table only EXISTS and IN by equalities are taken")
-        if len(streams_of(self._clause)) > 1:
+        if len(self._clause.streams) > 1:
             raise Leave("beside a join of streams only EXISTS and IN by equalities are taken")
 
 

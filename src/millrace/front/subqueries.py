@@ -22,7 +22,6 @@ from millrace.front.coercion import Field, field_of
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import Leave, with_prefix
 from millrace.front.from_clause import Relation
-from millrace.front.lookups.binding import lookup_of
 from millrace.front.members import condition_text, member_of, rows_of, schema_of
 from millrace.front.outputs import Match
 from millrace.front.parse import unwrap
@@ -81,7 +80,7 @@ class Single:
     def __init__(self, planning: Planning, relation: Relation, taken: Sequence[str]) -> None:
         self._planning = planning
         self._member = member_of(planning, relation, 0, taken)
-        if lookup_of(self._member) is not None:
+        if self._member.lookup:
             raise Leave("it reads a lookup table")
         self.alias = self._member.alias
         self._found = Sorted()

@@ -10,7 +10,6 @@ from sqlglot import exp
 
 from millrace.front.clause import Clause
 from millrace.front.ctes import cte_of, definitions, tables_in
-from millrace.front.lookups.binding import lookup_of
 from millrace.front.semijoins import asked
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.start_cost import start_seconds
@@ -37,7 +36,7 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
         return None
     if any(planning.is_streaming(member.relation.node) for member in members):
         return None
-    if any(lookup_of(member) is not None for member in members):
+    if any(member.lookup for member in members):
         return None
     counts = [
         member.table.rows if member.table else _rows(clause, member.relation.node) for member in members

@@ -54,17 +54,6 @@ class Binding:
     indexes: dict[str, tuple[IndexSpec, ...]] = field(default_factory=dict)
 
 
-def lookup_of(member: Member) -> Lookup | None:
-    """Return the lookup table that a relation is, None for any other relation."""
-    return None if member.table is None else member.table.lookup
-
-
-def is_asked(member: Member) -> bool:
-    """Tell whether a relation is a lookup table that Spark cannot read."""
-    found = lookup_of(member)
-    return found is not None and found.asked
-
-
 def bind(
     members: Sequence[Member],
     others: Sequence[RelationSpec],
@@ -85,7 +74,7 @@ def bind(
     Raises:
         Leave: A lookup table that is not scanned is bound by nothing.
     """
-    lookups = {m.alias: found for m in members if (found := lookup_of(m)) is not None}
+    lookups = {m.alias: m.lookup for m in members if m.lookup is not None}
     binding = Binding(list(equalities))
     if not lookups:
         return binding
@@ -228,7 +217,7 @@ def lookup_rows(
     scans: bool = True,
 ) -> tuple[RelationSpec, LookedUp]:
     """Return the spec of a lookup table that is asked, and how it is; without ``scans`` by key alone."""
-    lookup = lookup_of(member)
+    lookup = member.lookup
     assert lookup is not None
     table = lookup.table
     if table.is_set:

@@ -237,8 +237,8 @@ class KeyFinder:
         return not called and is_repeatable(self._planning, term)
 
     def _is_asked(self, step: Step) -> bool:
-        table = None if step.relation is None else self._names.table(step.relation)
-        return table is not None and table.asked
+        found = None if step.relation is None else self._planning.lookup(step.relation)
+        return found is not None and found.asked
 
     def _is_needless(self, item: Item) -> bool:
         """Tell whether a join whose columns nobody reads may be left out; a semi join only to ask less."""
