@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,10 @@ from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
 from millrace.front import kept
 from millrace.front.calls import Calls
-from millrace.front.frames import Frames
-from millrace.front.functions import Functions, Predicates, by_name
+from millrace.front.functions import Predicates, by_name
 from millrace.front.parse import PARAMETER, Statement, parse
 from millrace.front.pipeline import Pipeline
-from millrace.front.settings import Settings
-from millrace.front.tables import Catalog, Tables, check_tables
+from millrace.front.tables import Tables, check_tables
 from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
@@ -213,26 +212,19 @@ def _prepare(
     statement = None
     if not kept.is_known(key):
         statement = _parsed(query, predicates, args)  # before a session is made
-    frames = Frames(alive(session_of(spark, tables)), parameters)
-    functions = Functions(frames.spark, options, predicates)
-    try:
-        settings = Settings.of(frames.spark, options)
-        catalog = Catalog(frames, tables, settings.conf, settings.storage)
+    session = alive(session_of(spark, tables))
+    with closing(Pipeline(session, options, tables, predicates, parameters)) as pipeline:
+        frames, catalog = pipeline.frames, pipeline.catalog
         own = kept.find(key, frames, catalog)
         if own is not None:
             prepared = own.prepared
         else:
-            statement = statement or _parsed(query, predicates, args)
-            pipeline = Pipeline(frames, settings, catalog, predicates, functions)
-            prepared = pipeline.query(statement)
+            prepared = pipeline.query(statement or _parsed(query, predicates, args))
             own = kept.keep(key, prepared, frames, catalog, pipeline.understood)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
         remember(made.df, handle, made.runs, query)
         return made
-    finally:
-        frames.close()
-        functions.close()
 
 
 def _parsed(query: str, predicates: Mapping[str, Predicate], args: Args | None) -> Statement:

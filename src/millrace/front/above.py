@@ -9,10 +9,10 @@ from sqlglot import exp
 
 from millrace.front.clause import Clause
 from millrace.front.conditions import Sorted
-from millrace.front.ctes import Leave
 from millrace.front.members import Member
 from millrace.front.names import Binding, is_star
 from millrace.front.outputs import Attribute
+from millrace.front.parse import Leave
 
 BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute", "qualify", "windows", "hint")
 """Clauses beside which a SELECT is more than its items, FROM and WHERE."""

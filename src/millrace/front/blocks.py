@@ -13,7 +13,7 @@ from millrace.front.coercion import comparison_type
 from millrace.front.components import split
 from millrace.front.computed import Computed
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
-from millrace.front.ctes import Leave, in_recursion
+from millrace.front.ctes import in_recursion
 from millrace.front.event_times import (
     check_streams,
     event_times,
@@ -25,7 +25,7 @@ from millrace.front.from_clause import Relation
 from millrace.front.lookups.binding import Constants, bind, constants_of, lookup_rows
 from millrace.front.members import Member, condition_text, member_of, rows_of
 from millrace.front.outputs import Attribute
-from millrace.front.parse import unwrap
+from millrace.front.parse import Leave, unwrap
 from millrace.front.plan import BlockPlan, Rows
 from millrace.front.planning import Planning
 from millrace.front.rewrite import Rewriting

@@ -9,10 +9,10 @@ from sqlglot import exp
 
 from millrace.front.coercion import Field
 from millrace.front.conditions import Conjunct
-from millrace.front.ctes import Leave
 from millrace.front.from_clause import FromClause, Relation, Step
 from millrace.front.members import Member
 from millrace.front.outputs import Attribute, joined
+from millrace.front.parse import Leave
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 

@@ -18,11 +18,10 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.coercion import Field, field_of, type_within
-from millrace.front.ctes import Leave
 from millrace.front.intervals import exact_length_of, shifted
 from millrace.front.members import ComputedColumn, Member, renamings
 from millrace.front.numbers import Typed
-from millrace.front.parse import unwrap
+from millrace.front.parse import Leave, unwrap
 from millrace.front.template import Edit, Span
 from millrace.front.values import Meaning, ValueTranslator
 from millrace.sources.tables import ParquetTable

@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
-from millrace.front.parse import Statement
+from millrace.front.parse import Leave, Statement
 from millrace.front.template import Span
-
-
-class Leave(Exception):
-    """Something stays with Spark; the message says why. Never leaves this package."""
 
 
 def cte_of(node: exp.Table) -> exp.CTE | None:
@@ -106,9 +102,7 @@ def with_prefix(
         with_ = cte.find_ancestor(exp.With)
         if with_ is None or with_.args.get("recursive"):
             raise Leave("a recursive common table expression")
-        if not statement.has_span(cte):
-            raise Leave("a common table expression in a form that is not read here")
-    needed.sort(key=lambda cte: statement.span(cte)[0])
+    needed.sort(key=lambda cte: statement.span(cte, "a common table expression")[0])
     names = [cte.alias.lower() for cte in needed]
     if len(set(names)) != len(names):
         raise Leave("common table expressions that hide each other")

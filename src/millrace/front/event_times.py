@@ -13,10 +13,9 @@ from millrace.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.front.clause import Clause
 from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
-from millrace.front.ctes import Leave
 from millrace.front.intervals import length_of, shifted
 from millrace.front.members import Member
-from millrace.front.parse import conjuncts, unwrap
+from millrace.front.parse import Leave, conjuncts, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention
 
 WATERMARK = "spark.watermarkDelayMs"

@@ -18,8 +18,8 @@ from typing import Literal
 
 from sqlglot import exp
 
-from millrace.front.ctes import Leave, cte_of
-from millrace.front.parse import Statement, conjuncts, where_conjuncts
+from millrace.front.ctes import cte_of
+from millrace.front.parse import Leave, Statement, conjuncts, where_conjuncts
 from millrace.front.template import Span
 
 Kind = Literal["table", "cte", "query", "rows", "lateral", "view"]
@@ -278,9 +278,7 @@ class _Reader:
         return FromClause(items, span, [], span[1], mixed=0 < len(commas) < len(joins))
 
     def span(self, node: exp.Expr) -> Span:
-        if not self._statement.has_span(node):
-            raise Leave("a FROM clause in a form that Millrace does not read")
-        return self._statement.span(node)
+        return self._statement.span(node, "a FROM clause")
 
     def _is_comma(self, join: exp.Join) -> bool:
         start, _ = self.span(join)

@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.front.ctes import Leave, with_prefix
+from millrace.front.ctes import with_prefix
 from millrace.front.functions import restored
 from millrace.front.names import is_star
-from millrace.front.parse import unwrap
+from millrace.front.parse import Leave, unwrap
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.template import Edit, Span, quote

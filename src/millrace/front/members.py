@@ -19,9 +19,10 @@ from millrace.errors import InputError
 from millrace.expressions import columns_of
 from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
-from millrace.front.ctes import Leave, definitions
+from millrace.front.ctes import definitions
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.tables import Lookup
+from millrace.front.parse import Leave
 from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table

@@ -15,10 +15,9 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.coercion import Field, type_within
-from millrace.front.ctes import Leave
 from millrace.front.from_clause import FromClause, Relation
 from millrace.front.outputs import Attribute, Match, Output, Unclear, both, output_of, own_output, seen_by
-from millrace.front.parse import Statement, unwrap
+from millrace.front.parse import Leave, Statement, unwrap
 from millrace.front.scopes import Place, Scope, Scopes
 from millrace.front.tables import Table
 

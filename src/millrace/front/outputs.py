@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from millrace.front.coercion import Field
-from millrace.front.ctes import Leave
 from millrace.front.from_clause import FromClause, Item, Relation
+from millrace.front.parse import Leave
 
 Fields = Callable[[Relation], tuple[Field, ...]]
 """Returns a relation's columns in order; raises Leave where they cannot be known."""

@@ -52,6 +52,10 @@ PARAMETER = "__millrace_arg_"
 """Begins the names that parameters without a name get."""
 
 
+class Leave(Exception):
+    """Something stays with Spark; the message says why. Never leaves this package."""
+
+
 class _SpanParser(SparkParser):
     """Spark's parser of sqlglot; after a parse, ``spans`` maps node ids to characters.
 
@@ -102,16 +106,22 @@ class Statement:
     names: tuple[tuple[Span, str], ...] = ()
     _spans: dict[int, tuple[exp.Expr, Span]] = field(default_factory=dict, repr=False)
 
-    def span(self, node: exp.Expr) -> Span:
-        """Return the characters ``[start, end)`` that became the node; KeyError when unknown."""
+    def span(self, node: exp.Expr, what: str = "an expression") -> Span:
+        """Return the characters ``[start, end)`` that became the node, which is ``what``.
+
+        Raises:
+            Leave: It was not noted.
+        """
+        if not self.has_span(node):
+            raise Leave(f"{what} in a form that Millrace does not read")
         return self._spans[id(node)][1]
 
     def cut(self, node: exp.Expr) -> str:
-        """Return a node's text as written; KeyError when unknown."""
+        """Return a node's text as written; raises as :meth:`span` does."""
         return self.text[slice(*self.span(node))]
 
     def shown(self, node: exp.Expr) -> str:
-        """Return a node's text on one line; KeyError when unknown."""
+        """Return a node's text on one line; raises as :meth:`span` does."""
         return " ".join(self.cut(node).split())
 
     def has_span(self, node: exp.Expr) -> bool:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -29,7 +29,7 @@ from sqlglot import exp
 from millrace.errors import InputError, MillraceError, MillraceWarning, SetupError
 from millrace.front.blocks import take_blocks
 from millrace.front.build import Filter, Prepared, build
-from millrace.front.ctes import Leave, base_tables
+from millrace.front.ctes import base_tables
 from millrace.front.filters import take_filter
 from millrace.front.frames import Frames
 from millrace.front.functions import Functions, restored
@@ -37,16 +37,17 @@ from millrace.front.labels import keep_names
 from millrace.front.lookups.refusals import refusal
 from millrace.front.lookups.restriction import Restriction
 from millrace.front.original import Original, Understood, analysed
-from millrace.front.parse import PARAMETER, Statement, parse
+from millrace.front.parse import PARAMETER, Leave, Statement, parse
 from millrace.front.plan import Plan
 from millrace.front.planning import Planning, first_line
 from millrace.front.settings import Settings
 from millrace.front.sharing import Sharing
-from millrace.front.tables import Catalog
+from millrace.front.tables import Catalog, Tables
 from millrace.front.template import EditedText, Segment, quote
+from millrace.options import Options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from millrace.spark.predicates import Predicate
 
@@ -55,33 +56,44 @@ _NO_JOIN = "no FROM clause joins two relations"
 
 
 class Pipeline:
-    """Prepares a query, and the queries for the keys of its lookup tables.
+    """Prepares a query, and the queries for the keys of its lookup tables. To be closed.
 
     Args:
-        frames: Runs texts on the session, with the query's parameters.
-        settings: Of the session and the run.
-        catalog: The tables.
-        predicates: The caller's predicates by lower-case name.
-        functions: The same as functions of the session.
+        spark: The session.
+        options: Settings of the run.
+        tables: The caller's tables.
+        predicates: The caller's predicates by lower-case name; they become functions of the session.
+        args: The query's parameters by name.
 
+    Attributes:
+        frames: Runs texts on the session.
+        catalog: The tables.
+
+    Raises:
+        PredicateError: A predicate cannot be sent to the tasks.
     """
 
     def __init__(
         self,
-        frames: Frames,
-        settings: Settings,
-        catalog: Catalog,
+        spark: SparkSession,
+        options: Options,
+        tables: Tables,
         predicates: Mapping[str, Predicate],
-        functions: Functions,
+        args: Mapping[str, Any],
     ) -> None:
-        self._frames = frames
-        self._settings = settings
+        self._settings = Settings.of(spark, options)
         self._predicates = predicates
-        self._functions = functions
-        self._catalog = catalog
+        self._functions = Functions(spark, options, predicates)
+        self.frames = Frames(spark, args)
+        self.catalog = Catalog(self.frames, tables, self._settings.conf, self._settings.storage)
         self._planning: Planning | None = None
         self._original: Original | None = None
-        self._aggregates = settings.options.partial_aggregates
+        self._aggregates = options.partial_aggregates
+
+    def close(self) -> None:
+        """Take the names that it has made out of the session: what is analysed does not need them."""
+        self.frames.close()
+        self._functions.close()
 
     def query(self, statement: Statement) -> Prepared:
         """Return a query, ready to run.
@@ -91,13 +103,13 @@ class Pipeline:
             pyspark.errors.AnalysisException: Spark refuses the query.
         """
         made = self._query(statement)
-        return replace(made, stored=tuple(self._catalog.notes))
+        return replace(made, stored=tuple(self.catalog.notes))
 
     def _query(self, statement: Statement) -> Prepared:
         text = self._bound(statement)
         if statement.root is None:
             return self._unread(statement, text)
-        original = Original(self._frames, self._catalog, statement, text)
+        original = Original(self.frames, self.catalog, statement, text)
         self._original = original
         why = self._settings.bars(statement)
         if why is not None:
@@ -131,7 +143,7 @@ class Pipeline:
         """
         if statement.root is None:
             raise InputError(f"only Spark can read the query: {statement.why}")
-        schema = Original(self._frames, self._catalog, statement, self._bound(statement)).schema
+        schema = Original(self.frames, self.catalog, statement, self._bound(statement)).schema
         why = self._settings.bars(statement)
         if why is not None:
             raise InputError(why)
@@ -164,9 +176,9 @@ class Pipeline:
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
         while True:
-            given = (self._frames, self._catalog, self._settings, self._predicates)
+            given = (self.frames, self.catalog, self._settings, self._predicates)
             planning = Planning(statement, self._bound(statement), *given, first, aggregates=self._aggregates)
-            named = [(node, self._catalog.lookup(node)) for node in _base_tables(statement)]
+            named = [(node, self.catalog.lookup(node)) for node in _base_tables(statement)]
             lookups = [(node, found) for node, found in named if found is not None]
             joins = bool(lookups) or any(_joins(scope.select) for scope in planning.names.scopes.all)
             if not joins and not planning.calls.found:
@@ -211,7 +223,7 @@ class Pipeline:
             tuple(planning.shared),
         )
         self._planning = planning if depth == 0 else None
-        barred = self._frames.barred(plan.template)
+        barred = self.frames.barred(plan.template)
         if barred:
             raise InputError(f"the rewritten query reads {' and '.join(barred)}, which has no rows for Spark")
         return plan, [node for node, _ in asked]
@@ -219,7 +231,7 @@ class Pipeline:
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        original = Original(self._frames, self._catalog, statement, self._bound(statement))
+        original = Original(self.frames, self.catalog, statement, self._bound(statement))
         return self._plan(statement, original.schema, {}, first, depth)[0]
 
     def _bound(self, statement: Statement) -> EditedText:
@@ -236,7 +248,7 @@ class Pipeline:
     def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
         """Put the placeholder of a caller's table into the text."""
         parts = node.parts
-        table = self._catalog.mapped(tuple(part.name for part in parts))
+        table = self.catalog.mapped(tuple(part.name for part in parts))
         if table is None:
             return
         start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
@@ -253,7 +265,7 @@ class Pipeline:
     def _built(self, plan: Plan, schema: t.StructType) -> Prepared:
         """Return what a plan becomes; raises Leave where it does not fit."""
         try:
-            built = build(plan, self._frames, self._functions, self._settings.options)
+            built = build(plan, self.frames, self._functions, self._settings.options)
             seen = built.df.schema
         except PySparkException as error:
             raise Leave(f"the rewritten query does not fit ({first_line(error)})") from None
@@ -275,7 +287,7 @@ class Pipeline:
 
     def _as_written(self, statement: Statement, original: Original, reasons: list[str]) -> Prepared:
         """Leave the whole query to Spark."""
-        barred = self._frames.barred(original.template)
+        barred = self.frames.barred(original.template)
         if barred:
             raise InputError(
                 f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
@@ -293,10 +305,10 @@ class Pipeline:
     def _unread(self, statement: Statement, text: EditedText) -> Prepared:
         """Give a query that was not read to Spark, with the caller's tables as definitions around it."""
         parts = []
-        for name in self._catalog.given:
+        for name in self.catalog.given:
             if name.lower() not in statement.text.lower():
                 continue
-            table = self._catalog.mapped(tuple(name.split(".")))
+            table = self.catalog.mapped(tuple(name.split(".")))
             assert table is not None
             if table.asked:
                 raise InputError(
@@ -313,7 +325,7 @@ class Pipeline:
                 *_without_end(segments),
                 Segment("\n)", len(statement.text), copied=False),
             ]
-        frame = analysed(self._frames, self._catalog, segments, statement.text)
+        frame = analysed(self.frames, self.catalog, segments, statement.text)
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
             warnings.warn(

@@ -13,12 +13,12 @@ from sqlglot import exp
 from millrace.front.calls import Calls
 from millrace.front.coercion import Field, field_of
 from millrace.front.constants import Constants
-from millrace.front.ctes import Leave, base_tables, with_prefix, within
+from millrace.front.ctes import base_tables, with_prefix, within
 from millrace.front.frames import Frames
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.tables import Lookup
 from millrace.front.names import Names
-from millrace.front.parse import Statement
+from millrace.front.parse import Leave, Statement
 from millrace.front.plan import BlockPlan, Direct, FilterPlan, Plan
 from millrace.front.scopes import Scope
 from millrace.front.settings import Settings

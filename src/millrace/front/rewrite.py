@@ -22,12 +22,11 @@ from millrace.front.aggregation.aggregation import Aggregation
 from millrace.front.clause import Clause
 from millrace.front.coercion import Field
 from millrace.front.conditions import Conjunct, Sorted, is_boolean
-from millrace.front.ctes import Leave
 from millrace.front.from_clause import Relation, Step
 from millrace.front.members import Member
 from millrace.front.names import is_star
 from millrace.front.outputs import Attribute
-from millrace.front.parse import unwrap
+from millrace.front.parse import Leave, unwrap
 from millrace.front.plan import BlockPlan, Direct
 from millrace.front.template import Edit, Part, quote
 from millrace.spec import OutputColumn
@@ -273,9 +272,7 @@ class Rewriting:
             node = node.parent
         parent = node.parent
         if parent is self._select and node.arg_key == "expressions":
-            if not statement.has_span(node):
-                raise Leave("a result column in a form that Millrace does not read")
-            return statement.span(node)[1]
+            return statement.span(node, "a result column")[1]
         end = column.parts[-1].meta.get("end")
         if isinstance(parent, exp.PropertyEQ) and isinstance(parent.parent, exp.Struct):
             implicit = parent.this.meta.get("start") == column.parts[-1].meta.get("start")

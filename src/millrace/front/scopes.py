@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from millrace.front.ctes import Leave
 from millrace.front.from_clause import FromClause, Relation, read_from
-from millrace.front.parse import Statement
+from millrace.front.parse import Leave, Statement
 
 
 @dataclass(eq=False)

@@ -18,9 +18,9 @@ from millrace.expressions import Column, ColumnRef, Compare, Exists, Predicate, 
 from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.conditions import Conjunct, Sorted
-from millrace.front.ctes import Leave, definitions
+from millrace.front.ctes import definitions
 from millrace.front.from_clause import Step
-from millrace.front.parse import conjuncts, unwrap, where_conjuncts
+from millrace.front.parse import Leave, conjuncts, unwrap, where_conjuncts
 from millrace.front.plan import Rows
 from millrace.front.subqueries import Found, Inner, Several, Single, Whole, only_relation, plain
 from millrace.front.translate import Translator, constant_operands

@@ -17,7 +17,8 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.coercion import Field
-from millrace.front.ctes import Leave, cte_of, tables_in
+from millrace.front.ctes import cte_of, tables_in
+from millrace.front.parse import Leave
 from millrace.front.planning import Planning
 from millrace.front.repeats import Repeats
 from millrace.front.scopes import Scope

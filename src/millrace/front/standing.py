@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,9 @@ from millrace.expressions import ColumnRef, Predicate, columns_of
 from millrace.front.build import block_of
 from millrace.front.components import Groups
 from millrace.front.frames import Frames
-from millrace.front.functions import Functions
 from millrace.front.parse import parse
 from millrace.front.pipeline import Pipeline
 from millrace.front.plan import BlockPlan, Plan, Read
-from millrace.front.settings import Settings
-from millrace.front.tables import Catalog
 from millrace.front.template import quote
 from millrace.options import Options
 from millrace.spark.own_work import own_work
@@ -181,17 +178,8 @@ class SharedJoin:
 
     @contextmanager
     def _planning(self) -> Iterator[tuple[Frames, Callable[[str], tuple[Plan, StructType]]]]:
-        with own_work():
-            frames = Frames(self._spark)
-            functions = Functions(self._spark, self._options, {})
-            try:
-                settings = Settings.of(self._spark, self._options)
-                catalog = Catalog(frames, self._streams, settings.conf, settings.storage)
-                pipeline = Pipeline(frames, settings, catalog, {}, functions)
-                yield frames, lambda text: pipeline.plan(parse(text, {}))
-            finally:
-                frames.close()
-                functions.close()
+        with own_work(), closing(Pipeline(self._spark, self._options, self._streams, {}, {})) as pipeline:
+            yield pipeline.frames, lambda text: pipeline.plan(parse(text))
 
 
 def _only(plan: Plan) -> BlockPlan:

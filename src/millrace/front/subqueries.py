@@ -20,11 +20,11 @@ from sqlglot import exp
 
 from millrace.front.coercion import Field, field_of
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
-from millrace.front.ctes import Leave, with_prefix
+from millrace.front.ctes import with_prefix
 from millrace.front.from_clause import Relation
 from millrace.front.members import condition_text, member_of, rows_of, schema_of
 from millrace.front.outputs import Match
-from millrace.front.parse import unwrap
+from millrace.front.parse import Leave, unwrap
 from millrace.front.plan import Read, Rows
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
@@ -178,9 +178,6 @@ class Several:
     def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
         """Return the FROM clause with what is left of WHERE."""
         planning, statement = self._planning, self._planning.statement
-        nodes = [self._select, *self._select.expressions, *self._cut]
-        if not all(map(statement.has_span, nodes)):
-            raise Leave("a subquery in a form that Millrace does not read")
         chosen = [each for each in self._columns.values() if each[0].name in read]
         items = ", ".join(planning.text.edited(span) for _, span in chosen)
         spans = [statement.span(item) for item in self._select.expressions]
@@ -188,7 +185,7 @@ class Several:
         edits = [Edit(start, end, (items,)), *(Edit(*statement.span(term), ("true",)) for term in self._cut)]
         edits += [each for each in planning.text.edits if each.end < start or each.start > end]
         prefix = with_prefix(statement, self._select, planning.text.edited)
-        text = planning.text.with_edits(statement.span(self._select), edits)
+        text = planning.text.with_edits(statement.span(self._select, "a subquery"), edits)
         names = ", ".join(field.name for field, _ in chosen)
         made = f"{prefix}SELECT * FROM ({text}) AS __t({names})"
         if planning.frames.barred(made):
@@ -210,10 +207,8 @@ class Whole:
         statement, text = planning.statement, planning.text
         if planning.escapes(query):
             raise Leave("it reads the outer query in a form that Millrace does not read")
-        if not statement.has_span(query):
-            raise Leave("a subquery in a form that Millrace does not read")
         self.alias = _fresh(taken)
-        span, names = statement.span(query), ", ".join(f"c{n}" for n in range(count))
+        span, names = statement.span(query, "a subquery"), ", ".join(f"c{n}" for n in range(count))
         asked, self._made = (
             f"{with_prefix(statement, query, render)}SELECT * FROM ({render(span)}) AS __in({names})"
             for render in (text.bound, text.edited)

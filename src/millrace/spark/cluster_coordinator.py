@@ -6,7 +6,6 @@ the cluster has no slot free.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from millrace.coordination.detached import IDLE_SECONDS, Call, Seal, Started, ca
 from millrace.coordination.process import RemoteCoordinator
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR
+from millrace.spark.attempts import own_address
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.own_work import own_work
 
@@ -188,7 +188,7 @@ class _Start:
             pass  # Spark wants all to be read
         found, why = None, None
         try:
-            found = start(self.public, _own_address(self.driver), self.port, self.bind, IDLE_SECONDS)
+            found = start(self.public, own_address(self.driver), self.port, self.bind, IDLE_SECONDS)
         except (ExecutionError, OSError) as error:
             why = str(error)
         told = found or Started(None, None, None, None)  # type: ignore[arg-type]
@@ -221,10 +221,3 @@ class _Ask:
         yield pa.RecordBatch.from_pydict(
             {"reply": pa.array([reply], pa.binary()), "why": pa.array([why], pa.string())}
         )
-
-
-def _own_address(driver: str) -> str:
-    """Return this machine's address on the way to Spark's driver, by which other executors reach it too."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((driver, 9))  # sends nothing: it only chooses the way
-        return str(probe.getsockname()[0])

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
-from millrace.spark.failures import is_sparks
+from millrace.spark.attempts import own_address, tried
 from millrace.spark.parallelism import default_parallelism
 
 if TYPE_CHECKING:
@@ -159,9 +157,7 @@ def host_of(spark: SparkSession, options: Options) -> str:
         return options.limits_host
     driver = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((driver, 9))  # sends nothing: it only chooses the way
-            own = str(probe.getsockname()[0])
+        own = own_address(driver)
     except OSError as error:
         raise OptionError(
             f"cannot find out how executors reach this process (Spark's driver is at {driver!r}: {error}): "
@@ -191,16 +187,10 @@ def _unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoo
 
 def _tried(spark: SparkSession, address: Address) -> str | None:
     """Return what a task says that tries; None if none has come to it within so long."""
-    found: list[str] = []
+    found: list[str | None] = []
 
     def run() -> None:
-        rows = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(address), "why string")
-        try:
-            found.append(rows.collect()[0][0])
-        except Exception as error:
-            if not is_sparks(error):
-                raise
-            found.append(str(error).strip().splitlines()[0])
+        found.append(tried(spark, partial(_why, address)))
 
     job = threading.Thread(target=run, name="millrace preflight", daemon=True)
     job.start()
@@ -208,20 +198,12 @@ def _tried(spark: SparkSession, address: Address) -> str | None:
     return found[0] if found else None
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """Joins a session of no consequence; runs in a task."""
-
-    address: Address
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row: why the coordinator is not reached, nothing where it is."""
-        for _ in batches:
-            pass  # Spark wants all to be read
-        yield pa.RecordBatch.from_arrays([pa.array([asyncio.run(_why(self.address))], pa.string())], ["why"])
+def _why(address: Address) -> str:
+    """Return why the coordinator is not reached, nothing where it is: joins a session of no consequence."""
+    return asyncio.run(_dialled(address))
 
 
-async def _why(address: Address) -> str:
+async def _dialled(address: Address) -> str:
     from millrace.coordination import Client, Settings
 
     try:

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from millrace.errors import MillraceError
 from millrace.sources.remote import NoConnection, Remote
-from millrace.spark.failures import is_sparks
-from millrace.spark.tasks import number_of
+from millrace.spark.attempts import tried
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _KNOWN: weakref.WeakKeyDictionary[Any, dict[Remote, str | None]] = weakref.WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """Asks for a file; runs in a task."""
-
-    store: Remote
-    path: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row: why the store is not reached, null where it is."""
-        number_of(batches)
-        yield pa.RecordBatch.from_arrays([pa.array([_why(self.store, self.path)], pa.string())], ["why"])
 
 
 def unreached(spark: SparkSession, store: Remote, path: str) -> str | None:
@@ -62,10 +45,4 @@ def _why(store: Remote, path: str) -> str | None:
 
 
 def _why_tasks(spark: SparkSession, store: Remote, path: str) -> str | None:
-    one = spark.range(0, 1, 1, 1).mapInArrow(_Attempt(store, path), "why string")
-    try:
-        return one.collect()[0][0]  # type: ignore[no-any-return]
-    except Exception as error:
-        if not is_sparks(error):
-            raise
-        return str(error).strip().splitlines()[0]
+    return tried(spark, partial(_why, store, path))

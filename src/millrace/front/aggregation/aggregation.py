@@ -21,7 +21,7 @@ from millrace.front.aggregation.finals import Finals
 from millrace.front.aggregation.levels import Level, level_of
 from millrace.front.clause import Clause
 from millrace.front.coercion import Field
-from millrace.front.ctes import Leave
+from millrace.front.parse import Leave
 from millrace.front.template import Edit, quote
 from millrace.front.values import Meaning, ValueTranslator
 from millrace.spark.types import arrow_type

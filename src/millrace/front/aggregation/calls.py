@@ -12,8 +12,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from millrace.front.ctes import Leave
-from millrace.front.parse import function_of
+from millrace.front.parse import Leave, function_of
 
 Kind = Literal["sum", "avg", "count", "min", "max", "same"]
 

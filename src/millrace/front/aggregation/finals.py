@@ -65,9 +65,11 @@ class Finals:
         self._partial = partial
 
     def of(self, call: Aggregate) -> Final | None:
-        """Return what stands for a call, None where only Spark computes it."""
-        if call.condition is not None and not self._statement.has_span(call.condition):
-            return None
+        """Return what stands for a call, None where only Spark computes it.
+
+        Raises:
+            Leave: A part of it is not known in the text.
+        """
         if call.rows:
             return Final(self._counted(call, (self._rows(),)))
         if call.argument is None:
@@ -96,9 +98,7 @@ class Finals:
             return ()
         return (" FILTER (WHERE ", self._statement.span(call.condition), ")")
 
-    def _tests(self, call: Aggregate, condition: exp.Expr) -> Final | None:
-        if not self._statement.has_span(condition):
-            return None
+    def _tests(self, call: Aggregate, condition: exp.Expr) -> Final:
         return Final(
             self._counted(call, ("CASE WHEN ", self._statement.span(condition), f" THEN {self._rows()} END"))
         )
@@ -216,8 +216,6 @@ class Finals:
         subject = node.this if isinstance(node, exp.Case) else None
         parts: list[Part] = ["CASE "]
         if subject is not None:
-            if not self._statement.has_span(subject):
-                return None
             parts += [self._statement.span(subject), " "]
         for branch in branches:
             text = "NULL" if branch.value is None else term(branch.value)
@@ -225,10 +223,8 @@ class Finals:
                 return None
             if branch.condition is None:
                 parts.append(f"ELSE {text} ")
-            elif self._statement.has_span(branch.condition):
-                parts += ["WHEN ", self._statement.span(branch.condition), f" THEN {text} "]
             else:
-                return None
+                parts += ["WHEN ", self._statement.span(branch.condition), f" THEN {text} "]
         return (*parts, "END")
 
     def _values(self, argument: exp.Expr) -> tuple[exp.Expr, ...]:

@@ -9,10 +9,10 @@ from sqlglot import exp
 from millrace.front.above import BARS
 from millrace.front.aggregation.calls import groups, is_windowed
 from millrace.front.clause import Clause
-from millrace.front.ctes import Leave, cte_of, tables_in
+from millrace.front.ctes import cte_of, tables_in
 from millrace.front.from_clause import Relation
 from millrace.front.names import is_star
-from millrace.front.parse import unwrap
+from millrace.front.parse import Leave, unwrap
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 

@@ -17,9 +17,9 @@ from millrace.expressions import And, Column, ColumnRef, Compare, InList, Litera
 from millrace.front.coercion import Field
 from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
-from millrace.front.ctes import Leave
 from millrace.front.lookups.tables import Lookup
 from millrace.front.members import Member, read_from, schema_of
+from millrace.front.parse import Leave
 from millrace.front.plan import LookedUp, Read, Values
 from millrace.front.planning import Planning
 from millrace.lookups.index_spec import IndexSpec

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from millrace.front.ctes import Leave, definitions, tables_in
+from millrace.front.ctes import definitions, tables_in
 from millrace.front.from_clause import FromClause, Item, Relation, Step
 from millrace.front.lookups.outsides import shown_places, uses
 from millrace.front.lookups.views import View, clause_of, is_repeatable, is_strict
-from millrace.front.parse import Statement, compared, function_of, unwrap
+from millrace.front.parse import Leave, Statement, compared, function_of, unwrap
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.template import plain_quote

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from millrace.front.ctes import Leave, cte_of, tables_in
+from millrace.front.ctes import cte_of, tables_in
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.views import View
-from millrace.front.parse import unwrap, where_conjuncts
+from millrace.front.parse import Leave, unwrap, where_conjuncts
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 

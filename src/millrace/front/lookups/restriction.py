@@ -15,11 +15,12 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.errors import InputError
-from millrace.front.ctes import Leave, base_tables, with_prefix
+from millrace.front.ctes import base_tables, with_prefix
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.keys import KEYS, KeyFinder
 from millrace.front.lookups.refusals import Refusal, refusal
 from millrace.front.lookups.views import View
+from millrace.front.parse import Leave
 from millrace.front.plan import Plan
 from millrace.front.planning import Planning, first_line
 from millrace.front.scopes import Scope

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from millrace.front.constants import is_constant
-from millrace.front.ctes import Leave
 from millrace.front.from_clause import FromClause, Relation, Step
-from millrace.front.parse import compared, unwrap
+from millrace.front.parse import Leave, compared, unwrap
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 
