@@ -64,6 +64,16 @@ class Equality:
     right: ColumnRef
     type: pa.DataType
 
+    @property
+    def ends(self) -> tuple[ColumnRef, ColumnRef]:
+        """The two columns."""
+        return self.left, self.right
+
+    @property
+    def relations(self) -> tuple[str, str]:
+        """The two relations."""
+        return self.left.relation, self.right.relation
+
     def __str__(self) -> str:
         return f"{self.left} = {self.right}"
 
@@ -116,7 +126,7 @@ class JoinSpec:
                 f"the times of windowed relations are compared with each other, but the one of {told}; "
                 "expected the same kind in all of them: cast their columns"
             )
-        refs = [ref for e in self.equalities for ref in (e.left, e.right)]
+        refs = [ref for e in self.equalities for ref in e.ends]
         refs += [ref for p in self.residuals for ref in columns_of(p)]
         refs += [o.source for o in self.output]
         _check_columns(refs, self.relations)

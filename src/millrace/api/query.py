@@ -247,7 +247,7 @@ def _shape(block: Block) -> BlockShape:
     join = block.join
     return BlockShape(
         tuple(relation.alias for relation in join.sources),
-        tuple((e.left.relation, e.right.relation, str(e)) for e in join.equalities),
+        tuple((*e.relations, str(e)) for e in join.equalities),
         tuple(show(predicate) for predicate in join.residuals),
     )
 

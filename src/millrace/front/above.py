@@ -12,7 +12,7 @@ from millrace.front.conditions import Sorted
 from millrace.front.members import Member
 from millrace.front.names import Binding, is_star
 from millrace.front.outputs import Attribute
-from millrace.front.parse import Leave
+from millrace.front.parse import Leave, name_span
 
 BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute", "qualify", "windows", "hint")
 """Clauses beside which a SELECT is more than its items, FROM and WHERE."""
@@ -77,9 +77,7 @@ class Above:
             binding = self.bound(column)
             if binding is None or binding.match is None:
                 continue
-            start = column.parts[0].meta.get("start")
-            if start is None:
-                raise Leave("a column reference in a form that Millrace does not read")
+            start, _ = name_span(column, 0)
             if start not in seen:  # the parser may use one name in two places
                 seen.add(start)
                 yield Use(column, binding, binding.match.attribute)

@@ -198,8 +198,7 @@ def _groups(clause: Clause, found: Sorted) -> list[list[str]]:
     """Return the sets of members that make blocks."""
     inside = {member.step for member in clause.members.values()}
     others = {n: f"#{n}" for n in range(len(clause.steps)) if n not in inside}
-    within = [{e.left.relation, e.right.relation} for e in found.equalities]
-    within += [set(relations_of(p)) for p in found.residuals]
+    within = [*(e.relations for e in found.equalities), *map(relations_of, found.residuals)]
     linking = [*found.above, *found.calls]
     above = [{*c.reads, *(others[n] for n in c.foreign if n in others)} for c in linking]
     for number, step in enumerate(clause.steps):
@@ -307,7 +306,7 @@ def _assemble(clause: Clause, group: list[str], found: Sorted, rewriting: Rewrit
     streams = [alias for alias in clause.streams if alias in group]
     binding = bind(members, sets, equalities, found.filters, scans=not streams)
     equalities, residuals = binding.equalities, [*residuals, *binding.residuals]
-    ends = [ref for equality in equalities for ref in (equality.left, equality.right)]
+    ends = [ref for equality in equalities for ref in equality.ends]
     plain = {ColumnRef(m.alias, f.name) for m in members for f in m.columns}
     piece = rewriting.piece(members, [ref for ref in ends if ref in plain])
     output = piece.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item", bound=Hashable)
@@ -13,6 +13,14 @@ class Groups(Generic[Item]):
 
     def __init__(self, items: Iterable[Item]) -> None:
         self._parent = {item: item for item in items}
+
+    @classmethod
+    def tied(cls, pairs: Collection[Collection[Item]]) -> Groups[Item]:
+        """Return the items of some pairs, those of a pair together."""
+        groups = cls(item for pair in pairs for item in pair)
+        for pair in pairs:
+            groups.join(pair)
+        return groups
 
     def find(self, item: Item) -> Item:
         """Return the representative of the item's set."""

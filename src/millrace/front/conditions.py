@@ -159,9 +159,7 @@ def sort_conditions(
         else:
             result.residuals += [conjunct.predicate] if branches is None else branches.residuals()
         result.used.append(conjunct)
-    linked = Groups({alias for e in result.equalities for alias in (e.left.relation, e.right.relation)})
-    for equality in result.equalities:
-        linked.join([equality.left.relation, equality.right.relation])
+    linked = Groups.tied([equality.relations for equality in result.equalities])
     for conjunct in null_safe:
         # What nothing else links would be a cross product in a block, and is none in Spark.
         if conjunct.predicate is not None and linked.are_together(conjunct.reads):

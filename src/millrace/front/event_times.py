@@ -73,9 +73,7 @@ def same_streams(clause: Clause, times: EventTimes | None, found: Sorted) -> lis
         times: Of the streams of a block; None without any.
         found: Its conditions.
     """
-    keys = Groups(ref for each in found.equalities for ref in (each.left, each.right))
-    for each in found.equalities:
-        keys.join((each.left, each.right))
+    keys = Groups.tied([each.ends for each in found.equalities])
     groups: dict[tuple[object, ...], list[Member]] = {}
     for alias in () if times is None else times.columns:
         member = clause.members[alias]

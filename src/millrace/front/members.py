@@ -22,7 +22,7 @@ from millrace.front.conditions import Sorted
 from millrace.front.ctes import definitions
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.tables import Lookup
-from millrace.front.parse import Leave
+from millrace.front.parse import Leave, name_span
 from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
@@ -153,11 +153,8 @@ def renamings(planning: Planning, member: Member, node: exp.Expr) -> list[Edit] 
         match = None if found is None else found.match
         if match is None or match.attribute.relation is not member.relation:
             return None
-        start = column.parts[0].meta.get("start")
-        end = column.parts[match.qualifier].meta.get("end")
-        if start is None or end is None:
-            return None
-        edits.append(Edit(start, end + 1, (scanned(match.attribute.sources[0][1]),)))
+        text = scanned(match.attribute.sources[0][1])
+        edits.append(Edit(*name_span(column, match.qualifier), (text,)))
     return edits
 
 

@@ -129,6 +129,18 @@ class Statement:
         return id(node) in self._spans
 
 
+def name_span(column: exp.Column, last: int = -1) -> Span:
+    """Return the characters of a name, or of its parts up to one.
+
+    Raises:
+        Leave: It is not in the text.
+    """
+    start, end = column.parts[0].meta.get("start"), column.parts[last].meta.get("end")
+    if start is None or end is None:
+        raise Leave("a column reference in a form that Millrace does not read")
+    return start, end + 1
+
+
 def unwrap(node: exp.Expr) -> exp.Expr:
     """Return what stands inside parentheses."""
     while isinstance(node, exp.Paren):

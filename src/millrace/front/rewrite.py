@@ -26,7 +26,7 @@ from millrace.front.from_clause import Relation, Step
 from millrace.front.members import Member
 from millrace.front.names import is_star
 from millrace.front.outputs import Attribute
-from millrace.front.parse import Leave, unwrap
+from millrace.front.parse import Leave, name_span, unwrap
 from millrace.front.plan import BlockPlan, Direct
 from millrace.front.template import Edit, Part, quote
 from millrace.spec import OutputColumn
@@ -228,11 +228,7 @@ class Rewriting:
         moved = match.qualifier == 0 and (self._clause.source.merges or self._is_moved(column))
         if not taken and not moved:
             return
-        parts = column.parts
-        own = parts[match.qualifier]
-        end = own.meta.get("end")
-        if end is None:
-            raise Leave("a column reference in a form that Millrace does not read")
+        own = column.parts[match.qualifier]
         text = self.reference(use.attribute)
         bare = not match.nested and not isinstance(column.this, exp.Star)
         place = self._planning.names.scopes.place_of(column)
@@ -242,7 +238,7 @@ class Rewriting:
             and (self._select.args.get("distinct") or place.key == "hint")
         ):
             text = self._result_name(use)
-        self._edits.append(Edit(parts[0].meta["start"], end + 1, (text,)))
+        self._edits.append(Edit(*name_span(column, match.qualifier), (text,)))
         if bare:
             behind = self._named_by(column)
             if behind is not None:

@@ -150,9 +150,7 @@ class SharedJoin:
         some = tuple(alias for alias in join.aliases if alias in named)
         if len(some) == len(join.aliases):
             return some
-        keys = Groups(ref for each in join.equalities for ref in (each.left, each.right))
-        for each in join.equalities:
-            keys.join((each.left, each.right))
+        keys = Groups.tied([each.ends for each in join.equalities])
         if len(keys.sets()) != 1 or {ref.relation for ref in keys.sets()[0]} != set(join.aliases):
             raise InputError(
                 "a query joins some of a hub's streams only where all of them are joined by one key, for "
@@ -160,7 +158,7 @@ class SharedJoin:
             )
         linked = Groups(some)
         for each in join.equalities:
-            linked.join((each.left.relation, each.right.relation))
+            linked.join(each.relations)
         if not linked.are_together(some):
             raise InputError(
                 f"no equality of the hub's join ties {', '.join(some)} together: name the streams between"

@@ -24,7 +24,7 @@ from millrace.front.ctes import with_prefix
 from millrace.front.from_clause import Relation
 from millrace.front.members import condition_text, member_of, rows_of, schema_of
 from millrace.front.outputs import Match
-from millrace.front.parse import Leave, unwrap
+from millrace.front.parse import Leave, name_span, unwrap
 from millrace.front.plan import Read, Rows
 from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
@@ -153,15 +153,14 @@ class Several:
         if found is None or found.why or found.match is None or found.match.nested:
             return None
         sources = found.match.attribute.sources
-        start, end = node.parts[0].meta.get("start"), node.parts[-1].meta.get("end")
-        if found.scope is not self._scope or len(sources) != 1 or start is None or end is None:
+        if found.scope is not self._scope or len(sources) != 1:
             return None
         relation, place = sources[0]
         key = (id(relation), place)
         if key not in self._columns:
             # An outer join may add nulls to what a relation has.
             field = replace(names.fields(relation)[place], name=f"c{len(self._columns)}", nullable=True)
-            self._columns[key] = field, (start, end + 1)
+            self._columns[key] = field, name_span(node)
         return self.alias, self._columns[key][0]
 
     def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:

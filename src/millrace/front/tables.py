@@ -158,15 +158,15 @@ class Catalog:
     def __init__(
         self,
         frames: Frames,
-        tables: Tables | None,
+        tables: Tables,
         settings: SessionConf,
-        storage: StorageOptions | None = None,
+        storage: StorageOptions | None,
     ) -> None:
         self.frames = frames
         self.notes: list[str] = []
         self.settings = settings
         self._storage = storage
-        self._given = {name.lower(): (name, where) for name, where in (tables or {}).items()}
+        self._given = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
 

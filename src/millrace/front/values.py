@@ -20,7 +20,7 @@ from millrace.expressions import Column, ColumnRef, IsNull, Not
 from millrace.front.coercion import Field
 from millrace.front.constants import is_constant
 from millrace.front.numbers import BITS, Ends, Typed, arithmetic, ends_of, remainder, widened
-from millrace.front.parse import unwrap
+from millrace.front.parse import name_span, unwrap
 from millrace.front.planning import Planning
 from millrace.front.template import Edit, quote
 from millrace.front.translate import Translator, constant_operands
@@ -290,8 +290,7 @@ class ValueTranslator:
         edits = []
         for column in node.find_all(exp.Column):
             meaning = self._meaning(column)
-            start, end = column.parts[0].meta.get("start"), column.parts[-1].meta.get("end")
-            if meaning is None or start is None or end is None:
+            if meaning is None:
                 return None
             if isinstance(meaning, exp.Expr):
                 inner = self._text(meaning, columns)
@@ -301,5 +300,5 @@ class ValueTranslator:
             else:
                 columns[meaning[0]] = meaning[1]
                 text = quote(meaning[0])
-            edits.append(Edit(start, end + 1, (text,)))
+            edits.append(Edit(*name_span(column), (text,)))
         return self._planning.text.with_edits(statement.span(node), edits)

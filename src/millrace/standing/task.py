@@ -69,7 +69,7 @@ class Hub(ContinuousJoin):
         output = (*refs, *(each.ref for words_ in lineages.values() for each in words_))
         spec = JoinSpec(
             relations,
-            tuple(e for e in self.join.equalities if {e.left.relation, e.right.relation} <= set(aliases)),
+            tuple(e for e in self.join.equalities if set(e.relations) <= set(aliases)),
             tuple(residuals),
             tuple(OutputColumn(name_of(ref), ref) for ref in output),
         )

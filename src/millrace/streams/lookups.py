@@ -61,17 +61,17 @@ def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) ->
         result, whose relation is called :data:`JOINED` and has the columns that are read above.
     """
     inside = set(streams)
-    ties = [{e.left.relation, e.right.relation} for e in join.equalities]
+    ties = [set(e.relations) for e in join.equalities]
     ties += [set(relations_of(p)) for p in join.residuals if not isinstance(p, Call)]
     ties = [tie for tie in ties if not tie & set(lookups)]
     while found := [tie for tie in ties if tie & inside and not tie <= inside]:
         inside.update(*found)
-    edges = [{e.left.relation, e.right.relation} <= inside for e in join.equalities]
+    edges = [set(e.relations) <= inside for e in join.equalities]
     asked = [not isinstance(p, Call) and relations_of(p) <= inside for p in join.residuals]
     equalities = [e for e, below in zip(join.equalities, edges, strict=True) if not below]
     residuals = [p for p, below in zip(join.residuals, asked, strict=True) if not below]
     read = [o.source for o in join.output]
-    read += [ref for e in equalities for ref in (e.left, e.right)]
+    read += [ref for e in equalities for ref in e.ends]
     read += [ref for p in residuals for ref in columns_of(p)]
     own = [ref for ref in dict.fromkeys(read) if ref.relation in inside]
     names = {ref: ColumnRef(JOINED, f"c{place}_{ref.column}") for place, ref in enumerate(own)}

@@ -124,7 +124,7 @@ def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
     for column in found.table.bind[0]:
         own = found.table.schema.field(column).type
         ref = ColumnRef(alias, column)
-        touching = [e for e in binding.equalities if ref in (e.left, e.right)]
+        touching = [e for e in binding.equalities if ref in e.ends]
         kinds = list(dict.fromkeys(e.type for e in touching))
         if len(kinds) < 2:
             continue
@@ -139,11 +139,8 @@ def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
 def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
     """Return, per relation and column, the other relations that equalities of one type tie it to."""
     pairs = [((e.left, e.type), (e.right, e.type)) for e in equalities]
-    groups = Groups(end for pair in pairs for end in pair)
-    for pair in pairs:
-        groups.join(pair)
     ties: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for group in groups.sets():
+    for group in Groups.tied(pairs).sets():
         for ref, _ in group:
             ties[ref.relation, ref.column] |= {other.relation for other, _ in group} - {ref.relation}
     return ties
