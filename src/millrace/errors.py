@@ -58,6 +58,12 @@ class MillraceWarning(UserWarning):
     """Something works, but not as the caller may expect."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return what an error says first, or the name of its class where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Return a hint that lists near matches of ``name``, or everything there is when none is near."""
     names = sorted(set(known))

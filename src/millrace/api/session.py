@@ -214,13 +214,12 @@ def _prepare(
         statement = _parsed(query, predicates, args)  # before a session is made
     session = alive(session_of(spark, tables))
     with closing(Pipeline(session, options, tables, predicates, parameters)) as pipeline:
-        frames, catalog = pipeline.frames, pipeline.catalog
-        own = kept.find(key, frames, catalog)
+        own = kept.find(key, pipeline.catalog)
         if own is not None:
             prepared = own.prepared
         else:
             prepared = pipeline.query(statement or _parsed(query, predicates, args))
-            own = kept.keep(key, prepared, frames, catalog, pipeline.understood)
+            own = kept.keep(key, prepared, pipeline.catalog, pipeline.understood)
         handle = Query(**vars(prepared))
         made = handle if own is None else Query(**vars(own.lend()))
         remember(made.df, handle, made.runs, query)

@@ -29,9 +29,7 @@ def _visible(node: exp.Expr) -> Iterator[exp.CTE]:
             place = next(i for i, cte in enumerate(parent.expressions) if cte is inside)
             yield from reversed(parent.expressions[: place + recursive])
         elif isinstance(parent, exp.Query) and not isinstance(child, exp.With):
-            with_ = parent.args.get("with_")
-            if with_ is not None:
-                yield from reversed(with_.expressions)
+            yield from reversed(parent.ctes)
         child = parent
 
 

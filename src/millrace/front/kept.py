@@ -116,17 +116,17 @@ class Kept:
         self.holders = (ref(lent.df),)
         return lent
 
-    def is_valid(self, frames: Frames, catalog: Catalog) -> bool:
+    def is_valid(self, catalog: Catalog) -> bool:
         """Tell whether it would be prepared in the same way now."""
-        if any(catalog.settings.get(*asked) != value for asked, value in self.settings.items()):
+        if any(catalog.settings.conf.get(*asked) != value for asked, value in self.settings.items()):
             return False
         try:
             if any(catalog.state_of(table) != state for table, state in self.tables):
                 return False
-            same = self.analysis.is_valid(frames)
+            same = self.analysis.is_valid(catalog.frames)
         except (PySparkException, MillraceError, OSError):
             return False  # preparing it anew tells what is wrong
-        return same and default_parallelism(frames.spark) == self.parallelism
+        return same and default_parallelism(catalog.frames.spark) == self.parallelism
 
 
 def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options) -> Hashable | None:
@@ -153,16 +153,16 @@ def is_known(key: Hashable | None) -> bool:
         return any(key == known for known, _ in _kept)
 
 
-def find(key: Hashable | None, frames: Frames, catalog: Catalog) -> Kept | None:
+def find(key: Hashable | None, catalog: Catalog) -> Kept | None:
     """Return a query that was kept and that nobody holds, None if there is none or something has changed."""
-    place = (key, id(frames.spark))
+    place = (key, id(catalog.frames.spark))
     with _lock:
         found = next((each for each in _kept.get(place, ()) if each.is_free), None)
         if found is None:
             return None
-        found.holders = (ref(frames),)  # so that no other thread takes it
+        found.holders = (ref(catalog),)  # so that no other thread takes it
         _kept.move_to_end(place)
-    if found.is_valid(frames, catalog):
+    if found.is_valid(catalog):
         return found
     with _lock:
         _kept.pop(place, None)
@@ -170,14 +170,13 @@ def find(key: Hashable | None, frames: Frames, catalog: Catalog) -> Kept | None:
 
 
 def keep(
-    key: Hashable | None, prepared: Prepared, frames: Frames, catalog: Catalog, understood: Understood | None
+    key: Hashable | None, prepared: Prepared, catalog: Catalog, understood: Understood | None
 ) -> Kept | None:
     """Keep a query and return it, None if it cannot be told when something that it rests on changes.
 
     Args:
         key: From :func:`key_of`.
         prepared: The query.
-        frames: What it was prepared with.
         catalog: Its tables.
         understood: What Spark made of the text; None where it cannot be compared later.
     """
@@ -186,19 +185,15 @@ def keep(
     states = [(table, table.state) for table in catalog.used]
     if any(state is None for _, state in states):
         return None
+    spark, settings = catalog.frames.spark, catalog.settings
+    conf = settings.conf
     analysis: Analysis | Names = Analysis(understood.template, understood.frame)
     if understood.numbered:
         views = tuple(table for table in catalog.used if table.placeholder is None)
-        analysis = Names(dict(frames.spark.conf.getAll), views)
-    catalog.settings.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
-    spark = frames.spark
-    kept = Kept(
-        prepared,
-        analysis,
-        dict(catalog.settings.asked),
-        default_parallelism(spark),
-        tuple(states),
-    )
+        analysis = Names(dict(spark.conf.getAll), views)
+    conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
+    _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
+    kept = Kept(prepared, analysis, dict(conf.asked), default_parallelism(spark), tuple(states))
     with _lock:
         copies = _kept.setdefault((key, id(spark)), [])
         copies.append(kept)

@@ -9,6 +9,7 @@ something inside has been replaced, the name that the query as written gives is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as t
@@ -109,16 +110,7 @@ def _names_of(planning: Planning, scope: Scope) -> list[str] | None:
 
 def _places(planning: Planning, scope: Scope, count: int) -> list[int]:
     """Return the number of the result column that each item begins with."""
-    places, place = [], 0
-    for item in scope.select.expressions:
-        places.append(place)
-        inner = unwrap(item)
-        if isinstance(item, exp.Aliases):
-            place += len(item.expressions)
-        elif is_star(inner):
-            place += planning.names.width(scope, inner)
-        else:
-            place += 1
-    if place != count:
+    widths = [len(planning.names.results_of(scope, item)) for item in scope.select.expressions]
+    if sum(widths) != count:
         raise Leave("an expression that gives several columns without names")
-    return places
+    return list(accumulate(widths, initial=0))

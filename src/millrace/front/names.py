@@ -225,31 +225,25 @@ class Names:
         Raises:
             Leave: It has a star, or a form of item, that only Spark can tell the columns of.
         """
-        results: list[Result] = []
-        for item in scope.select.expressions:
-            if isinstance(item, exp.Aliases):
-                results += [Result(name.name, None, True) for name in item.expressions]
-                continue
-            inner = unwrap(item.unalias())
-            if is_star(inner):
-                results += self._star_results(scope, inner)
-                continue
-            attribute = None
-            if isinstance(inner, exp.Column):
-                binding = self.find(inner)
-                if binding and binding.scope is scope and binding.match and not binding.match.nested:
-                    attribute = binding.match.attribute
-            if isinstance(item, exp.Alias):
-                results.append(Result(item.alias, attribute, True))
-            elif isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
-                results.append(Result(inner.parts[-1].name, attribute, False))
-            else:
-                results.append(Result(None, None, False))
-        return results
+        return [result for item in scope.select.expressions for result in self.results_of(scope, item)]
 
-    def width(self, scope: Scope, star: exp.Expr) -> int:
-        """Return how many columns a star shows; raises as :meth:`results` does."""
-        return len(self._star_results(scope, star))
+    def results_of(self, scope: Scope, item: exp.Expr) -> list[Result]:
+        """Return the result columns that one item of a SELECT list gives; raises as :meth:`results` does."""
+        if isinstance(item, exp.Aliases):
+            return [Result(name.name, None, True) for name in item.expressions]
+        inner = unwrap(item.unalias())
+        if is_star(inner):
+            return self._star_results(scope, inner)
+        attribute = None
+        if isinstance(inner, exp.Column):
+            binding = self.find(inner)
+            if binding and binding.scope is scope and binding.match and not binding.match.nested:
+                attribute = binding.match.attribute
+        if isinstance(item, exp.Alias):
+            return [Result(item.alias, attribute, True)]
+        if isinstance(inner, exp.Column) or (isinstance(inner, exp.Dot) and _is_path(inner)):
+            return [Result(inner.parts[-1].name, attribute, False)]
+        return [Result(None, None, False)]
 
     def _star_results(self, scope: Scope, star: exp.Expr) -> list[Result]:
         if isinstance(star, exp.Column) and (found := self.find_struct(star)) is not None:

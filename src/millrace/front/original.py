@@ -11,7 +11,6 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.front.frames import Frames
 from millrace.front.parse import Statement
 from millrace.front.planning import Planning
 from millrace.front.spark_errors import as_written
@@ -42,8 +41,7 @@ class Understood:
 class Original:
     """The query as written. Only what is needed of it is made."""
 
-    def __init__(self, frames: Frames, catalog: Catalog, statement: Statement, text: EditedText) -> None:
-        self._frames = frames
+    def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
         self._catalog = catalog
         self._statement = statement
         self._text = text
@@ -53,7 +51,7 @@ class Original:
     @cached_property
     def frame(self) -> DataFrame:
         """Its DataFrame; Spark's errors come out in the words of the query as written."""
-        return analysed(self._frames, self._catalog, self._segments, self._text.text)
+        return analysed(self._catalog, self._segments, self._text.text)
 
     @cached_property
     def stand_in(self) -> str | None:
@@ -65,7 +63,7 @@ class Original:
         """A DataFrame of its columns; raises as :attr:`frame` does."""
         if self.stand_in is not None and self.stand_in != self.template:
             try:
-                frame = self._frames.sql(self.stand_in)
+                frame = self._catalog.frames.sql(self.stand_in)
                 frame.schema  # noqa: B018  # Spark Connect analyses only now
                 return frame
             except PySparkException:
@@ -92,8 +90,9 @@ class Original:
         return self.analysed.schema
 
 
-def analysed(frames: Frames, catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
+def analysed(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
     """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
+    frames = catalog.frames
 
     def suggest(error: AnalysisException, place: int | None) -> str:
         return suggestion(error, frames.spark, catalog.given, text, place)

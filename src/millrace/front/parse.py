@@ -21,7 +21,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from millrace.errors import QueryError, near
+from millrace.errors import QueryError, first_line, near
 from millrace.front.template import Span
 
 _SPANNED = (
@@ -129,15 +129,15 @@ class Statement:
         return id(node) in self._spans
 
 
-def name_span(column: exp.Column, last: int = -1) -> Span:
+def name_span(named: exp.Column | exp.Table, last: int = -1) -> Span:
     """Return the characters of a name, or of its parts up to one.
 
     Raises:
         Leave: It is not in the text.
     """
-    start, end = column.parts[0].meta.get("start"), column.parts[last].meta.get("end")
+    start, end = named.parts[0].meta.get("start"), named.parts[last].meta.get("end")
     if start is None or end is None:
-        raise Leave("a column reference in a form that Millrace does not read")
+        raise Leave("a name in a form that Millrace does not read")
     return start, end + 1
 
 
@@ -245,8 +245,7 @@ _BARE = (
 
 
 def _unread(error: Exception) -> str:
-    first = str(error).split("\n", 1)[0] or type(error).__name__
-    return f"sqlglot cannot read the query ({first})"
+    return f"sqlglot cannot read the query ({first_line(error)})"
 
 
 def _called(tokens: list[Token], functions: Collection[str]) -> Iterator[tuple[Span, str]]:

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.errors import InputError, MillraceError, MillraceWarning, SetupError
+from millrace.errors import InputError, MillraceError, MillraceWarning, SetupError, first_line
 from millrace.front.blocks import take_blocks
 from millrace.front.build import Filter, Prepared, build
 from millrace.front.ctes import base_tables
@@ -37,12 +37,12 @@ from millrace.front.labels import keep_names
 from millrace.front.lookups.refusals import refusal
 from millrace.front.lookups.restriction import Restriction
 from millrace.front.original import Original, Understood, analysed
-from millrace.front.parse import PARAMETER, Leave, Statement, parse
+from millrace.front.parse import PARAMETER, Leave, Statement, name_span, parse
 from millrace.front.plan import Plan
-from millrace.front.planning import Planning, first_line
+from millrace.front.planning import Planning
 from millrace.front.settings import Settings
 from millrace.front.sharing import Sharing
-from millrace.front.tables import Catalog, Tables
+from millrace.front.tables import Catalog, Tables, dotted
 from millrace.front.template import EditedText, Segment, quote
 from millrace.options import Options
 
@@ -81,11 +81,11 @@ class Pipeline:
         predicates: Mapping[str, Predicate],
         args: Mapping[str, Any],
     ) -> None:
-        self._settings = Settings.of(spark, options)
         self._predicates = predicates
         self._functions = Functions(spark, options, predicates)
         self.frames = Frames(spark, args)
-        self.catalog = Catalog(self.frames, tables, self._settings.conf, self._settings.storage)
+        self._settings = Settings(spark, options)
+        self.catalog = Catalog(self.frames, tables, self._settings)
         self._planning: Planning | None = None
         self._original: Original | None = None
         self._aggregates = options.partial_aggregates
@@ -109,7 +109,7 @@ class Pipeline:
         text = self._bound(statement)
         if statement.root is None:
             return self._unread(statement, text)
-        original = Original(self.frames, self.catalog, statement, text)
+        original = Original(self.catalog, statement, text)
         self._original = original
         why = self._settings.bars(statement)
         if why is not None:
@@ -143,7 +143,7 @@ class Pipeline:
         """
         if statement.root is None:
             raise InputError(f"only Spark can read the query: {statement.why}")
-        schema = Original(self.frames, self.catalog, statement, self._bound(statement)).schema
+        schema = Original(self.catalog, statement, self._bound(statement)).schema
         why = self._settings.bars(statement)
         if why is not None:
             raise InputError(why)
@@ -176,8 +176,10 @@ class Pipeline:
         if depth > _DEEPEST:
             raise InputError(f"lookup tables depend on each other more than {_DEEPEST} deep")
         while True:
-            given = (self.frames, self.catalog, self._settings, self._predicates)
-            planning = Planning(statement, self._bound(statement), *given, first, aggregates=self._aggregates)
+            text = self._bound(statement)
+            planning = Planning(
+                statement, text, self.catalog, self._predicates, first, aggregates=self._aggregates
+            )
             named = [(node, self.catalog.lookup(node)) for node in _base_tables(statement)]
             lookups = [(node, found) for node, found in named if found is not None]
             joins = bool(lookups) or any(_joins(scope.select) for scope in planning.names.scopes.all)
@@ -231,7 +233,7 @@ class Pipeline:
     def _rows(self, depth: int, text: str, first: int) -> Plan:
         """Plan another query over the same tables, for rows of a lookup table."""
         statement = parse(text, self._predicates)
-        original = Original(self.frames, self.catalog, statement, self._bound(statement))
+        original = Original(self.catalog, statement, self._bound(statement))
         return self._plan(statement, original.schema, {}, first, depth)[0]
 
     def _bound(self, statement: Statement) -> EditedText:
@@ -247,12 +249,11 @@ class Pipeline:
 
     def _bind(self, node: exp.Table, statement: Statement, text: EditedText) -> None:
         """Put the placeholder of a caller's table into the text."""
-        parts = node.parts
-        table = self.catalog.mapped(tuple(part.name for part in parts))
+        table = self.catalog.mapped(dotted(node))
         if table is None:
             return
-        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
-        name = "" if node.alias else f" AS {quote(parts[-1].name)}"
+        start, end = name_span(node)
+        name = "" if node.alias else f" AS {quote(node.name)}"
         if node.args.get("sample") and name:
             text.bind(start, end, f"{table.placeholder}")
             behind = statement.span(node)[1]
@@ -308,7 +309,7 @@ class Pipeline:
         for name in self.catalog.given:
             if name.lower() not in statement.text.lower():
                 continue
-            table = self.catalog.mapped(tuple(name.split(".")))
+            table = self.catalog.mapped(name)
             assert table is not None
             if table.asked:
                 raise InputError(
@@ -325,7 +326,7 @@ class Pipeline:
                 *_without_end(segments),
                 Segment("\n)", len(statement.text), copied=False),
             ]
-        frame = analysed(self.frames, self.catalog, segments, statement.text)
+        frame = analysed(self.catalog, segments, statement.text)
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
             warnings.warn(

@@ -10,18 +10,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.errors import first_line
 from millrace.front.calls import Calls
 from millrace.front.coercion import Field, field_of
 from millrace.front.constants import Constants
 from millrace.front.ctes import base_tables, with_prefix, within
-from millrace.front.frames import Frames
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.tables import Lookup
 from millrace.front.names import Names
 from millrace.front.parse import Leave, Statement
 from millrace.front.plan import BlockPlan, Direct, FilterPlan, Plan
 from millrace.front.scopes import Scope
-from millrace.front.settings import Settings
 from millrace.front.tables import Catalog, Table
 from millrace.front.template import EditedText, Span
 from millrace.front.volatility import Volatility
@@ -36,9 +35,7 @@ class Planning:
     Args:
         statement: The query.
         text: Its text, with its names bound.
-        frames: Asks Spark.
         catalog: The tables.
-        settings: Of the session and the run.
         predicates: The caller's, by lower-case name.
         first: Number of the first block.
         aggregates: Whether tasks may aggregate the rows of blocks.
@@ -60,9 +57,7 @@ class Planning:
         self,
         statement: Statement,
         text: EditedText,
-        frames: Frames,
         catalog: Catalog,
-        settings: Settings,
         predicates: Mapping[str, Predicate],
         first: int = 0,
         *,
@@ -71,12 +66,12 @@ class Planning:
         self.aggregates = aggregates
         self.statement = statement
         self.text = text
-        self.frames = frames
+        self.frames = catalog.frames
         self.catalog = catalog
-        self.settings = settings
+        self.settings = catalog.settings
         self.names = Names(statement, self._table, self.describe, catalog.place_of)
         self.calls = Calls(statement, predicates)
-        self.constants = Constants(frames, self._constant_text)
+        self.constants = Constants(self.frames, self._constant_text)
         self.volatility = Volatility({key: p.spec for key, p in predicates.items()}, self._ask)
         self.blocks: list[BlockPlan] = []
         self.filters: list[FilterPlan] = []
@@ -207,11 +202,6 @@ class Planning:
     def next_block(self, more: int = 0) -> int:
         """Return the number of the next block but so many."""
         return self._first + len(self.blocks) + sum(part.size for _, part in self.parts) + more
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says first."""
-    return str(error).split("\n", 1)[0]
 
 
 def short(text: str, most: int = 40) -> str:

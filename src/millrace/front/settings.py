@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -21,62 +20,57 @@ _DOUBLE_QUOTES = "spark.sql.ansi.doubleQuotedIdentifiers"
 _CTE_POLICY = "spark.sql.legacy.ctePrecedencePolicy"
 
 
-@dataclass(frozen=True)
 class Settings:
-    """The settings of a session and a run.
+    """The settings of a session and a run; the session is asked for each when it is first needed.
+
+    Args:
+        spark: The session.
+        options: Of the run.
 
     Attributes:
         options: Of the run.
-        ansi: Whether the session coerces by the ANSI rules.
-        precedence: Whether JOIN binds closer than a comma.
-        time_zone: The session's.
-        ordinals: Whether a number in ORDER BY is the place of a result column.
-        barring: Settings that are on and leave every query to Spark.
-        quoted: Whether double quotes are for names.
-        cte_policy: Which of two common table expressions of one name is meant.
         conf: All of the session's, for who needs others.
     """
 
-    options: Options
-    ansi: bool
-    precedence: bool
-    time_zone: str
-    ordinals: bool
-    barring: tuple[str, ...]
-    quoted: bool
-    cte_policy: str
-    conf: SessionConf
+    def __init__(self, spark: SparkSession, options: Options) -> None:
+        self.options = options
+        self.conf = SessionConf(spark)
 
     @property
     def storage(self) -> StorageOptions:
         """How to reach object stores."""
         return StorageOptions.of(self.options.storage_options)
 
-    @classmethod
-    def of(cls, spark: SparkSession, options: Options) -> Settings:
-        """Read the session's settings."""
-        conf = SessionConf(spark)
-        ansi = conf.is_on("spark.sql.ansi.enabled", "true")
-        return cls(
-            options,
-            ansi,
-            ansi and conf.is_on("spark.sql.ansi.relationPrecedence"),
-            conf.get("spark.sql.session.timeZone"),
-            conf.is_on("spark.sql.orderByOrdinal", "true"),
-            tuple(key for key in _BARS if conf.is_on(key)),
-            conf.is_on(_DOUBLE_QUOTES),
-            conf.get(_CTE_POLICY, "CORRECTED").upper(),
-            conf,
-        )
+    @property
+    def ansi(self) -> bool:
+        """Whether the session coerces by the ANSI rules."""
+        return self.conf.is_on("spark.sql.ansi.enabled", "true")
+
+    @property
+    def precedence(self) -> bool:
+        """Whether JOIN binds closer than a comma."""
+        return self.ansi and self.conf.is_on("spark.sql.ansi.relationPrecedence")
+
+    @property
+    def time_zone(self) -> str:
+        """The session's."""
+        return self.conf.get("spark.sql.session.timeZone")
+
+    @property
+    def ordinals(self) -> bool:
+        """Whether a number in ORDER BY is the place of a result column."""
+        return self.conf.is_on("spark.sql.orderByOrdinal", "true")
 
     def bars(self, statement: Statement) -> str | None:
         """Return why the session's settings keep a whole query with Spark, or None."""
-        if self.barring:
-            return f"{self.barring[0]} is true"
-        if self.quoted and '"' in statement.text:
+        for key in _BARS:
+            if self.conf.is_on(key):
+                return f"{key} is true"
+        if '"' in statement.text and self.conf.is_on(_DOUBLE_QUOTES):
             return f"{_DOUBLE_QUOTES} is true"
-        if self.cte_policy != "CORRECTED" and statement.root is not None:
+        policy = self.conf.get(_CTE_POLICY, "CORRECTED").upper()
+        if policy != "CORRECTED" and statement.root is not None:
             names = Counter(cte.alias.lower() for cte in statement.root.find_all(exp.CTE))
             if any(count > 1 for count in names.values()):
-                return f"{_CTE_POLICY} is {self.cte_policy}, and common table expressions hide each other"
+                return f"{_CTE_POLICY} is {policy}, and common table expressions hide each other"
         return None

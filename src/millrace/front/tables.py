@@ -19,6 +19,7 @@ from millrace.front.coercion import Field, field_of, is_plain
 from millrace.front.estimates import estimate
 from millrace.front.frames import Frames
 from millrace.front.lookups.tables import Lookup, lookup_of
+from millrace.front.settings import Settings
 from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
@@ -147,25 +148,25 @@ def check_tables(tables: object) -> None:
         raise InputError(f"two tables are named {twice!r}, which SQL does not tell apart by case")
 
 
+def dotted(node: exp.Table) -> str:
+    """Return a table's name in the query, with what stands before it."""
+    return ".".join(part.name for part in node.parts)
+
+
 class Catalog:
     """Finds the tables: the caller's first, then the session's.
 
     Attributes:
         frames: Runs texts on the session.
+        settings: Of the session and the run.
         notes: Who reads the tables in object stores, one sentence for each that was looked up.
     """
 
-    def __init__(
-        self,
-        frames: Frames,
-        tables: Tables,
-        settings: SessionConf,
-        storage: StorageOptions | None,
-    ) -> None:
+    def __init__(self, frames: Frames, tables: Tables, settings: Settings) -> None:
         self.frames = frames
         self.notes: list[str] = []
         self.settings = settings
-        self._storage = storage
+        self._conf, self._storage = settings.conf, settings.storage
         self._given = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
@@ -174,7 +175,7 @@ class Catalog:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
         if table.files is None:
             return table.state
-        found = table_at(self.frames.spark, table.files.path, self.settings, self._storage)
+        found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
         return None if found.unsupported else found.states
 
     def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
@@ -206,11 +207,11 @@ class Catalog:
 
     def of(self, node: exp.Table) -> Table:
         """Return the table that a name in the query means; Spark's errors come out unchanged."""
-        return self.mapped(tuple(part.name for part in node.parts)) or self._stored(node)
+        return self.mapped(dotted(node)) or self._stored(node)
 
     def place_of(self, node: exp.Table) -> Callable[[], tuple[str, ...]] | None:
         """Return what tells the catalog and database that a name may be in, None for the caller's tables."""
-        if ".".join(part.name for part in node.parts).lower() in self._given:
+        if dotted(node).lower() in self._given:
             return None
         return self._current
 
@@ -220,23 +221,22 @@ class Catalog:
             self._where = (catalog.currentCatalog().lower(), catalog.currentDatabase().lower())
         return self._where
 
-    def mapped(self, parts: tuple[str, ...]) -> Table | None:
+    def mapped(self, name: str) -> Table | None:
         """Return the caller's table of that (possibly dotted) name, or None.
 
         Raises:
             InputError: The path given for it cannot be read, or it is neither path nor DataFrame.
         """
-        key = ".".join(parts).lower()
+        key = name.lower()
         if key not in self._given:
             return None
         if key not in self._known:
-            name, where = self._given[key]
-            self._known[key] = self._make(name, where)
+            self._known[key] = self._make(*self._given[key])
         return self._known[key]
 
     def lookup(self, node: exp.Table) -> Lookup | None:
         """Return the lookup table that a name in the query means, None for all others."""
-        table = self.mapped(tuple(part.name for part in node.parts))
+        table = self.mapped(dotted(node))
         return None if table is None else table.lookup
 
     def _stored(self, node: exp.Table) -> Table:
@@ -246,11 +246,11 @@ class Catalog:
             text = ".".join(quote(part) for part in parts)
             frame = self.frames.sql(f"SELECT * FROM {text}")
             self._known[key] = Table(
-                ".".join(parts),
+                dotted(node),
                 frame,
                 None,
                 None,
-                settings=self.settings,
+                settings=self._conf,
                 fixed=len(parts) == 1,
                 storage=self._storage,
             )
@@ -273,7 +273,7 @@ class Catalog:
         )
 
     def _from_path(self, name: str, path: str) -> Table:
-        found = stored_at(self.frames.spark, path, self.settings, self._storage)
+        found = stored_at(self.frames.spark, path, self._conf, self._storage)
         if found.how:
             self.notes.append(f"{name}, {path}: {found.how}")
         if found.files is None and not found.why:
@@ -282,4 +282,4 @@ class Catalog:
 
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
-        return Table(name, frame, None, place, settings=self.settings, fixed=fixed, storage=self._storage)
+        return Table(name, frame, None, place, settings=self._conf, fixed=fixed, storage=self._storage)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.errors import InputError
+from millrace.errors import InputError, first_line
 from millrace.sources.listing import State
 from millrace.sources.remote import StoreError
 from millrace.sources.stores import DISKS, Store
@@ -236,7 +236,7 @@ def _read(path: str, store: Store, size: int) -> Footer:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from None
         if store.tail(path, 4) == b"PARE":  # so files end whose footer is encrypted
             raise Unreadable(f"{Path(path).name} is encrypted") from None
-        detail = str(error).splitlines()[0].rstrip(".")
+        detail = first_line(error).rstrip(".")
         raise InputError(
             f"{path} is not a readable Parquet file: {detail}. Expected Parquet; "
             "if the file is damaged, write it again; if it is something else, move it out of the way"

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from millrace.errors import InputError, OptionError
+from millrace.errors import InputError, OptionError, first_line
 from millrace.options import StorageOptions
 from millrace.sources.listing import State, Tree, state_of
 
@@ -246,8 +246,7 @@ class Remote:
 
     def _detail(self, error: Exception) -> str:
         """Return the first line of an error, without secrets."""
-        lines = str(error).splitlines() or [type(error).__name__]
-        return self.options.hidden_in(lines[0].split(" (Request ID")[0].rstrip(". "))
+        return self.options.hidden_in(first_line(error).split(" (Request ID")[0].rstrip(". "))
 
 
 _SYSTEMS: dict[Remote, fs.FileSystem] = {}

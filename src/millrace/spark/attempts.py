@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.errors import first_line
 from millrace.spark.failures import is_sparks
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def tried(spark: SparkSession, attempt: Callable[[], str | None]) -> str | None:
     except Exception as error:
         if not is_sparks(error):
             raise
-        return str(error).strip().splitlines()[0]
+        return first_line(error)
 
 
 def own_address(driver: str) -> str:

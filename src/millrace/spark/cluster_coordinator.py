@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from millrace.coordination.detached import IDLE_SECONDS, Call, Seal, Started, call, start
 from millrace.coordination.process import RemoteCoordinator
-from millrace.errors import ExecutionError, OptionError
+from millrace.errors import ExecutionError, OptionError, first_line
 from millrace.options import EXECUTOR
 from millrace.spark.attempts import own_address
 from millrace.spark.failures import is_sparks, translated
@@ -169,8 +169,7 @@ def _run(spark: SparkSession, task: _Start | _Ask, schema: str) -> dict[str, Any
     except Exception as error:
         if not is_sparks(error):
             raise
-        found = translated(error)
-        first = (str(found).strip().splitlines() or [type(found).__name__])[0]
+        first = first_line(translated(error))
         raise ExecutionError(f"the job of the coordinator on an executor failed: {first}") from error
 
 

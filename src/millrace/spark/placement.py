@@ -156,7 +156,7 @@ def with_nulls(cube: Cube, staying: Collection[tuple[int, str]]) -> Cube:
 
 def _is_dealt(join: JoinSpec, ref: ColumnRef, kind: pa.DataType) -> bool:
     """Return whether some equality of that type has the column."""
-    return any(ref in (each.left, each.right) and each.type == kind for each in join.equalities)
+    return any(ref in each.ends and each.type == kind for each in join.equalities)
 
 
 def _cells(sizes: Sequence[Size], options: Options, parallelism: int, partitions: int) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from millrace.errors import InputError
+from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
 from millrace.sources.parquet import ParquetTable, Split, splits
 from millrace.sources.remote import Remote
@@ -190,7 +190,7 @@ def _by_spark(spark: SparkSession, path: str, table: ParquetTable | None) -> tup
             if not is_sparks(error):
                 raise
             if "No FileSystem for scheme" not in str(error) and "ClassNotFoundException" not in str(error):
-                return None, f"it cannot open the path ({str(error).strip().splitlines()[0]})"
+                return None, f"it cannot open the path ({first_line(error)})"
             why = why or f"Spark has no file system for {scheme}:"
     closed[root] = why
     return None, why

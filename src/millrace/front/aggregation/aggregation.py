@@ -39,6 +39,7 @@ class Aggregation:
 
     Attributes:
         consumed: Ids of the names in the block's SELECT that the rewritten text has no more.
+        edits: Of the text, all but those of names that mean columns of the block.
         fields: The columns of partial results.
 
     Raises:
@@ -52,7 +53,7 @@ class Aggregation:
         self._names = names
         self._stem = stem
         self._partials: dict[tuple[How, Value | None], Partial] = {}
-        self._edits: list[Edit] = []
+        self.edits: list[Edit] = []
         self.consumed: set[int] = set()
         self.fields: list[t.StructField] = []
         self._check()
@@ -82,11 +83,6 @@ class Aggregation:
         if not clause.source.whole:
             raise Leave("a RIGHT or FULL join above the block")
         return cls(clause, level, names, stem)
-
-    @property
-    def edits(self) -> list[Edit]:
-        """The edits of the text, all but those of names that mean columns of the block."""
-        return self._edits
 
     @property
     def reads(self) -> set[str]:
@@ -170,7 +166,7 @@ class Aggregation:
         statement = self._planning.statement
         final = finals.of(call) if statement.has_span(call.node) else None
         if final is not None:
-            self._edits.append(Edit(*statement.span(call.node), final.parts))
+            self.edits.append(Edit(*statement.span(call.node), final.parts))
             self.consumed |= {id(c) for node in final.values for c in node.find_all(exp.Column)}
         elif call.kind not in ("min", "max"):
             raise Leave(f"only Spark computes {self._planning.shown(call.node)}")
@@ -191,11 +187,11 @@ class Aggregation:
             if place in kept or result.name is None or item.find(exp.Query) is not None:
                 continue
             self.consumed |= {id(column) for column in item.find_all(exp.Column)}
-            self._edits.append(Edit(*statement.span(item), (f"NULL AS {quote(result.name)}",)))
+            self.edits.append(Edit(*statement.span(item), (f"NULL AS {quote(result.name)}",)))
         if self._partials:
             end = statement.span(inner.expressions[-1])[1]
             added = ", ".join(quote(partial.name) for partial in self._partials.values())
-            self._edits.append(Edit(end, end, (f", {added}",)))
+            self.edits.append(Edit(end, end, (f", {added}",)))
 
 
 def _in_aggregate_below(column: exp.Column, select: exp.Select) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
-from millrace.errors import InputError
+from millrace.errors import InputError, first_line
 from millrace.front.ctes import base_tables, with_prefix
 from millrace.front.from_clause import Relation
 from millrace.front.lookups.keys import KEYS, KeyFinder
@@ -22,7 +22,7 @@ from millrace.front.lookups.refusals import Refusal, refusal
 from millrace.front.lookups.views import View
 from millrace.front.parse import Leave
 from millrace.front.plan import Plan
-from millrace.front.planning import Planning, first_line
+from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.tables import Table
 from millrace.front.template import plain_quote

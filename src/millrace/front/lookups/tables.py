@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from millrace.errors import InputError, near
+from millrace.errors import InputError, first_line, near
 from millrace.front.frames import Frames
 from millrace.front.template import plain_quote
 from millrace.lookups.table import Unreadable
@@ -86,6 +86,6 @@ def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
         made = given.select(*columns)
         made.schema  # noqa: B018  # Spark Connect analyses only now
     except PySparkException as error:
-        first = str(error).split("\n", 1)[0]
-        raise InputError(f"{where} has columns of other types, which Spark cannot cast ({first})") from None
+        told = f"{where} has columns of other types, which Spark cannot cast ({first_line(error)})"
+        raise InputError(told) from None
     return made
