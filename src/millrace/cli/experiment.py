@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from millrace.cli import json_text
 from millrace.cli.console import consoles
@@ -83,10 +81,10 @@ def run_command(
     Exit codes: 0 if all checks hold, 1 if one does not or a run fails, 130 after Ctrl-C, which leaves what
     was finished until then.
     """
+    from millrace.benchmarks.show import ticking
     from millrace.experiments import registry
     from millrace.experiments.collect import Collection
-    from millrace.experiments.result import Task
-    from millrace.experiments.runner import cores, run
+    from millrace.experiments.runner import run
     from millrace.experiments.show import show
 
     stdout, stderr = consoles()
@@ -97,21 +95,23 @@ def run_command(
             raise OptionError(f"--out with --seeds {seeds}: pictures show one seed, leave one of both out")
         if ablate and table is not None:
             raise OptionError("--table with --ablate: the table has results of whole engines only")
-        rounds = [
-            [
-                Task(each, each.settings(number, {**(each.small if small else {}), **overrides}, ablate))
-                for each in chosen
-            ]
+        values = {each.id: {**(each.small if small else {}), **overrides} for each in chosen}
+        tasks = [
+            (each, each.settings(number, values[each.id], ablate))
             for number in range(seed, seed + seeds)
+            for each in chosen
         ]
         # A file has what is finished after every run; standard output has one document, at the end.
         file = None if json == json_text.STDOUT else json
         collection = Collection([each.id for each in chosen], file, out, table)
         try:
-            with watching(stderr, seeds * len(chosen)) as watch:
-                for tasks in rounds:
-                    for result in run(tasks, jobs or cores(), watch):
-                        collection.add(result)
+            with ticking(stderr, len(tasks)) as ticker:
+                for done, result in enumerate(run(tasks, jobs or os.cpu_count() or 1), 1):
+                    collection.add(result)
+                    ticker.says(result.id)
+                    ticker.tick()
+                    if not stderr.is_terminal:  # where a bar would be lost
+                        stderr.print(f"{done} of {len(tasks)}: {result.id}", markup=False, highlight=False)
         finally:
             for result in collection.results():
                 show(result, json_text.beside(json, stdout, stderr))
@@ -145,56 +145,3 @@ def numbers(changes: Sequence[str]) -> dict[str, float]:
             raise OptionError(f"--set names {name!r} twice: {found[name]:g} and {value:g}")
         found[name] = value
     return found
-
-
-class Bars:
-    """A bar for each experiment that runs now, and one for all of them."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._bars: dict[str, TaskID] = {}
-        self._all = progress.add_task("all", total=total, visible=total > 1)
-
-    def began(self, name: str) -> None:
-        """Show a bar."""
-        self._bars[name] = self._progress.add_task(name, total=1.0)
-
-    def reached(self, name: str, share: float) -> None:
-        """Move it."""
-        self._progress.update(self._bars[name], completed=min(1.0, share))
-
-    def ended(self, name: str) -> None:
-        """Take it away, and count."""
-        self._progress.remove_task(self._bars.pop(name))
-        self._progress.advance(self._all)
-
-
-class Lines:
-    """A line for each experiment that has ended, for logs."""
-
-    def __init__(self, stderr: Console, total: int) -> None:
-        self._stderr = stderr
-        self._total = total
-        self._ended = 0
-
-    def began(self, name: str) -> None:
-        """Say nothing: several begin at once."""
-
-    def reached(self, name: str, share: float) -> None:
-        """Say nothing."""
-
-    def ended(self, name: str) -> None:
-        """Print a line."""
-        self._ended += 1
-        self._stderr.print(f"{self._ended} of {self._total}: {name}", markup=False, highlight=False)
-
-
-@contextmanager
-def watching(stderr: Console, total: int) -> Iterator[Bars | Lines]:
-    """Show bars while the body works, or in a file or pipe, where they would be lost, lines."""
-    if not stderr.is_terminal:
-        yield Lines(stderr, total)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True) as progress:
-        yield Bars(progress, total)

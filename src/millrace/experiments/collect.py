@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from millrace.errors import InputError
 from millrace.experiments import registry
 from millrace.experiments.draw import check_drawing, draw
 from millrace.experiments.page import page
-from millrace.experiments.result import Result, write, write_json
-from millrace.experiments.table import entries, read, save
-
-_PAGE = "index.html"
+from millrace.experiments.runner import Result
+from millrace.experiments.table import entries, encoded, read, rendered
 
 
 class Collection:
@@ -27,6 +24,9 @@ class Collection:
         out: Folder for pictures and the page, made if it is not there; or None. Shows one seed.
         table: File of the table of results, in which those of these experiments are replaced; or None.
 
+    Attributes:
+        page: Where the page is, or None.
+
     Raises:
         InputError: A file or folder cannot be written.
         SetupError: There are pictures to be drawn, and matplotlib is not installed.
@@ -37,68 +37,50 @@ class Collection:
     ) -> None:
         self._ids = list(ids)
         self._json, self._out, self._table = json, out, table
-        self._results: dict[tuple[str, int], Result] = {}
+        self._results: dict[tuple[int, int], Result] = {}
         self._drawings: dict[str, bytes] = {}
         for file in (json, table):
-            if file is not None:
-                _check_file(file)
+            if file is not None and file.is_dir():
+                raise InputError(f"cannot write {file}: it is a folder; name a file")
+            if file is not None and not file.absolute().parent.is_dir():
+                raise InputError(f"cannot write {file}: there is no folder {file.absolute().parent}")
         self._before = {} if table is None else read(table)
+        self.page = None if out is None else out / "index.html"
         if out is not None:
             check_drawing()
             _make_folder(out)
 
-    @property
-    def page(self) -> Path | None:
-        """Where the page is."""
-        return None if self._out is None else self._out / _PAGE
-
     def add(self, result: Result) -> None:
-        """Keep one more result, and write it; Ctrl-C meanwhile waits until that is done."""
-        with _undisturbed():
-            self._add(result)
-
-    def _add(self, result: Result) -> None:
-        self._results[result.id, result.task.settings.seed] = result
-        if self._out is not None and result.outcome is not None:
-            for kind, content in draw(result.task.experiment, result.outcome).items():
-                write(self._out / f"{result.id}.{kind}", content)
-                if kind == "svg":
-                    self._drawings[result.id] = content
+        """Keep one more result, and write it."""
+        self._results[self._ids.index(result.id), result.settings.seed] = result
         if self._json is not None:
-            write_json(self.results(), self._json)
+            told = [each.to_dict() for each in self.results()]
+            write(self._json, json.dumps(told, indent=2) + "\n")
         if self._table is not None:
-            save(self._table, self._before | entries(self.results()), registry.EXPERIMENTS)
-        if self.page is not None:
+            found = self._before | entries(self.results())
+            write(self._table, encoded(found, registry.EXPERIMENTS))
+            write(self._table.with_suffix(".md"), rendered(found, registry.EXPERIMENTS))
+        if self._out is not None and self.page is not None:
+            if result.outcome is not None:
+                drawn = draw(result.experiment, result.outcome)
+                for kind, content in drawn.items():
+                    write(self._out / f"{result.id}.{kind}", content)
+                self._drawings[result.id] = drawn["svg"]
             write(self.page, page(self.results(), self._drawings))
 
     def results(self) -> list[Result]:
         """Return what is finished, in order; of an experiment, by seeds."""
-        return [
-            self._results[key] for key in sorted(self._results, key=lambda k: (self._ids.index(k[0]), k[1]))
-        ]
+        return [self._results[key] for key in sorted(self._results)]
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let an interrupt wait for the end of the body; only the main thread ever gets one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: waiting.append(number))
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file so that whoever looks finds the old one or the new one, never a part."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        beside.replace(path)
     finally:
-        signal.signal(signal.SIGINT, before)
-    if waiting:
-        signal.raise_signal(signal.SIGINT)  # to who heard it before; a parent may have had it ignored
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder; name a file")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.absolute().parent}")
+        beside.unlink(missing_ok=True)
 
 
 def _make_folder(path: Path) -> None:

@@ -9,21 +9,15 @@ broken engine, the same run without some mechanism, that fails it: so it is know
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from millrace.errors import OptionError, near
 
-Kind = Literal["line", "steps", "bars", "points"]
-KINDS: tuple[Kind, ...] = ("line", "steps", "bars", "points")
 DIFFERS: Literal["differs"] = "differs"
 Verdict = bool | Literal["differs"]
 MAX_SEED = 2**32 - 1
-
-
-def _no_progress(_share: float) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +49,14 @@ class Parameter:
         Raises:
             OptionError: It is out of range, or has a fraction and may not.
         """
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise OptionError(f"{self.name} is {value!r}: expected {self.expected}")
         whole = isinstance(self.default, int)
-        if not self.low <= value <= self.high or (whole and value != int(value)):
-            raise OptionError(f"{self.name} is {value:,g}: expected {self.expected}")
-        return int(value) if whole else float(value)
-
-    @property
-    def expected(self) -> str:
-        """What a value may be, in words."""
-        kind = "a whole number" if isinstance(self.default, int) else "a number"
-        return f"{kind} from {self.low:,g} to {self.high:,g}{f' {self.unit}' if self.unit else ''}"
+        if type(value) in (int, float) and self.low <= value <= self.high and not (whole and value % 1):
+            return int(value) if whole else float(value)
+        given = f"{value:,g}" if type(value) in (int, float) else repr(value)
+        kind = "a whole number" if whole else "a number"
+        unit = f" {self.unit}" if self.unit else ""
+        expected = f"{kind} from {self.low:,g} to {self.high:,g}{unit}"
+        raise OptionError(f"{self.name} is {given}: expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -75,22 +65,16 @@ class Settings:
 
     Attributes:
         seed: Of all random numbers of the run.
-        values: By parameter name.
+        values: By parameter name: an int where whole numbers are asked for, else a float.
         ablated: Name of the broken engine to run; empty for the whole one.
-        progress: Takes the share that is done, 0 to 1; may be called as often as wanted.
     """
 
     seed: int
     values: Mapping[str, float]
     ablated: str = ""
-    progress: Callable[[float], None] = _no_progress
 
-    def __getitem__(self, name: str) -> float:
+    def __getitem__(self, name: str) -> Any:
         return self.values[name]
-
-    def whole(self, name: str) -> int:
-        """Return the value of a parameter that is a whole number."""
-        return int(self.values[name])
 
 
 @dataclass(frozen=True)
@@ -129,7 +113,7 @@ class Panel:
     x_label: str
     y_label: str
     curves: Sequence[Curve]
-    kind: Kind = "line"
+    kind: Literal["line", "steps", "bars", "points"] = "line"
     x_log: bool = False
     y_log: bool = False
     x_names: Sequence[str] = ()
@@ -138,19 +122,45 @@ class Panel:
     def __post_init__(self) -> None:
         for name in ("curves", "x_names", "marks"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.kind not in KINDS:
-            raise ValueError(f"panel {self.title!r} is of kind {self.kind!r}: {near(self.kind, KINDS)}")
 
     @classmethod
-    def bars(cls, title: str, label: str, values: Mapping[str, float], curve: str = "") -> Panel:
+    def over(
+        cls,
+        title: str,
+        x_label: str,
+        y_label: str,
+        x: Sequence[float],
+        curves: Mapping[str, Sequence[float]],
+        **more: Any,
+    ) -> Panel:
+        """Return a panel of curves over the same x, by their names."""
+        return cls(title, x_label, y_label, [Curve(name, x, y) for name, y in curves.items()], **more)
+
+    @classmethod
+    def bars(
+        cls, title: str, label: str, values: Mapping[str, float], curve: str = "", **more: Any
+    ) -> Panel:
         """Return a panel of one bar for each named value; the curve is called as the panel by default."""
-        curves = [Curve(curve or title, range(len(values)), list(values.values()))]
-        return cls(title, "", label, curves, "bars", x_names=list(values))
+        return cls.grouped(title, "", label, values, {curve or title: list(values.values())}, **more)
+
+    @classmethod
+    def grouped(
+        cls,
+        title: str,
+        x_label: str,
+        y_label: str,
+        names: Iterable[str],
+        curves: Mapping[str, Sequence[float]],
+        **more: Any,
+    ) -> Panel:
+        """Return a panel with a group of bars for each name, one bar of each curve."""
+        names = list(names)
+        return cls.over(title, x_label, y_label, range(len(names)), curves, kind="bars", x_names=names, **more)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One statement about a run, judged.
+    """A claim, judged.
 
     Attributes:
         claim: What ought to be, in words.
@@ -163,10 +173,6 @@ class Check:
     holds: Verdict
     measured: str
     fails: str = ""
-
-    def __post_init__(self) -> None:
-        if self.holds != DIFFERS:
-            object.__setattr__(self, "holds", bool(self.holds))
 
 
 @dataclass(frozen=True)
@@ -205,13 +211,10 @@ class Claim:
     def judge(self, figures: Mapping[str, float]) -> Check:
         """Return the verdict on a run's numbers."""
         value = figures[self.figure]
-        holds: Verdict = self.low <= value <= self.high
-        if not holds and self.cause and self.found[0] <= value <= self.found[1]:
-            holds = DIFFERS
-        because = f"; {self.cause}" if holds == DIFFERS else ""
-        return Check(
-            self.says, holds, f"{self.figure} is {value:.4g}, stated: {self.inequality}{because}", self.fails
-        )
+        measured = f"{self.figure} is {value:.4g}, stated: {self.inequality}"
+        if not self.low <= value <= self.high and self.cause and self.found[0] <= value <= self.found[1]:
+            return Check(self.says, DIFFERS, f"{measured}; {self.cause}", self.fails)
+        return Check(self.says, self.low <= value <= self.high, measured, self.fails)
 
 
 @dataclass(frozen=True)
@@ -230,16 +233,18 @@ class Outcome:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "panels", tuple(self.panels))
-        object.__setattr__(self, "checks", tuple(self.checks))
         object.__setattr__(self, "figures", {name: float(value) for name, value in self.figures.items()})
 
     @property
     def holds(self) -> Verdict:
         """Whether every claim holds; ``"differs"`` if some do not, all of them for known causes."""
-        verdicts = [check.holds for check in self.checks]
-        if not all(verdicts):
-            return False
-        return DIFFERS if DIFFERS in verdicts else True
+        return worst(check.holds for check in self.checks)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict on several claims together."""
+    found = set(verdicts)
+    return False if False in found else DIFFERS if DIFFERS in found else True
 
 
 @dataclass(frozen=True)
@@ -292,7 +297,6 @@ class Experiment:
         seed: int = 0,
         overrides: Mapping[str, float] | None = None,
         ablated: bool | str = False,  # noqa: FBT001, FBT002
-        progress: Callable[[float], None] = _no_progress,
     ) -> Settings:
         """Return checked settings: the defaults but for ``overrides``.
 
@@ -300,7 +304,6 @@ class Experiment:
             seed: Of all random numbers.
             overrides: Parameters by name.
             ablated: The broken engine to run; True for the first one there is.
-            progress: Told of the share that is done.
 
         Raises:
             OptionError: The seed is no whole number from 0 on, a parameter is unknown or out of its range, or
@@ -311,13 +314,12 @@ class Experiment:
             raise OptionError(f"{self.id} has no broken engine {broken!r}: {near(broken, self.broken)}")
         if type(seed) is not int or not 0 <= seed <= MAX_SEED:
             raise OptionError(f"seed is {seed!r}: expected a whole number from 0 to {MAX_SEED:,}")
-        values = {parameter.name: parameter.check(parameter.default) for parameter in self.parameters}
         known = {parameter.name: parameter for parameter in self.parameters}
-        for name, value in (overrides or {}).items():
+        given = {**{name: each.default for name, each in known.items()}, **(overrides or {})}
+        for name in given:
             if name not in known:
                 raise OptionError(f"{self.id} has no parameter {name!r}: {near(name, known)}")
-            try:
-                values[name] = known[name].check(value)
-            except OptionError as error:
-                raise OptionError(f"{self.id}: {error}") from None
-        return Settings(seed, values, broken, progress)
+        try:
+            return Settings(seed, {name: known[name].check(value) for name, value in given.items()}, broken)
+        except OptionError as error:
+            raise OptionError(f"{self.id}: {error}") from None

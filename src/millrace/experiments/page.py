@@ -7,13 +7,13 @@ from importlib.resources import files
 
 from millrace.benchmarks.harness import versions
 from millrace.benchmarks.show import number
-from millrace.experiments.result import Result
+from millrace.experiments.runner import Result
 from millrace.experiments.show import plain, rows_of
 from millrace.experiments.svg import inline
 from millrace.pages.page import style
 
 
-def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> bytes:
+def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> str:
     """Return the page.
 
     Args:
@@ -28,4 +28,4 @@ def page(results: Sequence[Result], drawings: Mapping[str, bytes]) -> bytes:
     made.globals |= {"number": number, "plain": plain, "rows_of": rows_of, "inline": inline}
     html = made.from_string((own / "page.html").read_text(encoding="utf-8"))
     css = style() + (own / "page.css").read_text(encoding="utf-8")
-    return html.render(results=results, drawings=drawings, style=css, versions=versions()).lstrip().encode()
+    return html.render(results=results, drawings=drawings, style=css, versions=versions()).lstrip()

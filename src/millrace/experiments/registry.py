@@ -5,6 +5,7 @@ A file has a table for each experiment: ``run``, the function that measures it; 
 bounds, the broken engine that fails it, the margin, and where the paper's number is known not to come out the
 bounds there and the cause; ``broken``, those engines by name; ``parameters``, a row each of default, least,
 most, unit and meaning. Those of several experiments stand at the head of the file and are named in ``uses``.
+``docs/experiments.md`` says the same in words.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from millrace.errors import InputError, near
 from millrace.experiments.experiment import Claim, Experiment, Parameter
 
-PAPERS = ("eddies", "overheads", "stems", "stairs", "beyond")
+PAPERS = ("eddies",)
 _BOUNDS = re.compile(r"(?:(\S+) ≤ )?([a-z]\S*)(?: ≤ (\S+)| = (\S+))?")
 
 
@@ -62,12 +63,10 @@ def find(ids: Iterable[str]) -> tuple[Experiment, ...]:
     Raises:
         InputError: There is no experiment of that id.
     """
-    found = []
-    for name in dict.fromkeys(ids):
+    for name in (ids := list(dict.fromkeys(ids))):
         if name not in EXPERIMENTS:
             raise InputError(f"there is no experiment {name!r}: {near(name, EXPERIMENTS)}")
-        found.append(EXPERIMENTS[name])
-    return tuple(found)
+    return tuple(EXPERIMENTS[name] for name in ids)
 
 
 def choose(ids: Sequence[str], *, every: bool, wall: bool) -> tuple[Experiment, ...]:
@@ -86,3 +85,17 @@ def choose(ids: Sequence[str], *, every: bool, wall: bool) -> tuple[Experiment, 
         if each.wall and not wall:
             raise InputError(f"{each.id} measures real time: add --wall, and let nothing else run meanwhile")
     return found
+
+
+def registered(experiment: Experiment) -> str:
+    """Return a section in Markdown: an experiment's claims with their bounds, and its broken engines."""
+    lines = [f"### {experiment.id}: {experiment.title}", f"{experiment.source}. {experiment.claim}", ""]
+    for claim in experiment.claims:
+        said = f"- **{claim.says}**: `{claim.inequality}`; margin: {claim.margin}. Failed by `{claim.fails}`."
+        lines.append(said)
+        if claim.cause:
+            low, high = claim.found
+            known = f"`{low:.4g} ≤ {claim.figure} ≤ {high:.4g}`"
+            lines.append(f"  Where it differs: {claim.cause}; then {known}.")
+    engines = "; ".join(f"`{name}`: {words}" for name, words in experiment.broken.items())
+    return "\n".join([*lines, "", f"Broken engines: {engines}.", ""])

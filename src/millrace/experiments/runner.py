@@ -6,51 +6,78 @@ process runs it, nor on what runs beside it. Those that measure real time wait u
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from millrace.errors import ExecutionError, MillraceError
-from millrace.experiments.result import Result, Task
+from millrace.experiments.experiment import Experiment, Outcome, Settings, Verdict
 
-_STEP = 0.01
-"""Shares of progress smaller than this are not reported."""
-
-_PATIENCE = 1.0
-"""Seconds to wait for the last words of the processes."""
+Task = tuple[Experiment, Settings]
 
 
-class Watch(Protocol):
-    """Is told how far runs are."""
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
 
-    def began(self, name: str) -> None:
-        """An experiment begins."""
+    Attributes:
+        experiment: Of which it is one.
+        settings: What it was given.
+        outcome: What was found; None where the run failed.
+        error: Why it failed, empty where it did not.
+    """
 
-    def reached(self, name: str, share: float) -> None:
-        """So much of it is done, 0 to 1."""
+    experiment: Experiment
+    settings: Settings
+    outcome: Outcome | None
+    error: str = ""
 
-    def ended(self, name: str) -> None:
-        """It has come to its end."""
+    @property
+    def id(self) -> str:
+        """The experiment's."""
+        return self.experiment.id
+
+    @property
+    def holds(self) -> Verdict:
+        """Whether every claim holds; a run that failed shows nothing."""
+        return False if self.outcome is None else self.outcome.holds
+
+    def misses(self) -> list[str]:
+        """Return one sentence for each claim that does not hold, or for the error."""
+        if self.outcome is None:
+            return [f"{self.id}: {self.error}"]
+        return [f"{self.id}: {c.claim}: {c.measured}" for c in self.outcome.checks if not c.holds]
+
+    def command(self) -> str:
+        """Return the command line that does the run again."""
+        words = ["millrace experiment run", self.id, f"--seed {self.settings.seed}"]
+        for each in self.experiment.parameters:
+            if (value := self.settings[each.name]) != each.default:
+                words.append(f"--set {each.name}={int(value) if value % 1 == 0 else value!r}")
+        flags = {"--wall": self.experiment.wall, "--ablate": self.settings.ablated}
+        return " ".join([*words, *(flag for flag, on in flags.items() if on)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; a figure that is no number, such as one over nothing, becomes null."""
+        outcome = self.outcome or Outcome((), {})
+        return {
+            "id": self.id,
+            "holds": self.holds,
+            "figures": {name: x if math.isfinite(x) else None for name, x in outcome.figures.items()},
+            "seed": self.settings.seed,
+            "ablated": self.settings.ablated or False,
+            "parameters": dict(self.settings.values),
+            "checks": [vars(check) for check in outcome.checks],
+            **({"error": self.error} if self.error else {}),
+        }
 
 
-class Silence(Watch):
-    """Tells nobody."""
-
-
-def cores() -> int:
-    """Return how many processes are worth having."""
-    return os.cpu_count() or 1
-
-
-def run(tasks: Sequence[Task], jobs: int, watch: Watch) -> Iterator[Result]:
+def run(tasks: Sequence[Task], jobs: int = 1) -> Iterator[Result]:
     """Yield results as runs come to their ends, which with several jobs is in any order.
 
     A run that fails for a reason that its message explains becomes a result like any other. Closing the
@@ -59,127 +86,44 @@ def run(tasks: Sequence[Task], jobs: int, watch: Watch) -> Iterator[Result]:
     Args:
         tasks: The runs.
         jobs: At most so many processes at a time.
-        watch: Is told how far they are.
 
     Raises:
         ExecutionError: A process died.
     """
-    virtual = [task for task in tasks if not task.experiment.wall]
+    virtual = [task for task in tasks if not task[0].wall]
     if jobs > 1 and len(virtual) > 1:
-        yield from _beside(virtual, min(jobs, len(virtual)), watch)
+        yield from _beside(virtual, min(jobs, len(virtual)))
     else:
-        yield from (_here(task, watch) for task in virtual)
-    yield from (_here(task, watch) for task in tasks if task.experiment.wall)
+        yield from map(_finished, virtual)
+    yield from (_finished(task) for task in tasks if task[0].wall)
 
 
-def _here(task: Task, watch: Watch) -> Result:
-    name = task.experiment.id
-    watch.began(name)
-    try:
-        return _finished(task, lambda share: watch.reached(name, share))
-    finally:
-        watch.ended(name)
-
-
-def _finished(task: Task, progress: Callable[[float], None]) -> Result:
+def _finished(task: Task) -> Result:
     """Run a task; what our errors explain is part of the result, other errors are not."""
-    began = time.perf_counter()
-    outcome, error = None, ""
+    experiment, settings = task
     try:
-        outcome = task.experiment.run(replace(task.settings, progress=progress))
-    except MillraceError as raised:
-        error = str(raised)
-    return Result(task, outcome, error, time.perf_counter() - began)
+        return Result(experiment, settings, experiment.run(settings))
+    except MillraceError as error:
+        return Result(experiment, settings, None, str(error))
 
 
-def _beside(tasks: Sequence[Task], jobs: int, watch: Watch) -> Iterator[Result]:
+def _beside(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
     """Run tasks in processes of their own, started afresh so that they share nothing."""
-    context = multiprocessing.get_context("spawn")
-    messages: Any = context.Queue()
-    with _listening(messages, watch), _ended(ProcessPoolExecutor(jobs, context, _begin, (messages,))) as pool:
-        futures = [pool.submit(_work, task) for task in tasks]
-        for future in as_completed(futures):
-            yield _result(future)
-
-
-def _result(future: Future[Result]) -> Result:
-    try:
-        return future.result()
-    except BrokenProcessPool as error:
-        raise ExecutionError(
-            "a process that ran experiments ended all of a sudden, maybe for want of memory; --jobs 1 runs "
-            "them one at a time"
-        ) from error
-
-
-@contextmanager
-def _ended(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool, and end its processes whatever happens: also those in the middle of a run."""
     others = set(multiprocessing.active_children())
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        children = set(multiprocessing.active_children()) - others
-        for child in children:
-            child.terminate()
-        for child in children:
-            child.join(_PATIENCE)
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:  # started while the others were ended
-            child.kill()
-            child.join()
-
-
-@contextmanager
-def _listening(messages: Any, watch: Watch) -> Iterator[None]:
-    """Pass on what the processes say while the body runs."""
-
-    def listen() -> None:
-        while (message := messages.get()) is not None:
-            kind, *rest = message
-            getattr(watch, kind)(*rest)
-
-    thread = threading.Thread(target=listen, name="millrace-experiments", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        # A process that was ended while it wrote has locked the queue for ever: nothing here waits for that.
-        messages.put(None)
-        thread.join(_PATIENCE)
-        messages.cancel_join_thread()
-        messages.close()
-
-
-_said: Any = None
-"""Where this process says how far it is."""
-
-
-def _begin(messages: Any) -> None:
-    """Make a new process ready: Ctrl-C is the parent's to answer."""
-    global _said
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _said = messages
-
-
-def _work(task: Task) -> Result:
-    """Run a task in a process of a pool."""
-    name = task.experiment.id
-    last = 0.0
-
-    def progress(share: float) -> None:
-        nonlocal last
-        if share - last >= _STEP:
-            last = share
-            _said.put(("reached", name, share))
-
-    _said.put(("began", name))
-    try:
-        result = _finished(task, progress)
-    finally:
-        _said.put(("ended", name))
-    # What reports progress lives in this process alone.
-    return replace(result, task=task)
+    # Ctrl-C is this process's to answer.
+    deaf = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), signal.signal, deaf) as pool:
+        try:
+            for future in as_completed([pool.submit(_finished, task) for task in tasks]):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise ExecutionError(
+                "a process that ran experiments ended all of a sudden, maybe for want of memory; --jobs 1 "
+                "runs them one at a time"
+            ) from error
+        except BaseException:
+            # Nobody wants what is left, which is in the middle of something.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from millrace.benchmarks.show import number
 from millrace.experiments.experiment import DIFFERS, Experiment, Panel, Verdict
-from millrace.experiments.result import Result
+from millrace.experiments.runner import Result
 from millrace.fitting import Column, Fitted
 
 _ROWS = 12
@@ -27,22 +27,20 @@ _VERDICTS: dict[Verdict, tuple[str, str]] = {
 
 def show(result: Result, console: Console) -> None:
     """Print the claim, each panel as a table, the checks and the figures."""
-    experiment = result.task.experiment
+    experiment, outcome = result.experiment, result.outcome
     console.print(Text(f"{experiment.id}: {experiment.title}", style="bold"))
     console.print(Text(f"{experiment.source}. {experiment.claim}", style="dim"))
-    if result.task.settings.ablated:
-        broken = experiment.broken[result.task.settings.ablated]
-        console.print(Text(f"ablated: {broken}", style="yellow"))
-    if result.outcome is not None:
-        for panel in result.outcome.panels:
-            console.print(_table(panel))
-        for check in result.outcome.checks:
-            verdict = _VERDICTS[check.holds]
-            console.print(Text.assemble(verdict, f"{check.claim} ({check.measured})"))
-        figures = ", ".join(f"{name} {number(value)}" for name, value in result.outcome.figures.items())
-        console.print(Text(figures, style="dim"))
-    else:
+    if result.settings.ablated:
+        console.print(Text(f"ablated: {experiment.broken[result.settings.ablated]}", style="yellow"))
+    if outcome is None:
         console.print(Text.assemble(("FAILED: ", "bold red"), result.error))
+    else:
+        for panel in outcome.panels:
+            console.print(_table(panel))
+        for check in outcome.checks:
+            console.print(Text.assemble(_VERDICTS[check.holds], f"{check.claim} ({check.measured})"))
+        figures = ", ".join(f"{name} {number(value)}" for name, value in outcome.figures.items())
+        console.print(Text(figures, style="dim"))
     console.print()
 
 
@@ -69,13 +67,16 @@ def show_details(experiment: Experiment, console: Console) -> None:
     for name, words in experiment.broken.items():
         console.print(Text(f"broken engine {name}: {words}"))
     if experiment.parameters:
-        numbers = ("default", "from", "to")
-        names = ("--set", *numbers, "unit", "meaning")
+        columns = [
+            Column("--set"),
+            *(Column(name, number=True) for name in ("default", "from", "to")),
+            *(Column(name) for name in ("unit", "meaning")),
+        ]
         rows = [
             (each.name, *map(plain, (each.default, each.low, each.high)), each.unit, each.meaning)
             for each in experiment.parameters
         ]
-        console.print(Fitted([Column(name, number=name in numbers) for name in names], rows, whole=True))
+        console.print(Fitted(columns, rows, whole=True))
     console.print()
 
 
@@ -84,30 +85,24 @@ def plain(value: float) -> str:
     return f"{int(value):,}" if float(value).is_integer() else f"{value:g}"
 
 
-def rows_of(panel: Panel, most: int | None = None) -> Iterator[tuple[str, list[float | None]]]:
+def rows_of(panel: Panel, most: int) -> Iterator[tuple[str, list[float | None]]]:
     """Yield the numbers of a panel by x: its name, and each curve's y there or last before it.
 
     Args:
         panel: The panel.
-        most: Rows to yield at most, evenly spaced; all by default.
+        most: Rows to yield at most, evenly spaced.
     """
     places = sorted({x for curve in panel.curves for x in curve.x})
-    if most is not None and len(places) > most:
+    if len(places) > most:
         step = (len(places) - 1) / (most - 1)
         places = [places[round(i * step)] for i in range(most)]
     exact = panel.kind in ("points", "bars")
     curves = [sorted(zip(curve.x, curve.y, strict=True), key=itemgetter(0)) for curve in panel.curves]
     for x in places:
         name = panel.x_names[int(x)] if panel.x_names else plain(round(x, 6))
-        yield name, [_at(curve, x, exact=exact) for curve in curves]
-
-
-def _at(curve: Sequence[tuple[float, float]], x: float, *, exact: bool) -> float | None:
-    """Return a curve's value at x, or unless that is to be exact at the last point before."""
-    place = bisect_right(curve, x, key=itemgetter(0)) - 1
-    if place < 0 or (exact and curve[place][0] != x):
-        return None
-    return curve[place][1]
+        before = [bisect_right(curve, x, key=itemgetter(0)) - 1 for curve in curves]
+        last = [curve[place] if place >= 0 else None for curve, place in zip(curves, before, strict=True)]
+        yield name, [None if at is None or (exact and at[0] != x) else at[1] for at in last]
 
 
 def _table(panel: Panel) -> Fitted:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
 from millrace.benchmarks.harness import versions
 from millrace.errors import InputError
-from millrace.experiments.experiment import DIFFERS, Claim, Experiment, Verdict
-from millrace.experiments.result import Result, write
+from millrace.experiments.experiment import DIFFERS, Claim, Experiment, Verdict, worst
+from millrace.experiments.runner import Result
 from millrace.experiments.show import plain
 
 _HEAD = """# Results
@@ -54,8 +55,7 @@ class Entry:
     @property
     def verdict(self) -> Verdict:
         """Whether every claim holds for every seed; ``"differs"`` if some do not, for their stated causes."""
-        every = {verdict for verdicts in self.holds for verdict in verdicts}
-        return False if False in every else DIFFERS if DIFFERS in every else True
+        return worst(verdict for verdicts in self.holds for verdict in verdicts)
 
     def measured(self, figure: str) -> tuple[float, float]:
         """Return the least and the most of a figure over the seeds; NaN for none."""
@@ -96,41 +96,38 @@ def entries(results: Iterable[Result]) -> dict[str, Entry]:
         if len(outcomes) < len(runs):
             continue
         checks = zip(*(outcome.checks for outcome in outcomes), strict=True)
-        task = runs[0].task
         found[name] = Entry(
-            name,
-            dict(task.settings.values),
-            [run.task.settings.seed for run in runs],
-            {key: [_short(each.figures[key]) for each in outcomes] for key in outcomes[0].figures},
-            [claim.inequality for claim in task.experiment.claims],
-            [[check.holds for check in each] for each in checks],
-            versions(),
+            id=name,
+            parameters=dict(runs[0].settings.values),
+            seeds=[run.settings.seed for run in runs],
+            figures={key: [_short(each.figures[key]) for each in outcomes] for key in outcomes[0].figures},
+            stated=[claim.inequality for claim in runs[0].experiment.claims],
+            holds=[[check.holds for check in each] for each in checks],
+            versions=versions(),
         )
     return found
 
 
-def save(path: Path, table: Table, known: Mapping[str, Experiment]) -> None:
-    """Write a table, and beside it the same in Markdown; entries of experiments that are no more are dropped.
+def _short(value: float) -> float | None:
+    """Return six digits, which is more than any document quotes."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
-    Args:
-        path: Of the JSON file.
-        table: What to write.
-        known: All experiments, in order.
-    """
-    kept = [asdict(table[name]) for name in known if name in table]
-    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in kept)
-    write(path, f"[\n{lines}\n]\n".encode())
-    write(path.with_suffix(".md"), rendered(table, known).encode())
+
+def encoded(table: Table, known: Mapping[str, Experiment]) -> str:
+    """Return the table in JSON, in the order of all experiments; entries of those that are no more are dropped."""
+    lines = [json.dumps(asdict(table[name]), ensure_ascii=False) for name in known if name in table]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def summary(table: Table, known: Mapping[str, Experiment]) -> str:
     """Return a sentence: how many experiments there are, and how many hold."""
-    verdicts = [table[name].verdict for name in known if name in table]
-    small = sum(bool(changed(table[name], known[name])) for name in known if name in table)
+    entries = [table[name] for name in known if name in table]
+    verdicts = Counter(each.verdict for each in entries)
+    small = sum(bool(changed(each, known[each.id])) for each in entries)
     return (
-        f"Of {len(known)} experiments, {len(verdicts)} are in the table, {small} of them at a smaller size: "
-        f"{verdicts.count(True)} hold for every seed, {verdicts.count(DIFFERS)} differ for stated causes, "
-        f"{verdicts.count(False)} {'does' if verdicts.count(False) == 1 else 'do'} not hold."
+        f"Of {len(known)} experiments, {len(entries)} are in the table, {small} of them at a smaller size: "
+        f"{verdicts[True]} hold for every seed, {verdicts[DIFFERS]} differ for stated causes, "
+        f"{verdicts[False]} {'does' if verdicts[False] == 1 else 'do'} not hold."
     )
 
 
@@ -144,31 +141,29 @@ def rendered(table: Table, known: Mapping[str, Experiment]) -> str:
     """Return the table in Markdown."""
     lines = [_HEAD, summary(table, known), ""]
     lines += ["| experiment | seeds | claim | stated | measured | verdict |", "|---|---|---|---|---|---|"]
+    measured_with: dict[str, int] = defaultdict(int)
     for name, experiment in known.items():
         if name in table:
             lines += _rows(table[name], experiment)
+            measured_with[", ".join(" ".join(each) for each in table[name].versions.items())] += 1
     for wall, why in _MISSING.items():
         missing = [name for name, each in known.items() if name not in table and each.wall == wall]
         if missing:
             lines += ["", f"Not measured{why}: {', '.join(missing)}."]
-    for with_, names in groupby(
-        sorted((_with(table[name]), name) for name in known if name in table), key=lambda each: each[0]
-    ):
-        found = [name for _, name in names]
-        lines += ["", f"Measured with {with_}: {len(found)} experiments."]
+    for with_, number in sorted(measured_with.items()):
+        lines += ["", f"Measured with {with_}: {number} experiments."]
     return "\n".join(lines) + "\n"
 
 
-def _rows(entry: Entry, experiment: Experiment) -> Iterable[str]:
+def _rows(entry: Entry, experiment: Experiment) -> Iterator[str]:
     given = ", ".join(f"{name} {plain(value)}" for name, value in changed(entry, experiment).items())
-    seeds = ", ".join(map(str, entry.seeds))
-    first = f"{entry.id}{f' ({given})' if given else ''} | {seeds}"
+    first = f"{entry.id}{f' ({given})' if given else ''} | {', '.join(map(str, entry.seeds))}"
     for says, stated, measured, verdict in told(entry, experiment):
         yield f"| {first} | {says} | `{stated}` | {measured} | {verdict} |"
         first = " | "
 
 
-def told(entry: Entry, experiment: Experiment) -> Iterable[tuple[str, str, str, str]]:
+def told(entry: Entry, experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
     """Yield each claim, its inequality, what was measured over the seeds, and the verdict in words."""
     for claim, stated, holds in zip(experiment.claims, entry.stated, entry.holds, strict=True):
         low, high = (f"{value:.3g}" for value in entry.measured(claim.figure))
@@ -181,12 +176,3 @@ def _verdict(claim: Claim, holds: Sequence[Verdict]) -> str:
     if len(counts) == 1:
         return words[holds[0]]
     return "; ".join(f"{words[verdict]} ({count} of {len(holds)})" for verdict, count in counts.items())
-
-
-def _with(entry: Entry) -> str:
-    return ", ".join(f"{name} {value}" for name, value in entry.versions.items())
-
-
-def _short(value: float) -> float | None:
-    """Return six digits, which is more than any document quotes."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -11,18 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from millrace.arrivals.access_methods import Access
 from millrace.arrivals.access_modules import Scan
 from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import WINDOWED, eddy, finished, place
-from millrace.experiments.eddies.joins import ORDERS, Version, results, spec_of, tables
+from millrace.experiments.eddies.engine import WINDOWED, eddy, place
 from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.lab.chain import ORDERS, THINNING, chain, results, tables
 from millrace.experiments.lab.costs import Costs, join_of
-from millrace.experiments.lab.run import share_of
-from millrace.experiments.lab.sources import batches, watched
+from millrace.experiments.lab.run import finish, share_of
+from millrace.experiments.lab.sources import all_batches, watched
 
-VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
 SAMPLES = 60
 PUNCTUAL = "punctual"
 
@@ -51,26 +49,22 @@ class Moved:
 
 def run_delayed(plan: str, settings: Settings, late: str = "R") -> Moved:
     """Run the query by a static order of ``ORDERS`` or a policy, with one table late."""
-    batch, unit = settings.whole("batch"), settings["unit"]
-    data = tables(VERSION, settings["scale"], settings.seed)
-    tuples = data["S"].num_rows
-    spec = spec_of(data)
-    costs = Costs()
-    clock = VirtualClock(costs=costs)
-    for other in "RT":
-        costs.declare(join_of(spec, other, "S"), unit)
+    data = tables(THINNING, settings["scale"], settings.seed)
+    tuples, batch = data["S"].num_rows, settings["batch"]
+    spec = chain(data)
+    clock = VirtualClock(costs=Costs({join_of(spec, other, "S"): settings["unit"] for other in "RT"}))
     delay = 0.0 if settings.ablated == PUNCTUAL else settings["scale"] * settings["delay"]
     samples = [(0.0, 0.0, 0.0)]
 
     def note(read: int) -> None:
         samples.append((clock.now(), read / tuples, share_of(run.figures(), "S", "R")))
 
-    scans: dict[str, Source] = {name: batches(table, batch) for name, table in data.items() if name != late}
+    sources: dict[str, Source] = {**all_batches(data, batch)}
+    access = {late: [Scan(late, sources.pop(late), clock, stall=(0, delay))]}
     if late != "S":
-        scans["S"] = watched(data["S"], batch, note, max(1, tuples // SAMPLES))
-    access: Access = {late: [Scan(late, batches(data[late], batch), clock, stall=(0, delay))]}
-    run = eddy(spec, scans, settings, clock, ORDERS.get(plan, plan), access)
-    done = finished(run, clock, results(data))
+        sources["S"] = watched(data["S"], batch, note, max(1, tuples // SAMPLES))
+    run = eddy(spec, sources, settings, clock, ORDERS.get(plan, plan), access)
+    done = finish(run, clock, results(data))
     samples.append((clock.now(), 1.0, done.share("S", "R")))
     times, read, shares = zip(*samples, strict=True)
     arrived = max((r for t, r in zip(times, read, strict=True) if t <= delay), default=0.0)
@@ -79,25 +73,21 @@ def run_delayed(plan: str, settings: Settings, late: str = "R") -> Moved:
 
 def fig12(settings: Settings) -> Outcome:
     """Run both orders and the eddy with R late, and with S late."""
-    found = {}
-    for i, late in enumerate("RS"):
-        found[late] = {name: run_delayed(name, settings, late).seconds for name in (*ORDERS, WINDOWED)}
-        settings.progress((i + 1) / 2)
-    best, eddy_, worst = (found["R"][name] for name in ("S⋈T first", WINDOWED, "R⋈S first"))
-    late_s = found["S"]
-    panels = [Panel.bars(f"{late} is delayed", "time (s)", seconds) for late, seconds in found.items()]
+    plans = (*ORDERS, WINDOWED)
+    late_r, late_s = ({plan: run_delayed(plan, settings, late).seconds for plan in plans} for late in "RS")
+    best, eddy_, worst = (late_r[name] for name in ("S⋈T first", WINDOWED, "R⋈S first"))
     figures = {
         "eddy_over_best": eddy_ / best,
         "eddy_place": place(eddy_, (best, worst)),
         "late_s_over_best": late_s[WINDOWED] / min(late_s.values()),
     }
-    return Outcome(panels, figures)
+    panels = {"R is delayed": late_r, "S is delayed": late_s}
+    return Outcome([Panel.bars(title, "time (s)", each) for title, each in panels.items()], figures)
 
 
 def fig13(settings: Settings) -> Outcome:
     """Follow the tuples of S."""
     moved = run_delayed(WINDOWED, settings)
-    settings.progress(1.0)
     # The moment of the delay's end; without a delay, where it would be.
     until = moved.arrived or 0.4
     panel = Panel(
@@ -112,4 +102,4 @@ def fig13(settings: Settings) -> Outcome:
         "share_during_delay": moved.share_between(until / 2, until),
         "share_behind": moved.share_between(until, 1.0),
     }
-    return Outcome((panel,), figures)
+    return Outcome([panel], figures)

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from millrace.arrivals.access_methods import Access
 from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
-from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Parameter, Settings
-from millrace.experiments.lab.run import Finished, finish
+from millrace.experiments.experiment import Settings
 from millrace.options import Options
 from millrace.policies import POLICIES, Candidate, Fixed, Lottery, Naive, Policy
 from millrace.policies.base import Shares
@@ -23,11 +21,6 @@ from millrace.router.back_pressure import Backpressure
 from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec
 from millrace.tuples import Signature
-
-BATCH = Parameter("batch", 10, 1, 1_000, "tuples", "that are routed together; the paper's is 1")
-QUEUE = Parameter("queue", 10, 1, 100_000, "tuples", "in a module's input queue when it is full")
-BUFFER = Parameter("buffer", 500, 1, 100_000, "tuples", "in the eddy when it takes no more")
-SYSTEM = (BATCH, QUEUE, BUFFER)
 
 NAIVE, LOTTERY, WINDOWED, DRAWN = "naive", "lottery", "windowed_lottery", "lottery, equal turns"
 EVEN, NO_QUEUES, ALL_TICKETS, STUCK, STUCK_T = "even-tickets", "no-queues", "all-tickets", "stuck", "stuck-t"
@@ -65,59 +58,38 @@ def eddy(
     clock: VirtualClock,
     plan: str | Sequence[str],
     access: Access | None = None,
-    *,
-    batch: int | None = None,
 ) -> EddyRun:
     """Return an eddy on the system, whole or broken as the settings say.
 
     Args:
         spec: The block.
         sources: That it reads.
-        settings: With the parameters of ``SYSTEM``.
+        settings: With ``batch``, ``queue`` and ``buffer``.
         clock: Its time.
         plan: Name of a policy, or a static order of modules.
         access: Access modules by alias.
-        batch: Tuples that are routed together, where that is not the parameter.
     """
-    batch = batch or settings.whole("batch")
-    name = plan if isinstance(plan, str) else "fixed"
-    order = () if isinstance(plan, str) else tuple(plan)
+    name, order = (plan, ()) if isinstance(plan, str) else ("fixed", tuple(plan))
+    batch, broken, joins = settings["batch"], settings.ablated, len(spec.relations) > 1
+    policy: Policy | None = None
+    if name == DRAWN:
+        policy = Drawn(Lottery(), batch, settings.seed)
+    if name in (LOTTERY, WINDOWED, DRAWN):
+        policy = Naive() if broken.endswith(EVEN) else policy
+        policy = {STUCK: Fixed(), STUCK_T: Fixed(("T",))}.get(broken, policy)
+    elif name == NAIVE and broken == ALL_TICKETS:
+        policy = Lottery()
     options = Options(
-        architecture="joins" if len(spec.relations) > 1 else "auto",
+        architecture="joins" if joins else "auto",
         policy=name if name in POLICIES else None,
         order=order,
         batch_size=batch,
-        online=len(spec.relations) > 1,
+        online=joins,
         reoptimize_every=batch if name == DRAWN else Options().reoptimize_every,
     )
-    queue = None if settings.ablated.startswith(NO_QUEUES) and name != "fixed" else settings.whole("queue")
-    policy: Policy | None = Drawn(Lottery(), batch, settings.seed) if name == DRAWN else None
-    if name in (LOTTERY, WINDOWED, DRAWN):
-        policy = Naive() if settings.ablated.endswith(EVEN) else policy
-        policy = {STUCK: Fixed(), STUCK_T: Fixed(("T",))}.get(settings.ablated, policy)
-    elif name == NAIVE and settings.ablated == ALL_TICKETS:
-        policy = Lottery()
-    return EddyRun(
-        spec,
-        sources,
-        options,
-        policy=policy,
-        clock=clock,
-        access=access or {},
-        backpressure=Backpressure(queue, settings.whole("buffer")),
-    )
-
-
-def finished(run: EddyRun, clock: VirtualClock, expected: int) -> Finished:
-    """Run an eddy to its end.
-
-    Raises:
-        ExecutionError: It found another number of rows than there are.
-    """
-    done = finish(run, clock)
-    if done.rows != expected:
-        raise ExecutionError(f"the eddy found {done.rows} rows, expected {expected}")
-    return done
+    queue = None if broken.startswith(NO_QUEUES) and name != "fixed" else settings["queue"]
+    limits = Backpressure(queue, settings["buffer"])
+    return EddyRun(spec, sources, options, policy=policy, clock=clock, access=access or {}, backpressure=limits)
 
 
 def place(cost: float, orders: Sequence[float]) -> float:

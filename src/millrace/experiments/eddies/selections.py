@@ -10,22 +10,26 @@ and s2 a half, and ``x`` be the share of tuples that meet s1 first. With equal t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, eddy, finished, place
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, eddy, place
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.lab.run import Finished
+from millrace.experiments.lab.run import Finished, finish
 from millrace.experiments.lab.selections import selection
 from millrace.experiments.lab.sources import batches
 
 COST, KEPT = 5.0, 0.5
 ORDERS = {"s1 first": ("s1", "s2"), "s2 first": ("s2", "s1")}
 """Static orders: an eddy that keeps to the order of the WHERE clause."""
+
+_COST, _KEPT = "cost of s1 (delay units)", "share of tuples that s1 keeps"
+_TIME, _SHARE = "time for each tuple (delay units)", "share of tuples that meet s1 first"
 
 
 @dataclass(frozen=True)
@@ -39,111 +43,80 @@ class Pair:
 def run_pair(pair: Pair, plan: str, settings: Settings) -> Finished:
     """Run the query by a policy or a static order; time is in delay units."""
     draw = np.random.default_rng(settings.seed)
-    tuples = settings.whole("tuples")
-    table = pa.table({f"s{i + 1}": draw.random(tuples) < kept for i, kept in enumerate(pair.kept)})
+    passing = {f"s{i + 1}": draw.random(settings["tuples"]) < kept for i, kept in enumerate(pair.kept)}
+    table = pa.table(passing)
     clock = VirtualClock()
-    costs = dict(zip(("s1", "s2"), pair.costs, strict=True))
-    order = ORDERS.get(plan, ("s1", "s2"))
+    costs = dict(zip(passing, pair.costs, strict=True))
+    order = ORDERS.get(plan, tuple(passing))
     spec = block({"U": table}, predicates=[selection("U", name, costs[name], clock) for name in order])
-    run = eddy(
-        spec,
-        {"U": batches(table, settings.whole("batch"))},
-        settings,
-        clock,
-        order if plan in ORDERS else plan,
-    )
-    both = np.logical_and(*(column.to_numpy() for column in table.columns))
-    return finished(run, clock, int(both.sum()))
+    sources = {"U": batches(table, settings["batch"])}
+    run = eddy(spec, sources, settings, clock, order if plan in ORDERS else plan)
+    return finish(run, clock, int(np.logical_and(*passing.values()).sum()))
 
 
-def sweep(pairs: list[Pair], plans: tuple[str, ...], settings: Settings) -> tuple[dict[str, np.ndarray], ...]:
+def sweep(pairs: Sequence[Pair], plans: Sequence[str], settings: Settings) -> tuple[dict[str, np.ndarray], ...]:
     """Return delay units for each tuple and the share of tuples that met s1 first, by plan."""
-    costs: dict[str, list[float]] = {name: [] for name in plans}
-    shares: dict[str, list[float]] = {name: [] for name in plans}
-    for i, pair in enumerate(pairs):
-        for name in plans:
-            done = run_pair(pair, name, settings)
-            costs[name].append(done.seconds / settings.whole("tuples"))
-            shares[name].append(done.share("U", "s1"))
-        settings.progress((i + 1) / len(pairs))
-    return tuple({name: np.array(found[name]) for name in plans} for found in (costs, shares))
+    done = {plan: [run_pair(pair, plan, settings) for pair in pairs] for plan in plans}
+    costs = {plan: np.array([run.seconds for run in runs]) / settings["tuples"] for plan, runs in done.items()}
+    return costs, {plan: np.array([run.share("U", "s1") for run in runs]) for plan, runs in done.items()}
 
 
-def spread(settings: Settings, low: float, high: float) -> np.ndarray:
-    """Return the values of x."""
-    return np.linspace(low, high, settings.whole("points"))
+def by_cost(settings: Settings) -> tuple[np.ndarray, list[Pair]]:
+    """Return figure 4's costs of s1, and its selections."""
+    x = np.linspace(1, 9, settings["points"])
+    return x, [Pair((float(cost), COST), (KEPT, KEPT)) for cost in x]
 
 
-def by_cost(settings: Settings) -> list[Pair]:
-    """Return figure 4's selections: the cost of s1 varies."""
-    return [Pair((float(cost), COST), (KEPT, KEPT)) for cost in spread(settings, 1, 9)]
-
-
-def by_kept(settings: Settings) -> list[Pair]:
-    """Return figure 5's selections: the share that s1 keeps varies."""
-    return [Pair((COST, COST), (float(kept), KEPT)) for kept in spread(settings, 0.1, 0.9)]
+def by_kept(settings: Settings) -> tuple[np.ndarray, list[Pair]]:
+    """Return the shares that figure 5's s1 keeps, and its selections."""
+    x = np.linspace(0.1, 0.9, settings["points"])
+    return x, [Pair((COST, COST), (float(kept), KEPT)) for kept in x]
 
 
 def fig4(settings: Settings) -> Outcome:
     """Vary the cost of s1 from 1 to 9 while s2 costs 5."""
-    plans = (*ORDERS, NAIVE, LOTTERY)
-    found, _ = sweep(by_cost(settings), plans, settings)
+    x, pairs = by_cost(settings)
+    found, _ = sweep(pairs, (*ORDERS, NAIVE, LOTTERY), settings)
     best = np.minimum(*(found[name] for name in ORDERS))
-    over = {name: float((found[name] / best).max()) for name in plans}
-    x = spread(settings, 1, 9)
-    panel = Panel(
-        "Two 50 % selections; s2 costs 5 delay units",
-        "cost of s1 (delay units)",
-        "time for each tuple (delay units)",
-        [Curve(name, x.tolist(), values.tolist()) for name, values in found.items()],
-    )
-    figures = {"naive_over_best": over[NAIVE], "lottery_over_best": over[LOTTERY]}
-    figures |= {"lottery_gain": float((found[NAIVE] - found[LOTTERY]).mean() / best.mean())}
-    return Outcome((panel,), figures | {"worst_over_best": max(over[name] for name in ORDERS)})
+    over = {name: (costs / best).max() for name, costs in found.items()}
+    figures = {
+        "naive_over_best": over[NAIVE],
+        "lottery_over_best": over[LOTTERY],
+        "lottery_gain": (found[NAIVE] - found[LOTTERY]).mean() / best.mean(),
+        "worst_over_best": max(over[name] for name in ORDERS),
+    }
+    panel = Panel.over("Two 50 % selections; s2 costs 5 delay units", _COST, _TIME, x, found)
+    return Outcome([panel], figures)
 
 
 def fig5(settings: Settings) -> Outcome:
     """Vary the share that s1 keeps from 10 % to 90 %."""
-    plans = (*ORDERS, NAIVE, LOTTERY, DRAWN)
-    found, _ = sweep(by_kept(settings), plans, settings)
-    x = spread(settings, 0.1, 0.9)
+    x, pairs = by_kept(settings)
+    found, _ = sweep(pairs, (*ORDERS, NAIVE, LOTTERY, DRAWN), settings)
     told = np.flatnonzero(abs(x - KEPT) > 0.05)  # where both are alike, there is nothing to find
-    places = {
-        name: float(np.mean([place(found[name][i], [found[order][i] for order in ORDERS]) for i in told]))
-        for name in (NAIVE, LOTTERY, DRAWN)
-    }
-    panel = Panel(
-        "Both selections cost 5 delay units; s2 keeps 50 %",
-        "share of tuples that s1 keeps",
-        "time for each tuple (delay units)",
-        [Curve(name, x.tolist(), values.tolist()) for name, values in found.items()],
-    )
-    figures = {"naive_place": places[NAIVE], "lottery_place": places[LOTTERY]}
-    return Outcome((panel,), figures | {"equal_turns_place": places[DRAWN]})
+
+    def mean_place(plan: str) -> float:
+        return float(np.mean([place(found[plan][i], [found[order][i] for order in ORDERS]) for i in told]))
+
+    plans = {"naive": NAIVE, "lottery": LOTTERY, "equal_turns": DRAWN}
+    panel = Panel.over("Both selections cost 5 delay units; s2 keeps 50 %", _KEPT, _TIME, x, found)
+    return Outcome([panel], {f"{name}_place": mean_place(plan) for name, plan in plans.items()})
 
 
 def fig6(settings: Settings) -> Outcome:
     """Follow the share of tuples that meet s1 first in both sweeps."""
     plans = (NAIVE, LOTTERY)
-    (_, costs), (_, kept) = (sweep(pairs(settings), plans, settings) for pairs in (by_cost, by_kept))
-    x = spread(settings, 0.1, 0.9)
+    (costs, dearer), (kept, keeping) = by_cost(settings), by_kept(settings)
+    (_, by_costs), (_, by_keeps) = (sweep(pairs, plans, settings) for pairs in (dearer, keeping))
     figures = {
-        f"{name}_by_{what}": float(found[name][0] - found[name][-1])
+        f"{name}_by_{what}": found[name][0] - found[name][-1]
         for name in plans
-        for what, found in (("cost", costs), ("selectivity", kept))
+        for what, found in (("cost", by_costs), ("selectivity", by_keeps))
     }
-    figures["conservation_error"] = float(abs(kept[NAIVE] - 1 / (3 - 2 * x)).max())
-    figures["lottery_where_alike"] = float(kept[LOTTERY][len(x) // 2])
+    figures["conservation_error"] = abs(by_keeps[NAIVE] - 1 / (3 - 2 * kept)).max()
+    figures["lottery_where_alike"] = by_keeps[LOTTERY][len(kept) // 2]
     panels = [
-        Panel(
-            title,
-            label,
-            "share of tuples that meet s1 first",
-            [Curve(p, at.tolist(), found[p].tolist()) for p in plans],
-        )
-        for title, label, at, found in (
-            ("As the cost varies (figure 4)", "cost of s1 (delay units)", spread(settings, 1, 9), costs),
-            ("As the selectivity varies (figure 5)", "share of tuples that s1 keeps", x, kept),
-        )
+        Panel.over("As the cost varies (figure 4)", _COST, _SHARE, costs, by_costs),
+        Panel.over("As the selectivity varies (figure 5)", _KEPT, _SHARE, kept, by_keeps),
     ]
     return Outcome(panels, figures)

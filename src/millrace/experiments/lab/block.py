@@ -27,6 +27,7 @@ def block(
         rows: What the engine is told of tables' sizes, None for nothing; the truth by default.
     """
     told = {alias: table.num_rows for alias, table in tables.items()} | dict(rows or {})
+    columns = [ColumnRef(alias, name) for alias, table in tables.items() for name in table.column_names]
     pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
     return JoinSpec(
         tuple(RelationSpec(alias, table.schema, rows=told[alias]) for alias, table in tables.items()),
@@ -35,12 +36,6 @@ def block(
             for left, right in pairs
         ),
         residuals=tuple(predicates),
-        output=tuple(
-            OutputColumn(f"{alias}_{name}", ColumnRef(alias, name))
-            for alias, table in tables.items()
-            for name in table.column_names
-        )
-        if all_columns
-        else (),
+        output=tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns if all_columns),
         count_only=not all_columns,
     )

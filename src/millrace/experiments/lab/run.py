@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.clock import VirtualClock
+from millrace.errors import ExecutionError
 from millrace.figures import CellFigures
 from millrace.runs.eddy_run import EddyRun
 
@@ -30,24 +30,24 @@ class Finished:
         return share_of(self.figures, alias, first)
 
 
-def finish(eddy: EddyRun, clock: VirtualClock) -> Finished:
-    """Run an eddy, whose block counts its rows, to its end."""
+def finish(eddy: EddyRun, clock: VirtualClock, expected: int | None = None) -> Finished:
+    """Run an eddy, whose block counts its rows, to its end.
+
+    Raises:
+        ExecutionError: It found another number of rows than expected.
+    """
     began = clock.now()
     rows = sum(row for batch in eddy.run() for row in batch.column(0).to_pylist())
+    if expected is not None and rows != expected:
+        raise ExecutionError(f"the eddy found {rows} rows, expected {expected}")
     return Finished(clock.now() - began, rows, eddy.figures())
 
 
 def share_of(figures: CellFigures, alias: str, first: str) -> float:
     """Return the share of a relation's tuples so far that went to one module before all others."""
-    began = list(_began(figures, alias))
+    routed = [(order.split(" → "), count) for order, count in figures.orders]
+    began = [(steps[1], count) for steps, count in routed if steps[0] == alias and len(steps) > 1]
     return sum(count for module, count in began if module == first) / max(1, sum(c for _, c in began))
-
-
-def _began(figures: CellFigures, alias: str) -> Iterator[tuple[str, int]]:
-    for order, count in figures.orders:
-        steps = order.split(" → ")
-        if steps[0] == alias and len(steps) > 1:
-            yield steps[1], count
 
 
 def key(*words: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -10,6 +10,11 @@ import pyarrow as pa
 def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
     """Cut a table into batches of so many rows."""
     return [batch for batch in table.combine_chunks().to_batches(max_chunksize=size) if batch.num_rows]
+
+
+def all_batches(tables: Mapping[str, pa.Table], size: int) -> dict[str, list[pa.RecordBatch]]:
+    """Cut tables into batches, by alias."""
+    return {alias: batches(table, size) for alias, table in tables.items()}
 
 
 def watched(

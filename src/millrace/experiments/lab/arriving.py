@@ -25,15 +25,23 @@ class Stream:
 
     Attributes:
         table: Its tuples in the order of arrival.
-        passing: Which of them pass the scan's predicates, ``bool``; only these reach whoever joins them.
         rate: Tuples a second.
         delay: Seconds before the first one.
+        passing: Which of them pass the scan's predicates, ``bool``; only these reach whoever joins them. None
+            for all.
     """
 
     table: pa.Table
-    passing: Array
-    rate: float
+    rate: float = 1.0
     delay: float = 0.0
+    passing: Array | None = None
+
+    def batches(self, size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield for each batch the tuples read, and those that pass."""
+        for low in range(0, self.table.num_rows, size):
+            (rows,) = self.table.slice(low, size).combine_chunks().to_batches()
+            passed = rows if self.passing is None else rows.filter(pa.array(self.passing[low : low + size]))
+            yield rows.num_rows, passed
 
 
 class Arriving:
@@ -45,11 +53,12 @@ class Arriving:
 
     Attributes:
         order: The alias of each batch, by the time when its last tuple has come.
+        schedule: For a run that reads them so.
         read: Tuples read so far by alias, those among them that do not pass.
     """
 
     def __init__(self, streams: Mapping[str, Stream], batch: int) -> None:
-        self._batches = {alias: _batches(stream, batch) for alias, stream in streams.items()}
+        self._batches = {alias: list(stream.batches(batch)) for alias, stream in streams.items()}
         times = [
             (stream.delay + min(stream.table.num_rows, (number + 1) * batch) / stream.rate, place, alias)
             for place, (alias, stream) in enumerate(streams.items())
@@ -57,15 +66,8 @@ class Arriving:
         ]
         self.order = [alias for _, _, alias in sorted(times)]
         # With weights, batches of which nothing has passed arrive too; the sources know whose turn it is.
-        places = range(len(streams))
-        self.schedule = Schedule(None, interleaved=True, order=tuple(places), weights=(1.0,) * len(places))
-        self.read = dict.fromkeys(streams, 0)
-        self._next = 0
-
-    @property
-    def rounds(self) -> int:
-        """Number of batches in all."""
-        return len(self.order)
+        places = tuple(range(len(streams)))
+        self.schedule = Schedule(None, interleaved=True, order=places, weights=(1.0,) * len(places))
 
     def sources(self) -> dict[str, Source]:
         """Return the streams from the beginning, for one run."""
@@ -80,17 +82,3 @@ class Arriving:
             self._next += 1
             self.read[alias] += rows
             yield batch
-
-
-def _batches(stream: Stream, size: int) -> list[tuple[int, pa.RecordBatch]]:
-    """Return for each batch the tuples read, and those that pass."""
-    batches = []
-    for low in range(0, stream.table.num_rows, size):
-        rows = stream.table.slice(low, size).combine_chunks().to_batches()[0]
-        batches.append((rows.num_rows, rows.filter(pa.array(stream.passing[low : low + size]))))
-    return batches
-
-
-def keys(draw: np.random.Generator, rows: int, values: int) -> Array:
-    """Return keys as Wisconsin attributes have them: so many values, each as often, in random order."""
-    return draw.permutation(rows) % values

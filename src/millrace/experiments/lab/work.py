@@ -1,30 +1,100 @@
-"""A join with its data, and any side of a comparison run on it."""
+"""A join with its data, and any side of a comparison run on it: what it works is priced by the engine's books."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+
+import pyarrow as pa
 
 from millrace.architectures.choice import policy_of
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Panel
-from millrace.experiments.stairs.arriving import Arriving, Stream
-from millrace.experiments.stairs.costs import Costs
-from millrace.experiments.stairs.plans import Opening, Plan, plans_of
-from millrace.experiments.stairs.side import Meter, TooDear, Work
+from millrace.experiments.lab.arriving import Arriving, Stream
+from millrace.experiments.lab.costs import Prices
+from millrace.experiments.lab.plans import Opening, Plan, plans_of
+from millrace.figures import CellFigures
 from millrace.graph import QueryGraph
 from millrace.options import Options, Order
 from millrace.policies import POLICIES
 from millrace.runs.block_run import Given, Run
 from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Output
 from millrace.runs.static import StaticPlan
 from millrace.spec import JoinSpec
 from millrace.trees import spanning_tree
+from millrace.tuples import TupleBatch
 
 STILL, HELD = "never-moves", "held"
 """Broken engines: no state is migrated; eddies keep to the plan that they begin with."""
+
+COST = "work, seconds of the virtual clock"
+_RESULTS = 262_144
+"""Result tuples after which a run that may have to be stopped is looked at."""
+
+
+class TooDear(Exception):
+    """A run has worked more than it may: nothing is wrong, but the answer is no longer of interest."""
+
+
+class Meter(Output):
+    """Counts results, and looks now and then at what was worked.
+
+    Args:
+        spec: The block; only counted, so what becomes of its results costs nobody anything.
+        worked: Returns the seconds so far.
+        every: Batches between two looks.
+        limit: Seconds of work that are too many.
+
+    Attributes:
+        curve: Seconds and results at every look.
+    """
+
+    def __init__(self, spec: JoinSpec, worked: Callable[[], float], every: int, limit: float) -> None:
+        super().__init__(spec, 1)
+        self.curve: list[tuple[float, int]] = []
+        self._worked, self._every, self._limit = worked, every, limit
+        self._rounds = self._unseen = 0
+
+    def look(self) -> None:
+        """Note what was worked; TooDear if that is more than the limit."""
+        self.curve.append((self._worked(), self.counted))
+        self._unseen = 0
+        if self.curve[-1][0] > self._limit:
+            raise TooDear
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        """Count results, and look where there are many."""
+        yield from super().add(batch)
+        self._unseen += batch.size
+        if self._unseen >= _RESULTS:
+            self.look()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Look, if it is time to."""
+        yield from super().rest()
+        self._rounds += 1
+        if self._rounds % self._every == 0:
+            self.look()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run took.
+
+    Attributes:
+        seconds: Of work; the limit where it was stopped.
+        rows: Of the result; None where it was stopped.
+        figures: The books at the end.
+        curve: Seconds and results, from time to time.
+    """
+
+    seconds: float
+    rows: int | None
+    figures: CellFigures
+    curve: list[tuple[float, int]]
 
 
 def never(_: Arriving) -> bool:
@@ -45,14 +115,14 @@ class Query:
         spec: The block.
         streams: By alias.
         batch: Tuples at a time, and for which a decision holds.
-        rows: Of the result; below 0 where that is not known before.
+        rows: Of the result; None where that is not known before.
         name: Begins what is said of errors.
     """
 
     spec: JoinSpec
     streams: Mapping[str, Stream]
     batch: int
-    rows: int
+    rows: int | None = None
     name: str = ""
 
     @cached_property
@@ -74,7 +144,7 @@ class Query:
         order: Order | Plan,
         policy: str | None = None,
         held: Callable[[Arriving], bool] = never,
-        costs: Costs = Costs(),  # noqa: B008 - it is frozen
+        prices: Prices = Prices(),  # noqa: B008 - it is frozen
         looks: int = 32,
         limit: float = float("inf"),
     ) -> Work:
@@ -86,7 +156,7 @@ class Query:
             order: Of a static plan; what an eddy has to keep to while it is held.
             policy: Of an eddy; None for the default one.
             held: Whether an eddy is still held to the plan, by what has arrived.
-            costs: Of the operations.
+            prices: Of the operations.
             looks: How often to look at the time, about; more often where there are many results.
             limit: Seconds of work after which the run is stopped.
 
@@ -101,9 +171,15 @@ class Query:
             batch_size=16_384,
             reoptimize_every=self.batch,
         )
-        arriving, clock = self.arriving, VirtualClock()
-        meter = Meter(self.spec, arriving, costs, max(1, arriving.rounds // looks), limit)
-        sources, given = arriving.sources(), Given(schedule=arriving.schedule, clock=clock, output=meter)
+        arriving = self.arriving
+
+        def worked() -> float:
+            figures, read = run.figures(), sum(arriving.read.values())
+            seconds = prices.working(figures, read, architecture, self.spec)
+            return seconds + prices.deciding(figures, read, architecture)
+
+        meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks), limit)
+        sources, given = arriving.sources(), Given(schedule=arriving.schedule, clock=VirtualClock(), output=meter)
         run: Run
         if architecture == "static":
             run = StaticPlan(self.spec, sources, replace(options, order=plan.order), **given)
@@ -111,23 +187,21 @@ class Query:
             decides = POLICIES[policy_of(self.spec, options)](options)
             opening = Opening(plan, decides, lambda: not held(arriving))
             run = EddyRun(self.spec, sources, options, policy=opening, **given)
-        meter.attach(run, architecture)
         try:
             (counted,) = run.run()
-            rows: int | None = counted.column(0)[0].as_py()
-            figures = meter.look()
+            meter.look()
         except TooDear:
-            rows, figures = None, run.figures()
-        if rows is not None and 0 <= self.rows != rows:
+            return Work(limit, None, run.figures(), meter.curve)
+        rows = counted.column(0)[0].as_py()
+        if self.rows not in (None, rows):
             raise ExecutionError(f"{self.name}{architecture} found {rows} rows of {self.rows}")
-        return Work(min(limit, meter.seconds), rows, figures, tuple(meter.curve))
+        return Work(meter.curve[-1][0], rows, run.figures(), meter.curve)
 
 
 def panels(works: Mapping[str, Work]) -> list[Panel]:
     """Return what each side worked, and the tuples that it made on the way."""
-    seconds = {name: work.seconds for name, work in works.items()}
     made = {name: work.figures.intermediate_tuples for name, work in works.items()}
     return [
-        Panel.bars("Execution cost", "work, seconds of the virtual clock", seconds),
+        Panel.bars("Execution cost", COST, {name: work.seconds for name, work in works.items()}),
         Panel.bars("Intermediate tuples", "tuples", made),
     ]
