@@ -137,9 +137,7 @@ class Panel:
         return cls(title, x_label, y_label, [Curve(name, x, y) for name, y in curves.items()], **more)
 
     @classmethod
-    def bars(
-        cls, title: str, label: str, values: Mapping[str, float], curve: str = "", **more: Any
-    ) -> Panel:
+    def bars(cls, title: str, label: str, values: Mapping[str, float], curve: str = "", **more: Any) -> Panel:
         """Return a panel of one bar for each named value; the curve is called as the panel by default."""
         return cls.grouped(title, "", label, values, {curve or title: list(values.values())}, **more)
 
@@ -155,7 +153,9 @@ class Panel:
     ) -> Panel:
         """Return a panel with a group of bars for each name, one bar of each curve."""
         names = list(names)
-        return cls.over(title, x_label, y_label, range(len(names)), curves, kind="bars", x_names=names, **more)
+        return cls.over(
+            title, x_label, y_label, range(len(names)), curves, kind="bars", x_names=names, **more
+        )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 from millrace.errors import InputError, near
 from millrace.experiments.experiment import Claim, Experiment, Parameter
 
-PAPERS = ("eddies",)
+PAPERS = ("eddies", "overheads", "stems", "stairs", "beyond")
 _BOUNDS = re.compile(r"(?:(\S+) ≤ )?([a-z]\S*)(?: ≤ (\S+)| = (\S+))?")
 
 

@@ -89,7 +89,9 @@ def eddy(
     )
     queue = None if broken.startswith(NO_QUEUES) and name != "fixed" else settings["queue"]
     limits = Backpressure(queue, settings["buffer"])
-    return EddyRun(spec, sources, options, policy=policy, clock=clock, access=access or {}, backpressure=limits)
+    return EddyRun(
+        spec, sources, options, policy=policy, clock=clock, access=access or {}, backpressure=limits
+    )
 
 
 def place(cost: float, orders: Sequence[float]) -> float:

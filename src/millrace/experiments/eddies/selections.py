@@ -54,10 +54,14 @@ def run_pair(pair: Pair, plan: str, settings: Settings) -> Finished:
     return finish(run, clock, int(np.logical_and(*passing.values()).sum()))
 
 
-def sweep(pairs: Sequence[Pair], plans: Sequence[str], settings: Settings) -> tuple[dict[str, np.ndarray], ...]:
+def sweep(
+    pairs: Sequence[Pair], plans: Sequence[str], settings: Settings
+) -> tuple[dict[str, np.ndarray], ...]:
     """Return delay units for each tuple and the share of tuples that met s1 first, by plan."""
     done = {plan: [run_pair(pair, plan, settings) for pair in pairs] for plan in plans}
-    costs = {plan: np.array([run.seconds for run in runs]) / settings["tuples"] for plan, runs in done.items()}
+    costs = {
+        plan: np.array([run.seconds for run in runs]) / settings["tuples"] for plan, runs in done.items()
+    }
     return costs, {plan: np.array([run.share("U", "s1") for run in runs]) for plan, runs in done.items()}
 
 

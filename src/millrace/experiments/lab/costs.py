@@ -119,7 +119,9 @@ class Prices:
 
     def moving(self, figures: CellFigures) -> float:
         """Return what a run has spent so far on moving state."""
-        promoted, demoted = (sum(getattr(s, what) for s in stairs_of(figures)) for what in ("promoted", "demoted"))
+        promoted, demoted = (
+            sum(getattr(s, what) for s in stairs_of(figures)) for what in ("promoted", "demoted")
+        )
         # A promoted tuple probes, and is inserted where it goes; each match is made and inserted.
         total = (self.promote + self.insert) * promoted + self.demote * demoted
         return total + (self.match + self.insert) * figures.recomputed_tuples

@@ -179,7 +179,10 @@ class Query:
             return seconds + prices.deciding(figures, read, architecture)
 
         meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks), limit)
-        sources, given = arriving.sources(), Given(schedule=arriving.schedule, clock=VirtualClock(), output=meter)
+        sources, given = (
+            arriving.sources(),
+            Given(schedule=arriving.schedule, clock=VirtualClock(), output=meter),
+        )
         run: Run
         if architecture == "static":
             run = StaticPlan(self.spec, sources, replace(options, order=plan.order), **given)

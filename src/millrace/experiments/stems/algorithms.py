@@ -11,6 +11,7 @@ order of builds and probes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,8 @@ from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stems.watched import INT, over_time
+from millrace.experiments.lab.sources import batches
+from millrace.experiments.stems.watched import INT, Array, over_time
 from millrace.options import Options
 from millrace.spec import JoinSpec
 from millrace.spill import SpillingEddy
@@ -31,6 +33,7 @@ _NAMES = {
     "grace": "Grace hash join",
     "sort_merge": "sort-merge join",
 }
+_BATCH = 64
 
 
 class Disk(Tally):
@@ -61,48 +64,23 @@ class Disk(Tally):
         self.moved.append((self._clock.now(), self.bytes_written, self.bytes_read))
 
 
+@dataclass(frozen=True)
 class Ran:
-    """One algorithm's run, and its figures over time.
+    """One algorithm's run.
 
-    Args:
-        algorithm: As in the options.
-        spec: The block.
-        tables: Its tables.
-        settings: Of the experiment.
+    Attributes:
+        times: When each result came,
+        table: and the results, in the order in which they came.
+        moved: Moment, bytes written so far, bytes read back so far.
+        read_until: When the sources had been read.
+        end: When all was done.
     """
 
-    def __init__(
-        self, algorithm: str, spec: JoinSpec, tables: Mapping[str, pa.Table], settings: Settings
-    ) -> None:
-        clock = VirtualClock()
-        self.disk = Disk(spec.aliases, clock, 1e6 * settings["disk"])
-        self.read_until = 0.0
-        size = 64
-
-        def source(table: pa.Table) -> Iterator[pa.RecordBatch]:
-            for batch in table.combine_chunks().to_batches(max_chunksize=size):
-                clock.advance(batch.num_rows / settings["rate"])
-                self.read_until = clock.now()
-                yield batch
-
-        options = Options(
-            algorithm=algorithm,
-            memory_budget=settings.whole("budget") * 1000,
-            online=algorithm == "shj",
-            batch_size=size,
-        )
-        eddy = SpillingEddy(
-            spec, {alias: source(table) for alias, table in tables.items()}, options, clock=clock
-        )
-        eddy.tally = self.disk
-        times: list[float] = []
-        found = []
-        for batch in eddy.run():
-            times += [clock.now()] * batch.num_rows
-            found.append(batch)
-        self.times = np.array(times)
-        self.table = pa.Table.from_batches(found, spec.output_schema)
-        self.end = clock.now()
+    times: Array
+    table: pa.Table
+    moved: list[tuple[float, int, int]]
+    read_until: float
+    end: float
 
     @property
     def answer(self) -> pa.Table:
@@ -112,12 +90,12 @@ class Ran:
     @property
     def written(self) -> int:
         """Bytes that went to disk."""
-        return self.disk.bytes_written
+        return self.moved[-1][1]
 
     @property
     def returned(self) -> int:
         """Bytes that came back."""
-        return self.disk.bytes_read
+        return self.moved[-1][2]
 
     @property
     def early(self) -> float:
@@ -129,75 +107,84 @@ class Ran:
         """Correlation between the place of a result and its key: 1 if they come by key, about 0 if not."""
         return float(np.corrcoef(np.arange(self.table.num_rows), self.table["R_a"].to_numpy())[0, 1])
 
-    def curves(self) -> tuple[Curve, Curve, Curve]:
+    @property
+    def phased(self) -> bool:
+        """Whether nothing is read before the last byte is written."""
+        return all(out == self.written for _, out, back in self.moved if back)
+
+    def curves(self) -> list[Curve]:
         """Return results, and megabytes to and from disk, over time."""
-        when, out, back = (np.array(column) for column in zip(*self.disk.moved, strict=True))
+        when, out, back = (np.array(column) for column in zip(*self.moved, strict=True))
         results = np.arange(1, len(self.times) + 1) / max(1, len(self.times))
         thinned = slice(None, None, max(1, len(self.times) // 500))
-        name = "share of results"
-        return (
+        return [
             Curve("written (MB)", (*when, self.end), (*(out / 1e6), self.written / 1e6)),
             Curve("read back (MB)", (*when, self.end), (*(back / 1e6), self.returned / 1e6)),
-            Curve(name, (0, *self.times[thinned], self.end), (0, *results[thinned], 1)),
-        )
+            Curve("share of results", (0, *self.times[thinned], self.end), (0, *results[thinned], 1)),
+        ]
+
+
+def ran(algorithm: str, spec: JoinSpec, tables: Mapping[str, pa.Table], settings: Settings) -> Ran:
+    """Run the join by one algorithm, as options name it."""
+    clock = VirtualClock()
+    read_until = 0.0
+
+    def source(table: pa.Table) -> Iterator[pa.RecordBatch]:
+        nonlocal read_until
+        for batch in batches(table, _BATCH):
+            clock.advance(batch.num_rows / settings["rate"])
+            read_until = clock.now()
+            yield batch
+
+    options = Options(
+        algorithm=algorithm,
+        memory_budget=settings["budget"] * 1000,
+        online=algorithm == "shj",
+        batch_size=_BATCH,
+    )
+    sources = {alias: source(table) for alias, table in tables.items()}
+    eddy = SpillingEddy(spec, sources, options, clock=clock)
+    eddy.tally = disk = Disk(spec.aliases, clock, 1e6 * settings["disk"])
+    found = [(clock.now(), batch) for batch in eddy.run()]
+    times = np.repeat([when for when, _ in found], [batch.num_rows for _, batch in found])
+    table = pa.Table.from_batches([batch for _, batch in found], spec.output_schema)
+    return Ran(times, table, disk.moved, read_until, clock.now())
 
 
 def run(settings: Settings) -> Outcome:
     """Run the join by each algorithm."""
     draw = np.random.default_rng(settings.seed)
-    tuples, values = settings.whole("tuples"), settings.whole("values")
     tables = {
-        "R": _table(draw, tuples, "a", values),
-        "S": _table(draw, settings.whole("more") * tuples, "x", values),
+        "R": _table(draw, settings["tuples"], "a", settings["values"]),
+        "S": _table(draw, settings["more"] * settings["tuples"], "x", settings["values"]),
     }
     spec = block(tables, "R.a = S.x", all_columns=True)
-    ran: dict[str, Ran] = {}
-    for place, name in enumerate(_NAMES):
-        ran[name] = Ran(settings.ablated or name, spec, tables, settings)
-        settings.progress((place + 1) / len(_NAMES))
-    shj, hybrid, grace, merge = (ran[name] for name in _NAMES)
-    if len(grace.times) != _expected(tables) or not all(
-        one.answer.equals(grace.answer) for one in ran.values()
-    ):
-        raise ExecutionError(f"{[len(one.times) for one in ran.values()]} results of {_expected(tables)}")
-    return Outcome(
-        tuple(over_time(title, ran[name].curves(), "MB; share of results") for name, title in _NAMES.items()),
-        {
-            f"{name}_{figure}": value
-            for name, one in ran.items()
-            for figure, value in (
-                ("written", one.written),
-                ("returned", one.returned),
-                ("first_result", float(one.times[0])),
-                ("early_share", one.early),
-                ("end", one.end),
-            )
-        }
-        | {
-            "shj_first_share": shj.times[0] / shj.read_until,
-            "late_share": 1 - max(grace.early, merge.early),
-            "hybrid_over_grace_written": hybrid.written / max(1, grace.written),
-            "phased": float(_phased(grace) and _phased(merge)),
-            "most_returned": max(one.returned / max(1, one.written) for one in (grace, merge)),
-            "shj_over_grace_returned": shj.returned / max(1, grace.returned),
-            "merge_order": merge.order,
-            "other_order": max(abs(each.order) for each in (shj, hybrid, grace)),
-        },
-    )
+    runs = {name: ran(settings.ablated or name, spec, tables, settings) for name in _NAMES}
+    shj, hybrid, grace, merge = runs.values()
+    r, s = (np.bincount(tables[a][k], minlength=settings["values"]) for a, k in (("R", "a"), ("S", "x")))
+    if len(grace.times) != int((r * s).sum()) or not all(one.answer == grace.answer for one in runs.values()):
+        raise ExecutionError(f"{[len(one.times) for one in runs.values()]} results of {int((r * s).sum())}")
+    figures: dict[str, float] = {}
+    for name, one in runs.items():
+        figures[f"{name}_written"] = one.written
+        figures[f"{name}_returned"] = one.returned
+        figures[f"{name}_first_result"] = one.times[0]
+        figures[f"{name}_early_share"] = one.early
+        figures[f"{name}_end"] = one.end
+    figures |= {
+        "shj_first_share": shj.times[0] / shj.read_until,
+        "late_share": 1 - max(grace.early, merge.early),
+        "hybrid_over_grace_written": hybrid.written / max(1, grace.written),
+        "phased": grace.phased and merge.phased,
+        "most_returned": max(one.returned / max(1, one.written) for one in (grace, merge)),
+        "shj_over_grace_returned": shj.returned / max(1, grace.returned),
+        "merge_order": merge.order,
+        "other_order": max(abs(each.order) for each in (shj, hybrid, grace)),
+    }
+    label = "MB; share of results"
+    return Outcome([over_time(_NAMES[name], one.curves(), label) for name, one in runs.items()], figures)
 
 
 def _table(draw: np.random.Generator, tuples: int, key: str, values: int) -> pa.Table:
     keys = draw.integers(0, values, tuples)
     return pa.table({"key": pa.array(range(tuples), INT), key: pa.array(keys, INT)})
-
-
-def _expected(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many results there are: of each value, so many times so many."""
-    r, s = (np.bincount(tables[a][k].to_numpy(), minlength=1) for a, k in (("R", "a"), ("S", "x")))
-    least = min(len(r), len(s))
-    return int((r[:least] * s[:least]).sum())
-
-
-def _phased(one: Ran) -> bool:
-    """Whether nothing is read before the last byte is written."""
-    return all(out == one.written for _, out, back in one.disk.moved if back)

@@ -21,20 +21,19 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.lab.run import finish
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.run import Finished, finish
+from millrace.experiments.lab.sources import all_batches
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
+from millrace.spec import JoinSpec
 from millrace.state import listed
 
-LIST, TABLE, FORGETFUL, UNORDERED = "list", "hash", "forgetful", "unordered"
+SWITCHING, LIST, TABLE, FORGETFUL, UNORDERED = "switching", "list", "hash", "forgetful", "unordered"
 _MAKE, _HASH = 1024, 2
-_BATCH = 4
 _NEVER = 1 << 62
-_INT = pa.int64()
 
 
 @dataclass
@@ -71,13 +70,17 @@ def counted(ledger: Ledger, *, forgetful: bool) -> type[listed.Index]:
     return Counted
 
 
+def joined(spec: JoinSpec, data: dict[str, pa.Table], batch: int) -> Finished:
+    """Run a block over SteMs, both tables in turn."""
+    clock = VirtualClock()
+    options = Options(architecture="stems", policy="fixed", batch_size=batch, online=True)
+    return finish(EddyRun(spec, all_batches(data, batch), options, clock=clock), clock)
+
+
 def ran(tuples: int, seed: int, kind: str) -> tuple[Ledger, int, tuple[Any, ...]]:
     """Join two tables of so many tuples; return the books, the rows, and what modules did."""
     draw = np.random.default_rng([seed, tuples])
-    data = {
-        "R": pa.table({"a": draw.integers(0, tuples, tuples)}),
-        "S": pa.table({"x": draw.integers(0, tuples, tuples)}),
-    }
+    data = {name: pa.table({key: draw.integers(0, tuples, tuples)}) for name, key in (("R", "a"), ("S", "x"))}
     ledger = Ledger()
     with ExitStack() as stack:
         kinds = {LIST: _NEVER, TABLE: -1}
@@ -85,10 +88,7 @@ def ran(tuples: int, seed: int, kind: str) -> tuple[Ledger, int, tuple[Any, ...]
             stack.enter_context(mock.patch.object(listed, name, kinds[kind]))
         index = counted(ledger, forgetful=kind == FORGETFUL)
         stack.enter_context(mock.patch("millrace.state.base_tuples.Index", index))
-        clock = VirtualClock()
-        options = Options(architecture="stems", policy="fixed", batch_size=_BATCH, online=True)
-        sources = {alias: batches(table, _BATCH) for alias, table in data.items()}
-        done = finish(EddyRun(block(data, "R.a = S.x"), sources, options, clock=clock), clock)
+        done = joined(block(data, "R.a = S.x"), data, 4)
     modules = tuple((m.name, m.action, m.tuples_in, m.tuples_out) for m in done.figures.modules)
     return ledger, done.rows, modules
 
@@ -96,50 +96,39 @@ def ran(tuples: int, seed: int, kind: str) -> tuple[Ledger, int, tuple[Any, ...]
 def searched(tuples: int, seed: int, *, ordered: bool) -> float:
     """Return the pairs looked at for ``R.a < S.x``, which one in forty satisfies, over the matches."""
     draw = np.random.default_rng([seed, 1])
-    data = {
-        "R": pa.table({"a": draw.permutation(tuples)}),
-        "S": pa.table({"x": draw.permutation(tuples) // 20}),
-    }
-    below = Compare("<", Column(ColumnRef("R", "a")), Column(ColumnRef("S", "x")), _INT)
-    clock = VirtualClock()
-    options = Options(architecture="stems", policy="fixed", batch_size=256, online=True)
-    sources = {alias: batches(table, 256) for alias, table in data.items()}
+    r, s = pa.table({"a": draw.permutation(tuples)}), pa.table({"x": draw.permutation(tuples) // 20})
+    data = {"R": r, "S": s}
+    below = Compare("<", Column(ColumnRef("R", "a")), Column(ColumnRef("S", "x")), pa.int64())
     with ExitStack() as stack:
         if not ordered:
             stack.enter_context(mock.patch("millrace.state.stem.SteM._searched", return_value=[]))
-        done = finish(EddyRun(block(data, predicates=[below]), sources, options, clock=clock), clock)
+        done = joined(block(data, predicates=[below]), data, 256)
     looked = sum(m.tuples_out for m in done.figures.modules if m.action == "probe")
     return looked / done.rows
 
 
 def run(settings: Settings) -> Outcome:
     """Join tables of more and more tuples with each kind of index."""
-    sizes = [4 << step for step in range(20) if 4 << step <= settings.whole("most")]
-    costs: dict[str, list[int]] = {kind: [] for kind in ("switching", LIST, TABLE)}
-    switched, apart = 0, 0.0
-    for size in sizes:
-        found = {}
-        for kind, of_kind in costs.items():
-            played = settings.ablated if kind == "switching" else kind
-            found[kind] = ran(size, settings.seed, played)
-            of_kind.append(found[kind][0].cost)
-        ledger, rows, modules = found["switching"]
-        if not switched and ledger.switched < _NEVER:
-            switched = ledger.switched
-        apart += sum(abs(rows - each[1]) + (modules != each[2]) for each in found.values())
-        settings.progress(size / sizes[-1] * 0.9)
-    mine, lists, tables = (np.array(costs[kind], float) for kind in costs)
+    sizes = [4 << step for step in range(20) if 4 << step <= settings["most"]]
+    played = {SWITCHING: settings.ablated, LIST: LIST, TABLE: TABLE}
+    found = {name: [ran(size, settings.seed, kind) for size in sizes] for name, kind in played.items()}
+    costs = {name: [ledger.cost for ledger, _, _ in each] for name, each in found.items()}
+    switches = [ledger.switched for ledger, _, _ in found[SWITCHING] if ledger.switched < _NEVER]
+    apart = sum(
+        abs(rows - mine) + (modules != of_mine)
+        for each in found.values()
+        for (_, rows, modules), (_, mine, of_mine) in zip(each, found[SWITCHING], strict=True)
+    )
+    mine, lists, tables = (np.array(each, float) for each in costs.values())
     # Each tuple of one side meets half of the other on the average: n²/2 comparisons, or a table of n.
     even = 1 + np.sqrt(1 + 2 * _MAKE)
     figures = {
         "small_over_list": mine[0] / lists[0],
         "large_over_table": mine[-1] / tables[-1],
-        "worst_over_better": float((mine / np.minimum(lists, tables)).max()),
-        "switch_over_even": (switched or _NEVER) / even,
+        "worst_over_better": (mine / np.minimum(lists, tables)).max(),
+        "switch_over_even": (switches[0] if switches else _NEVER) / even,
         "others_apart": apart,
         "looked_over_matches": searched(1000, settings.seed, ordered=settings.ablated != UNORDERED),
     }
-    curves = [Curve(kind, sizes, each) for kind, each in costs.items()]
-    label = "tuples of R and of S"
-    panel = Panel("What the indexes cost", label, "comparisons", curves, x_log=True, y_log=True)
-    return Outcome((panel,), figures)
+    title, label = "What the indexes cost", "tuples of R and of S"
+    return Outcome([Panel.over(title, label, "comparisons", sizes, costs, x_log=True, y_log=True)], figures)

@@ -7,7 +7,7 @@ come one after the other to the same data; their tuples say which of them may wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow as pa
 
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
-from millrace.experiments.lab.block import block
+from millrace.experiments.experiment import Outcome, Panel, Settings
+from millrace.experiments.lab.chain import chain
 from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.options import Options
 from millrace.standing.eddies import Eddies
@@ -32,6 +32,7 @@ _WANTED = 0.125
 """Share of R, and of T, that a query wants."""
 
 _BATCHES = 20
+_REAL = pa.float64()
 
 
 def _tables(tuples: int, seed: int) -> dict[str, pa.RecordBatch]:
@@ -45,39 +46,27 @@ def _tables(tuples: int, seed: int) -> dict[str, pa.RecordBatch]:
     return made
 
 
-def _hub(tables: dict[str, pa.RecordBatch]) -> Hub:
-    built = block({name: pa.table(table) for name, table in tables.items()}, "R.a = S.a", "S.b = T.b")
-    join = replace(built, count_only=False)
-    streams = tuple(Stream(name, number, "t", 0) for number, name in enumerate(_NAMES))
-    options = Options(architecture="stems", policy="fixed", order=_NAMES, batch_size=1000)
-    return Hub("shared", join, streams, {}, options, 1, "1 cell")
-
-
-def _queries(number: int, seed: int) -> list[tuple[float, float]]:
-    """Return where the part of R begins that each query wants, and that of T."""
-    drawn = np.random.default_rng([seed, 1]).random((number, 2)) * (1 - _WANTED)
-    return [(float(r), float(t)) for r, t in drawn]
-
-
 def _standing(number: int, begins: tuple[float, float]) -> StandingQuery:
-    real = pa.float64()
+    """Return the query that wants parts of R and of T, by where they begin."""
     filters = []
     for alias, low in zip(("R", "T"), begins, strict=True):
         x = Column(ColumnRef(alias, "x"))
-        filters += [Compare(">=", x, Literal(low, real), real)]
-        filters += [Compare("<", x, Literal(low + _WANTED, real), real)]
+        filters += [Compare(">=", x, Literal(low, _REAL), _REAL)]
+        filters += [Compare("<", x, Literal(low + _WANTED, _REAL), _REAL)]
     columns = (ColumnRef("R", "x"), ColumnRef("T", "x"))
-    schema = pa.schema([("r", real), ("t", real)])
+    schema = pa.schema([("r", _REAL), ("t", _REAL)])
     return StandingQuery(number, f"q{number}", tuple(filters), (), columns, schema, _NAMES)
 
 
 def _work(
-    tables: dict[str, pa.RecordBatch], queries: Sequence[StandingQuery], *, blind: bool
+    tables: Mapping[str, pa.RecordBatch], queries: Sequence[StandingQuery], *, blind: bool = False
 ) -> Counter[str]:
     """Let some queries share an eddy; return tuples stored, probes, results, and rows by query."""
-    hub = _hub(tables)
-    changes = [Change(number, query) for number, query in enumerate(queries, 1)]
-    registry = Registry().after(changes, 0, None)
+    join = replace(chain({name: pa.table(table) for name, table in tables.items()}), count_only=False)
+    streams = tuple(Stream(name, number, "t", 0) for number, name in enumerate(_NAMES))
+    options = Options(architecture="stems", policy="fixed", order=_NAMES, batch_size=1000)
+    hub = Hub("shared", join, streams, {}, options, 1, "1 cell")
+    registry = Registry().after([Change(number, query) for number, query in enumerate(queries, 1)], 0, None)
     lineages, eddies = Lineages(hub.streams, registry), Eddies(hub, registry)
     done: Counter[str] = Counter()
     size = -(-tables["R"].num_rows // _BATCHES)
@@ -101,27 +90,21 @@ def _work(
 
 def run(settings: Settings) -> Outcome:
     """Run up to so many queries, together and each by itself."""
-    most, tuples = settings.whole("queries"), settings.whole("tuples")
+    most, tuples, broken = settings["queries"], settings["tuples"], settings.ablated
     tables = _tables(tuples, settings.seed)
-    begins = _queries(most, settings.seed)
+    drawn = np.random.default_rng([settings.seed, 1]).random((most, 2)) * (1 - _WANTED)
+    begins = [(float(r), float(t)) for r, t in drawn]
     queries = [_standing(number, each) for number, each in enumerate(begins, 1)]
-    ran = []
-    for query in queries:
-        ran.append(_work(tables, [query], blind=False))
-        settings.progress(len(ran) / (2 * most))
+    ran = [_work(tables, [query]) for query in queries]
     numbers = [2**step for step in range(most.bit_length()) if 2**step <= most]
-    together: list[Counter[str]] = []
-    apart: list[Counter[str]] = []
-    for number in numbers:
-        apart.append(sum(ran[:number], Counter()))
-        shares = _work(tables, queries[:number], blind=settings.ablated == BLIND)
-        together.append(apart[-1] if settings.ablated == ALONE else shares)
-        settings.progress(0.5 + number / (2 * most))
-    number = numbers[-1]
-    wanted = _answer(tables, begins[:number])
+    apart = [sum(ran[:number], Counter[str]()) for number in numbers]
+    together = [_work(tables, queries[:number], blind=broken == BLIND) for number in numbers]
+    if broken == ALONE:
+        together = apart
+    wanted = _answer(tables, begins[: numbers[-1]])
     for each, rows in enumerate(wanted.sum(axis=0), 1):
         for found in (ran[each - 1], together[-1]):
-            if not settings.ablated and found[f"query {each}"] != rows:
+            if not broken and found[f"query {each}"] != rows:
                 raise ExecutionError(f"query {each} has {found[f'query {each}']} rows, expected {rows}")
     shared, alone = together[-1], apart[-1]
     figures = {
@@ -130,22 +113,16 @@ def run(settings: Settings) -> Outcome:
         "probes_alone_over_shared": alone["probes"] / shared["probes"],
         "results_over_wanted": shared["results"] / int(wanted.any(axis=1).sum()),
     }
-    panels = [
-        Panel(
-            what,
-            "queries",
-            "tuples",
-            [
-                Curve("one eddy", numbers, [each[key] for each in together]),
-                Curve("an eddy each", numbers, [each[key] for each in apart]),
-            ],
-        )
-        for what, key in (("Tuples that are stored", "stored"), ("Tuples that probe", "probes"))
-    ]
-    return Outcome(panels, figures)
+
+    def panel(title: str, key: str) -> Panel:
+        curves = {"one eddy": together, "an eddy each": apart}
+        counts = {name: [each[key] for each in done] for name, done in curves.items()}
+        return Panel.over(title, "queries", "tuples", numbers, counts)
+
+    return Outcome([panel("Tuples that are stored", "stored"), panel("Tuples that probe", "probes")], figures)
 
 
-def _answer(tables: dict[str, pa.RecordBatch], begins: Sequence[tuple[float, float]]) -> np.ndarray:
+def _answer(tables: Mapping[str, pa.RecordBatch], begins: Sequence[tuple[float, float]]) -> np.ndarray:
     """Return, by pandas, which queries want each result of the join: a row a result, a column a query."""
     frames = {name: table.select([*table.schema.names[:-1]]).to_pandas() for name, table in tables.items()}
     s = frames["S"].drop(columns="x")

@@ -8,6 +8,7 @@ stalls, for nothing ties R to T. SteMs are tied by all three, so the eddy picks 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +18,13 @@ from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stems.watched import INT, Timed, over_time, scan
-from millrace.expressions import Column, ColumnRef, Compare, Literal, Predicate
+from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.operator import Probe
 from millrace.options import Options
 from millrace.policies import Candidate, Policy, Shares
 from millrace.policies.fixed import Fixed
 from millrace.policies.interactive import Interactive
 from millrace.runs.eddy_run import EddyRun
-from millrace.spec import JoinSpec
 from millrace.tuples import Signature
 
 TREE, STUCK, LATE = "one-tree", "stuck", "late"
@@ -62,121 +62,94 @@ class Noting(Policy):
 
 def run(settings: Settings) -> Outcome:
     """Run the query with partial results looked at from time to time."""
-    tables = _tables(np.random.default_rng(settings.seed), settings)
+    draw = np.random.default_rng(settings.seed)
+    tuples, values, rate = settings["tuples"], settings["values"], settings["rate"]
+    columns = {"R": ("a", "c"), "S": ("x", "y"), "T": ("b", "c")}
+    drawn = {
+        alias: {name: pa.array(draw.integers(0, values, tuples), INT) for name in names}
+        for alias, names in columns.items()
+    }
+    drawn["R"] = {"key": pa.array(range(tuples), INT), **drawn["R"]}
+    tables = {alias: pa.table(each) for alias, each in drawn.items()}
     spec = block(tables, "R.a = S.x", "S.y = T.b", "R.c = T.c", all_columns=True)
-    if settings.ablated == TREE:
-        spec = _as_tree(spec)
-    before = settings.whole("before")
+    if settings.ablated == TREE:  # R - S - T; the third predicate is a filter behind it
+        *tree, third = spec.equalities
+        behind = Compare("=", Column(third.left), Column(third.right), INT)
+        spec = replace(spec, equalities=tuple(tree), residuals=(behind,))
+
+    before = settings["before"]
     begins = before / settings["rate_s"]
     ends = begins + settings["stall"]
     clock = VirtualClock()
-    sink = Timed(spec, clock, lambda _: settings.progress(min(1.0, clock.now() / (ends + begins))))
+    sink = Timed(spec, clock)
     policy = Noting(Fixed(("S", "T")) if settings.ablated == STUCK else Interactive(settings.seed), clock)
-    access = {
-        "R": [scan("R", tables["R"], clock, settings["rate"])],
-        "S": [
-            scan(
-                "S",
-                tables["S"],
-                clock,
-                settings["rate_s"],
-                stall=(0 if settings.ablated == LATE else before, settings["stall"]),
-            )
-        ],
-        "T": [scan("T", tables["T"], clock, settings["rate"])],
-    }
+    stall = (0 if settings.ablated == LATE else before, settings["stall"])
     eddy = EddyRun(
         spec,
         {},
         Options(batch_size=256, reoptimize_every=32),
         clock=clock,
-        access=access,
+        access={
+            "R": [scan("R", tables["R"], clock, rate)],
+            "S": [scan("S", tables["S"], clock, settings["rate_s"], stall=stall)],
+            "T": [scan("T", tables["T"], clock, rate)],
+        },
         output=sink,
         policy=policy,
         prefer=Compare(">=", Column(ColumnRef("R", "key")), Literal(0, INT), INT),
     )
     partial: list[tuple[float, int]] = [(0.0, 0)]
-    step, complete = ends / _LOOKS, tables["R"].num_rows / settings["rate"]
+    step, complete = ends / _LOOKS, tuples / rate
     for _ in eddy.run():  # it yields whenever all sources have stalled
         if clock.now() >= partial[-1][0] + step or complete <= clock.now() < ends:
             partial.append((clock.now(), _pairs(eddy)))
-    results = len(sink.times)
-    when, pairs = np.array([each[0] for each in partial]), np.array([each[1] for each in partial])
-    moments = np.linspace(0, ends, 1000)
-    first = policy.at(moments)
-    arriving = moments < min(ends, tables["R"].num_rows / settings["rate"])
-    stalled = (moments >= begins) & arriving
-    with_s = float((first[moments < begins] == _S).mean())
-    with_t = float((first[stalled] == _T).mean())
     got = sink.table()
     if not _sorted(got).equals(_sorted(_joined(tables).select(got.column_names))):
         raise ExecutionError(f"{got.num_rows} results, and other ones than Arrow's joins have")
-    flown = int(pairs[when < ends][-1] - pairs[when <= begins][-1])
-    fresh = _pairs_there({**tables, "R": tables["R"].slice(round(begins * settings["rate"]))})
-    there = _pairs_there(tables)
+
+    results = len(sink.times)
+    when, pairs = (np.array(each) for each in zip(*partial, strict=True))
+    moments = np.linspace(0, ends, 1000)
+    first = policy.at(moments)
+    arriving = moments < min(ends, complete)
+    before_stall = int(pairs[when <= begins][-1])
+    flown = int(pairs[when < ends][-1]) - before_stall
+    fresh = _pairs_there(tables["R"].slice(round(begins * rate)), tables["T"])
     rest = ends + (tables["S"].num_rows - before) / settings["rate_s"]
-    marks = ((begins, "S stalls"), (ends, "and goes on"))
-    made = (
-        Curve("R - T, S missing", when.tolist(), pairs.tolist()),
-        Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
-    )
-    taken = [
-        Curve(name, moments[arriving].tolist(), (first[arriving] == edge).tolist())
-        for name, edge in (("R - S", _S), ("R - T", _T))
-    ]
-    return Outcome(
-        (
-            over_time("results, and partial ones without S", made, "tuples", marks=marks),
-            over_time(
-                "which edge tuples of R take first", taken, "taken by most (1) or not (0)", marks=marks
-            ),
-        ),
-        {
-            "results": results,
-            "partial_during_stall": flown,
-            "first_s_before": with_s,
-            "first_t_during": with_t,
-            "end": clock.now(),
-            "partial_share": flown / max(1, fresh),
-            "partial_before": int(pairs[when <= begins][-1]) / max(1, there),
-            "end_late": (clock.now() - rest) * settings["rate_s"],
-        },
-    )
-
-
-def _tables(draw: np.random.Generator, settings: Settings) -> dict[str, pa.Table]:
-    tuples, values = settings.whole("tuples"), settings.whole("values")
-
-    def column() -> pa.Array:
-        return pa.array(draw.integers(0, values, tuples), INT)
-
-    return {
-        "R": pa.table({"key": pa.array(range(tuples), INT), "a": column(), "c": column()}),
-        "S": pa.table({"x": column(), "y": column()}),
-        "T": pa.table({"b": column(), "c": column()}),
+    figures = {
+        "results": results,
+        "partial_during_stall": flown,
+        "first_s_before": (first[moments < begins] == _S).mean(),
+        "first_t_during": (first[(moments >= begins) & arriving] == _T).mean(),
+        "end": clock.now(),
+        "partial_share": flown / max(1, fresh),
+        "partial_before": before_stall / max(1, _pairs_there(tables["R"], tables["T"])),
+        "end_late": (clock.now() - rest) * settings["rate_s"],
     }
-
-
-def _as_tree(spec: JoinSpec) -> JoinSpec:
-    """Return the query over the spanning tree R - S - T; the third predicate is a filter behind it."""
-    third = spec.equalities[2]
-    filter_: Predicate = Compare("=", Column(third.left), Column(third.right), INT)
-    return type(spec)(spec.relations, spec.equalities[:2], (filter_,), spec.output)
+    marks = ((begins, "S stalls"), (ends, "and goes on"))
+    made = [
+        Curve("R - T, S missing", when, pairs),
+        Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
+    ]
+    edges = {"R - S": _S, "R - T": _T}
+    taken = [Curve(name, moments[arriving], first[arriving] == edge) for name, edge in edges.items()]
+    of_r, label = "which edge tuples of R take first", "taken by most (1) or not (0)"
+    panels = [
+        over_time("results, and partial ones without S", made, "tuples", marks=marks),
+        over_time(of_r, taken, label, marks=marks),
+    ]
+    return Outcome(panels, figures)
 
 
 def _pairs(eddy: EddyRun) -> int:
     """Return how many tuples of R and T alone the eddy has made by its own routing."""
-    return sum(
-        join.tuples_out
-        for join in eddy.figures().joins
-        if (join.span, join.name) in ((("R",), "T"), (("T",), "R"))
-    )
+    made = ((("R",), "T"), (("T",), "R"))
+    return sum(join.tuples_out for join in eddy.figures().joins if (join.span, join.name) in made)
 
 
-def _pairs_there(tables: dict[str, pa.Table]) -> int:
-    r, t = (np.bincount(tables[alias]["c"].to_numpy(), minlength=1) for alias in "RT")
-    most = min(len(r), len(t))
-    return int((r[:most] * t[:most]).sum())
+def _pairs_there(r: pa.Table, t: pa.Table) -> int:
+    """Return how many tuples of R and T alone there are."""
+    return int(r.join(t, "c", join_type="inner").num_rows)
 
 
 def _joined(tables: dict[str, pa.Table]) -> pa.Table:

@@ -16,59 +16,45 @@ import pyarrow as pa
 
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
-from millrace.experiments.eddies.joins import results, spec_of
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.costs import Costs
-from millrace.experiments.lab.run import Finished, finish
+from millrace.experiments.lab.chain import chain, results
+from millrace.experiments.lab.costs import MICRO, Costs
+from millrace.experiments.lab.run import finish
+from millrace.experiments.lab.sources import all_batches
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.state.stem import SteM
 
 BUILT, FORGETFUL = "built", "forgetful"
-_MICRO = 1e-6
 _BATCH = 100
-
-
-def _tables(large: int, small: int, seed: int) -> dict[str, pa.Table]:
-    random = np.random.default_rng(seed)
-    keys = random.integers(0, small, (2, large))
-    return {
-        "R": pa.table({"a": random.permutation(small)}),
-        "S": pa.table({"a": keys[0], "b": keys[1]}),
-        "T": pa.table({"b": random.permutation(small)}),
-    }
-
-
-def _run(tables: dict[str, pa.Table], schedule: Schedule, seed: int) -> Finished:
-    """Run the join; an insertion, a probe and a match take the same time."""
-    costs = Costs()
-    for number in range(len(tables)):
-        costs.declare(("build", number), _MICRO)
-        costs.declare(("probe", number), _MICRO, match=_MICRO)
-    clock = VirtualClock(costs=costs)
-    options = Options(architecture="stems", batch_size=_BATCH, transfer=False, seed=seed)
-    sources = {alias: iter(table.to_batches(max_chunksize=_BATCH)) for alias, table in tables.items()}
-    return finish(EddyRun(spec_of(tables), sources, options, clock=clock, schedule=schedule), clock)
 
 
 def run(settings: Settings) -> Outcome:
     """Run the join with a SteM on S, and without: with S among the others, and after them."""
-    large, small = settings.whole("large"), settings.whole("small")
-    tables = _tables(large, small, settings.seed)
+    random, small = np.random.default_rng(settings.seed), settings["small"]
+    a, b = random.integers(0, small, (2, settings["large"]))
+    r = pa.table({"a": random.permutation(small)})
+    tables = {"R": r, "S": pa.table({"a": a, "b": b}), "T": pa.table({"b": random.permutation(small)})}
+    # An insertion, a probe and a match take the same time.
+    probes = dict.fromkeys([("probe", number) for number in range(3)], MICRO)
+    costs = Costs({**probes, **{("build", number): MICRO for number in range(3)}}, probes)
+    options = Options(architecture="stems", batch_size=_BATCH, transfer=False, seed=settings.seed)
     # As many tuples of S come while the others do as of these together.
     weights = (1.0, 2.0, 1.0)
     unbuilt = None if settings.ablated == BUILT else 1
+    schedules = {
+        "a SteM each": Schedule(None, True, (0, 1, 2), weights),
+        "S has none": Schedule(unbuilt, True, (0, 1, 2), weights),
+        "S has none, and comes last": Schedule(unbuilt, False, (0, 2, 1)),
+    }
     start = SteM.start
     forgets = mock.patch.object(SteM, "start", lambda stem, batch: start(stem, replace(batch, seen=0)))
     ran = {}
-    for name, schedule in (
-        ("a SteM each", Schedule(None, True, (0, 1, 2), weights)),
-        ("S has none", Schedule(unbuilt, True, (0, 1, 2), weights)),
-        ("S has none, and comes last", Schedule(unbuilt, False, (0, 2, 1))),
-    ):
+    for name, schedule in schedules.items():
+        clock = VirtualClock(costs=costs)
+        eddy = EddyRun(chain(tables), all_batches(tables, _BATCH), options, clock=clock, schedule=schedule)
         with forgets if settings.ablated == FORGETFUL else nullcontext():
-            ran[name] = _run(tables, schedule, settings.seed)
-        settings.progress(len(ran) / 3)
+            ran[name] = finish(eddy, clock)
     stored = {name: sum(each.tuples for each in one.figures.state) for name, one in ran.items()}
     whole, among, last = ran.values()
     figures = {

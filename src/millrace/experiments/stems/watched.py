@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.access_modules import Answer, Index, IndexAM, Scan, ScanAM
+from millrace.arrivals.access_modules import IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock
+from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Panel
+from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
@@ -27,27 +29,7 @@ from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Modules = Mapping[str, Sequence[ScanAM | IndexAM]]
 INT = pa.int64()
-
-
-class WatchedIndex(Index):
-    """An index that notes when it answered what.
-
-    Attributes:
-        answered: Pairs of a moment and the first bind column's value, in the order of the answers.
-    """
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self.answered: list[tuple[float, int]] = []
-
-    def poll(self) -> list[Answer]:
-        """Return the answers whose time has come."""
-        answers = super().poll()
-        for answer in answers:
-            self.answered += [(self._clock.now(), key) for key in answer.bindings.column(0).to_pylist()]
-        return answers
 
 
 class Timed(Output):
@@ -56,30 +38,28 @@ class Timed(Output):
     Args:
         spec: The block; all of its relations are built.
         clock: What it notes.
-        told: Called with the number of results so far.
+        told: Called whenever there are more results.
     """
 
     name = "Timed"
 
-    def __init__(self, spec: JoinSpec, clock: VirtualClock, told: Callable[[int], None]) -> None:
+    def __init__(self, spec: JoinSpec, clock: VirtualClock, told: Callable[[], None] = lambda: None) -> None:
         super().__init__(spec, 1)
         self.times: list[float] = []
-        self._clock = clock
-        self._told = told
+        self._clock, self._told = clock, told
         self._batches: list[TupleBatch] = []
-        self._nothing = pa.RecordBatch.from_pylist([], spec.output_schema)
 
     def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
         """Take results."""
         self.counted += batch.size
         self.times += [self._clock.now()] * batch.size
         self._batches.append(batch)
-        self._told(self.counted)
+        self._told()
         return iter(())
 
     def pause(self) -> Iterator[pa.RecordBatch]:
         """Yield nothing, but let the run's reader look on."""
-        yield self._nothing
+        yield pa.RecordBatch.from_pylist([], self._spec.output_schema)
 
     def table(self) -> pa.Table:
         """Return the results in their order."""
@@ -102,14 +82,14 @@ class Watched:
         table: The results in their order.
         end: When the run ended.
         figures: What the engine counted.
-        answered: What indexes answered, and when.
+        answered: When remote indexes answered what.
     """
 
     times: Array
     table: pa.Table
     end: float
     figures: CellFigures
-    answered: Sequence[tuple[float, int]] = ()
+    answered: Sequence[tuple[float, int]]
 
     @property
     def answer(self) -> Counter[tuple[Any, ...]]:
@@ -131,39 +111,43 @@ class Watched:
 
 def watch(
     spec: JoinSpec,
-    access: Callable[[VirtualClock], Modules],
-    options: Options,
-    progress: Callable[[float], None] = lambda _: None,
+    clock: VirtualClock,
+    access: Mapping[str, Sequence[ScanAM | IndexAM]],
     then: tuple[float, Callable[[EddyRun], None]] | None = None,
-    **more: Any,
+    *,
+    prefer: Any = (),
+    **options: Any,
 ) -> Watched:
-    """Run a block with the production engine on a virtual clock of its own.
+    """Run a block with the production engine, a tuple at a time.
 
     Args:
         spec: The block.
-        access: Makes the access modules by alias.
-        options: Of the run.
-        progress: Takes the share of results that are out, of as many as the first relation has tuples.
+        clock: Of the run, and of its access modules,
+        access: by alias.
         then: A moment, and what is done to the run when the first result from then on comes.
-        more: Passed on to the eddy.
+        prefer: As the eddy takes it.
+        options: Of the run.
     """
-    clock = VirtualClock()
-    expected = spec.relations[0].rows or 1
     due = [then] if then else []
 
-    def told(results: int) -> None:
-        progress(min(1.0, results / expected))
+    def told() -> None:
         if due and clock.now() >= due[0][0]:
             due.pop()[1](eddy)
 
     sink = Timed(spec, clock, told)
-    modules = access(clock)
-    eddy = EddyRun(spec, {}, options, clock=clock, access=modules, output=sink, **more)
+    set_ = Options(batch_size=1, **options)
+    eddy = EddyRun(spec, {}, set_, clock=clock, access=access, output=sink, prefer=prefer)
     for _ in eddy.run():
         pass
-    indexes = [each for made in modules.values() for each in made if isinstance(each, WatchedIndex)]
-    answered = [pair for index in indexes for pair in index.answered]
+    indexes = [each for ways in access.values() for each in ways if isinstance(each, RemoteIndex)]
+    answered = [answer for index in indexes for answer in index.answered]
     return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures(), answered)
+
+
+def check_answers(rows: int, *runs: Watched) -> None:
+    """Raise ExecutionError unless all runs have so many results, and the same."""
+    if any(len(run.times) != rows or run.answer != runs[0].answer for run in runs):
+        raise ExecutionError(f"{[len(run.times) for run in runs]} results of {rows}")
 
 
 def over_time(title: str, curves: Sequence[Curve], label: str = "results", **more: Any) -> Panel:
@@ -177,14 +161,9 @@ def until(curve: Curve, moment: float) -> Curve:
     return Curve(curve.name, curve.x[:place], curve.y[:place])
 
 
-def one_by_one(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield a table's tuples, a batch each."""
-    return iter(table.combine_chunks().to_batches(max_chunksize=1))
-
-
 def scan(alias: str, table: pa.Table, clock: VirtualClock, rate: float, **more: Any) -> Scan:
-    """Return a scan of so many tuples a second."""
-    return Scan(alias, one_by_one(table), clock, every=1 / rate, **more)
+    """Return a scan of so many tuples a second, one at a time."""
+    return Scan(alias, table.combine_chunks().to_batches(max_chunksize=1), clock, every=1 / rate, **more)
 
 
 def table_r(draw: np.random.Generator, tuples: int, values: int) -> pa.Table:
