@@ -7,9 +7,7 @@ scores are of beta distributions; coarse ones are the same rounded to tenths, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -17,7 +15,7 @@ import pyarrow as pa
 
 import millrace
 from millrace.clock import VirtualClock
-from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.sources import batches
 from millrace.expressions import Call, Column, ColumnRef
@@ -80,7 +78,7 @@ class Found:
 def drawn(settings: Settings, seed: int, kind: str) -> pa.Table:
     """Return a data set: scores, null where there is none, and what the costly predicate keeps."""
     random = np.random.default_rng(seed)
-    rows, sharp = settings.whole("rows"), settings["sharpness"]
+    rows, sharp = settings["rows"], settings["sharpness"]
     kept = random.random(rows) < settings["kept"]
     scores = np.where(kept, random.beta(sharp, _ALIKE, rows), random.beta(_ALIKE, sharp, rows))
     if settings.ablated == BLIND:
@@ -117,19 +115,17 @@ def filtered(settings: Settings, seed: int, kind: str) -> Found:
         confidence=settings["confidence"],
         kind="arrow",
     )
-    places = np.random.default_rng((seed, 1)).choice(len(kept), settings.whole("sample"), replace=False)
+    places = np.random.default_rng((seed, 1)).choice(len(kept), settings["sample"], replace=False)
     fitted = made.fit([table[name].take(places).combine_chunks() for name in _COLUMNS], PlainValues())
     sampled = stages.asked
     if settings.ablated == NO_MARGIN:
-        known = ~np.isnan(scores[places])
-        fitted = FittedCascade(
-            made, in_the_sample(scores[places][known], kept[places][known], made.recall, made.precision)
-        )
+        known = places[~np.isnan(scores[places])]
+        fitted = FittedCascade(made, in_the_sample(scores[known], kept[known], made.recall, made.precision))
     arguments = tuple(Column(ColumnRef("t", name)) for name in _COLUMNS)
     calls = [Call(applied.spec, arguments) for applied in fitted(*_COLUMNS)]
     backwards = settings.ablated == BACKWARDS
     spec = block({"t": table}, predicates=calls[::-1] if backwards else calls, all_columns=True)
-    options = Options(architecture="static" if backwards else "stems", batch_size=settings.whole("batch"))
+    options = Options(architecture="static" if backwards else "stems", batch_size=settings["batch"])
     run = run_of(spec, {"t": batches(table, options.batch_size)}, options, clock=clock)
     passed = [result["t_kept"].to_numpy(zero_copy_only=False) for result in run.run()]
     right, rows = sum(int(each.sum()) for each in passed), sum(map(len, passed))
@@ -146,17 +142,9 @@ def filtered(settings: Settings, seed: int, kind: str) -> Found:
 
 def run(settings: Settings) -> Outcome:
     """Filter data sets of both kinds; those of seed 0 have the seeds 0, 1, 2, …"""
-    many = settings.whole("sets")
+    many = settings["sets"]
     seeds = range(settings.seed * many, (settings.seed + 1) * many)
-    found: dict[str, list[Found]] = {}
-
-    def progressing(kind: str) -> Iterator[Found]:
-        for seed in seeds:
-            yield filtered(settings, seed, kind)
-            settings.progress((len(found) * many + seed - seeds[0] + 1) / (2 * many))
-
-    for kind in (GRADED, COARSE):
-        found[kind] = list(progressing(kind))
+    found = {kind: [filtered(settings, seed, kind) for seed in seeds] for kind in (GRADED, COARSE)}
     figures: dict[str, float] = {}
     for kind, each in found.items():
         recalled = np.array([one.recall >= settings["recall"] for one in each])
@@ -165,19 +153,20 @@ def run(settings: Settings) -> Outcome:
             f"{kind}_recall_held": recalled.mean(),
             f"{kind}_precision_held": precise.mean(),
             f"{kind}_held": (recalled & precise).mean(),
-            f"{kind}_asked": fmean(one.asked for one in each),
-            f"{kind}_seconds": fmean(one.seconds for one in each),
-            f"{kind}_needed": fmean(one.needed for one in each),
+            **{
+                f"{kind}_{name}": fmean(getattr(one, name) for one in each)
+                for name in ("asked", "seconds", "needed")
+            },
         }
     figures["held"] = min(figures[f"{kind}_held"] for kind in found)
     figures["asked"] = figures[f"{GRADED}_asked"]
     figures["needed"] = max(figures[f"{kind}_needed"] for kind in found)
-    return Outcome(tuple(map(partial(_panel, found), ("recall", "precision", "asked"))), figures)
 
+    def panel(name: str, label: str) -> Panel:
+        """Return the values of all data sets in ascending order."""
+        values = {kind: sorted(getattr(one, name) for one in each) for kind, each in found.items()}
+        x_label = "data sets, in ascending order"
+        return Panel.over(name, x_label, label, range(1, many + 1), values, kind="points")
 
-def _panel(found: dict[str, list[Found]], name: str) -> Panel:
-    """Return the values of all data sets in ascending order."""
-    values = {kind: sorted(getattr(one, name) for one in each) for kind, each in found.items()}
-    label = "costly calls over rows" if name == "asked" else f"{name} on all rows"
-    curves = [Curve(kind, range(1, len(each) + 1), each) for kind, each in values.items()]
-    return Panel(name, "data sets, in ascending order", label, curves, "points")
+    panels = [panel(name, f"{name} on all rows") for name in ("recall", "precision")]
+    return Outcome([*panels, panel("asked", "costly calls over rows")], figures)

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
-from millrace.errors import ExecutionError
-from millrace.experiments.eddies.joins import results, spec_of
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.costs import Costs
-from millrace.experiments.lab.run import Finished, finish
+from millrace.experiments.lab.chain import chain, results
+from millrace.experiments.lab.costs import MICRO, Costs
+from millrace.experiments.lab.run import finish
+from millrace.experiments.lab.sources import all_batches
+from millrace.experiments.lab.work import COST
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 
 BLIND, DEAR = "blind", "dear"
-_MICRO = 1e-6
 _DIVIDE = 0.1
 """What it takes to divide a tuple, over what a probe takes; measured, it is less."""
 
@@ -44,42 +44,25 @@ def tables(tuples: int, seed: int, *, told: bool) -> dict[str, pa.Table]:
     few, many = names[:_KEYS], names[_KEYS:]
     drawn = random.integers(0, _KEYS, (2, tuples))
     a, b = (np.where(part == side, many[keys], few[keys]) for side, keys in enumerate(drawn))
-    shown = part if told else random.integers(0, 2, tuples)
+    shown = np.array(["left", "right"])[part if told else random.integers(0, 2, tuples)]
     matched = np.concatenate([random.choice(few, round(_FEW * _KEYS), replace=False), np.repeat(many, _MANY)])
     return {
-        "S": pa.table(
-            {
-                "part": pa.array(np.array(["left", "right"])[shown]),
-                "noise": random.integers(0, 1000, tuples),
-                "a": a,
-                "b": b,
-            }
-        ),
+        "S": pa.table({"part": shown, "noise": random.integers(0, 1000, tuples), "a": a, "b": b}),
         "R": pa.table({"a": random.permutation(matched)}),
         "T": pa.table({"b": random.permutation(matched)}),
     }
 
 
-def _run(data: dict[str, pa.Table], options: Options, divide: float = _DIVIDE) -> Finished:
-    """Run an eddy; what it samples is charged like other probes."""
-    spec = spec_of(data)
-    costs = Costs()
-    for number in range(1, len(spec.relations)):
-        costs.declare(("probe", number), _MICRO, match=_MICRO)
-    costs.declare(("divide", 0), divide * _MICRO)
-    clock = VirtualClock(costs=costs)
-    sources = {alias: iter(table.to_batches(max_chunksize=_BATCH)) for alias, table in data.items()}
-    eddy = EddyRun(spec, sources, options, clock=clock)
-    done = finish(eddy, clock)
-    if done.rows != (expected := results(data)):
-        raise ExecutionError(f"{options.policy or 'the eddy'} found {done.rows} rows, expected {expected}")
-    return Finished(done.seconds + (10 * divide) * eddy.sampled * _MICRO, done.rows, done.figures)
+def work(data: dict[str, pa.Table], options: Options, divide: float) -> float:
+    """Return the seconds that an eddy works; what it samples is charged like other probes."""
+    probes = {("probe", 1): MICRO, ("probe", 2): MICRO}
+    clock = VirtualClock(costs=Costs({**probes, ("divide", 0): divide * MICRO}, probes))
+    eddy = EddyRun(chain(data), all_batches(data, _BATCH), options, clock=clock)
+    return finish(eddy, clock, results(data)).seconds + (10 * divide) * eddy.sampled * MICRO
 
 
 def run(settings: Settings) -> Outcome:
     """Run every single order, an eddy that looks at signatures alone, and one that looks at content."""
-    seconds: dict[str, dict[str, float]] = {}
-    tuples = settings.whole("tuples")
     common = Options(
         batch_size=_BATCH, reoptimize_every=10 * _BATCH, transfer=False, seed=settings.seed, by_content=False
     )
@@ -89,10 +72,10 @@ def run(settings: Settings) -> Outcome:
         "eddy by content": replace(common, by_content=settings.ablated != BLIND),
     }
     divide = 1.0 if settings.ablated == DEAR else _DIVIDE
+    seconds = {}
     for title, known in (("an attribute tells", True), ("nothing tells", False)):
-        data = tables(tuples, settings.seed, told=known)
-        seconds[title] = {name: _run(data, options, divide).seconds for name, options in sides.items()}
-        settings.progress(0.5 if known else 1.0)
+        data = tables(settings["tuples"], settings.seed, told=known)
+        seconds[title] = {name: work(data, options, divide) for name, options in sides.items()}
     told, untold = seconds.values()
     best, least = (min(each[name] for name in _ORDERS) for each in (told, untold))
     figures = {
@@ -101,6 +84,4 @@ def run(settings: Settings) -> Outcome:
         "untold_over_best_order": untold["eddy by content"] / least,
         "untold_over_eddy": untold["eddy by content"] / untold["eddy"],
     }
-    label = "work, seconds of the virtual clock"
-    panels = [Panel.bars(title, label, each) for title, each in seconds.items()]
-    return Outcome(panels, figures)
+    return Outcome([Panel.bars(title, COST, each) for title, each in seconds.items()], figures)

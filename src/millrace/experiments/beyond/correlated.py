@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from millrace.experiments.beyond.filtering import MICRO, Outcomes, filtered, oracle
-from millrace.experiments.experiment import Outcome, Panel, Settings
+from millrace.experiments.beyond.filtering import Outcomes, filtered, oracle, rates
+from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
+from millrace.experiments.lab.costs import MICRO
 
 RANK, INDEPENDENT = "rank", "independent"
 _COSTS = (45 * MICRO, 60 * MICRO)
@@ -35,33 +36,22 @@ def outcomes(tuples: int, overlap: float, seed: int) -> Outcomes:
 
 def run(settings: Settings) -> Outcome:
     """Run rank and a_greedy over the same tuples."""
-    found = outcomes(
-        settings.whole("tuples"),
-        0.0 if settings.ablated == INDEPENDENT else settings["overlap"],
-        settings.seed,
-    )
+    overlap = 0.0 if settings.ablated == INDEPENDENT else settings["overlap"]
+    found = outcomes(settings["tuples"], overlap, settings.seed)
     change = round(len(found) * _QUIET)
-    knowing = "rank" if settings.ablated == RANK else "a_greedy"
-    works = {}
-    for number, (name, policy) in enumerate({"rank": "rank", "a_greedy": knowing}.items()):
-        works[name] = filtered(found, _COSTS, _BATCH, policy=policy, seed=settings.seed)
-        settings.progress((number + 1) / 2)
+    policies = {"rank": "rank", "a_greedy": "rank" if settings.ablated == RANK else "a_greedy"}
+    works = {
+        name: filtered(found, _COSTS, _BATCH, policy=policy, seed=settings.seed)
+        for name, policy in policies.items()
+    }
     least = oracle(found, _COSTS, _BATCH, (change,))
-    curves = {**works, "best order of each phase": least}
-    mark = ((change, "predicate 1 begins to reject"),)
-    rank, joint = works["rank"].total / least.total, works["a_greedy"].total / least.total
-    return Outcome(
-        (
-            Panel(
-                "work", "tuples", "predicates' time (s)", [w.curve(n) for n, w in curves.items()], marks=mark
-            ),
-            Panel(
-                "work per tuple",
-                "tuples",
-                "time (µs per tuple)",
-                [w.rate(n) for n, w in curves.items()],
-                marks=mark,
-            ),
-        ),
-        {"rank_over_best": rank, "a_greedy_over_best": joint, "a_greedy_over_rank": joint / rank},
-    )
+    shown = {**works, "best order of each phase": least}
+    marks = [(change, "predicate 1 begins to reject")]
+    rank, joint = (work.total / least.total for work in works.values())
+    curves = [Curve(name, work.tuples, work.seconds) for name, work in shown.items()]
+    panels = [
+        Panel("work", "tuples", "predicates' time (s)", curves, marks=marks),
+        rates("work per tuple", shown, marks=marks),
+    ]
+    figures = {"rank_over_best": rank, "a_greedy_over_best": joint, "a_greedy_over_rank": joint / rank}
+    return Outcome(panels, figures)

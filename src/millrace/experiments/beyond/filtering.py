@@ -6,7 +6,7 @@ column, and the clock moves by what it declares to cost; nothing else takes time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 from typing import Any
@@ -16,14 +16,13 @@ import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve
+from millrace.experiments.experiment import Curve, Panel
 from millrace.experiments.lab.block import block
+from millrace.experiments.lab.costs import MICRO
 from millrace.experiments.lab.selections import selection
 from millrace.experiments.lab.sources import batches
 from millrace.options import Options
 from millrace.runs.run_of import run_of
-
-MICRO = 1e-6
 
 Outcomes = np.ndarray[Any, np.dtype[np.bool_]]
 """Which tuple passes which predicate, shape ``(tuples, predicates)``."""
@@ -46,14 +45,20 @@ class Work:
         """Seconds in all."""
         return self.seconds[-1]
 
-    def curve(self, name: str) -> Curve:
-        """Return seconds over tuples."""
-        return Curve(name, self.tuples, self.seconds)
 
-    def rate(self, name: str) -> Curve:
-        """Return microseconds per tuple between two moments, over the tuples at the second one."""
-        steps = zip(pairwise(self.tuples), pairwise(self.seconds), strict=True)
-        return Curve(name, self.tuples[1:], [(t - s) / (n - m) / MICRO for (m, n), (s, t) in steps])
+def rates(title: str, works: Mapping[str, Work], **more: Any) -> Panel:
+    """Return a panel of microseconds per tuple between two moments, over the tuples at the second one."""
+    curves = []
+    for name, work in works.items():
+        steps = zip(pairwise(work.tuples), pairwise(work.seconds), strict=True)
+        micros = [(t - s) / (n - m) / MICRO for (m, n), (s, t) in steps]
+        curves.append(Curve(name, work.tuples[1:], micros))
+    return Panel(title, "tuples", "time (µs per tuple)", curves, **more)
+
+
+def drawn(tuples: int, keeps: Sequence[float], random: np.random.Generator) -> Outcomes:
+    """Return outcomes of independent predicates, by the shares that they keep."""
+    return random.random((tuples, len(keeps))) < np.array(keeps)
 
 
 def filtered(
@@ -79,10 +84,8 @@ def filtered(
         ExecutionError: The tuples that came through are not those that pass every predicate.
     """
     clock = VirtualClock()
-    written = range(len(costs)) if order is None else order
     table = pa.table({f"p{i + 1}": outcomes[:, i] for i in range(len(costs))})
-    calls = [selection("t", f"p{i + 1}", costs[i], clock) for i in written]
-    count = block({"t": table}, predicates=calls)
+    calls = [selection("t", f"p{i + 1}", costs[i], clock) for i in order or range(len(costs))]
     tuples, seconds = [0], [0.0]
 
     def arriving() -> Iterator[pa.RecordBatch]:
@@ -92,10 +95,9 @@ def filtered(
             tuples.append(tuples[-1] + each.num_rows)
             seconds.append(clock.now())
 
-    options = Options(
-        architecture="stems" if order is None else "static", policy=policy, batch_size=batch, seed=seed
-    )
-    run = run_of(count, {"t": arriving()}, options, clock=clock)
+    architecture = "stems" if order is None else "static"
+    options = Options(architecture=architecture, policy=policy, batch_size=batch, seed=seed)
+    run = run_of(block({"t": table}, predicates=calls), {"t": arriving()}, options, clock=clock)
     kept = sum(result.column(0)[0].as_py() for result in run.run())
     if kept != (expected := int(outcomes.all(axis=1).sum())):
         raise ExecutionError(f"{policy or order} kept {kept} tuples, expected {expected}")

@@ -14,10 +14,9 @@ from random import Random
 from millrace.benchmarks.harness import geomean
 from millrace.benchmarks.robust_cases import CASES, Case, cases
 from millrace.clock import VirtualClock
-from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.run import finish, key
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.run import Finished, finish, key
+from millrace.experiments.lab.sources import all_batches
 from millrace.options import Options
 from millrace.policies import Policy
 from millrace.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence
@@ -56,54 +55,40 @@ def orders_of(case: Case, stream: int) -> list[tuple[int, ...]]:
     return list(found)
 
 
-def made(case: Case, side: str, batch: int, seed: int, expected: int | None) -> tuple[int, int]:
-    """Return the intermediate tuples that a side makes, and the rows of the result.
-
-    Raises:
-        ExecutionError: The result has another number of rows than expected.
-    """
+def made(case: Case, side: str, batch: int, seed: int, expected: int | None) -> Finished:
+    """Run one side of a join; ExecutionError if the result has another number of rows than expected."""
     names = list(case.tables)
     stream = max(names, key=lambda alias: case.tables[alias].num_rows)
-    policy: Policy | None = None
+    policy: Policy | None = RandomPolicy(seed) if side == BLIND else None
     if side in PEERS:
         orders = orders_of(case, names.index(stream))
         policy = PEERS[side](orders, lambda: eddy.figures().intermediate_tuples)
-    elif side == BLIND:
-        policy = RandomPolicy(seed)
     clock = VirtualClock()
-    # Peers decide for each chunk; queues of any length make the eddy ask for each batch.
-    limits = Backpressure(None, _WAITING) if side in PEERS else None
     eddy = EddyRun(
         case.spec,
-        {alias: batches(table, batch) for alias, table in case.tables.items()},
+        all_batches(case.tables, batch),
         Options(architecture="stems", batch_size=batch, transfer=False, by_content=False, seed=seed),
         policy=policy,
         clock=clock,
-        backpressure=limits,
+        # Peers decide for each chunk; queues of any length make the eddy ask for each batch.
+        backpressure=Backpressure(None, _WAITING) if side in PEERS else None,
         stream=stream,
     )
-    done = finish(eddy, clock)
-    if expected is not None and done.rows != expected:
-        raise ExecutionError(f"{case.name} by {side}: {done.rows} rows, expected {expected}")
-    return done.figures.intermediate_tuples, done.rows
+    return finish(eddy, clock, expected)
 
 
 def run(settings: Settings) -> Outcome:
     """Run all sides on all joins; blind, the default policy routes at random."""
-    sides = (DEFAULT, *PEERS)
     ratios: dict[str, list[float]] = {side: [] for side in PEERS}
-    for number, case in enumerate(cases(settings["size"], list(CASES)[: settings.whole("joins")])):
-        rows: int | None = None
-        tuples: dict[str, int] = {}
-        for side in sides:
-            played = BLIND if side == DEFAULT and settings.ablated else side
-            tuples[side], rows = made(case, played, settings.whole("batch"), settings.seed, rows)
+    for case in cases(settings["size"], list(CASES)[: settings["joins"]]):
+        played = BLIND if settings.ablated else DEFAULT
+        ours = made(case, played, settings["batch"], settings.seed, None)
         for side, found in ratios.items():
-            found.append((1 + tuples[DEFAULT]) / (1 + tuples[side]))
-        settings.progress((number + 1) / settings.whole("joins"))
+            peer = made(case, side, settings["batch"], settings.seed, ours.rows)
+            found.append((1 + ours.figures.intermediate_tuples) / (1 + peer.figures.intermediate_tuples))
     means = {side: geomean(found) for side, found in ratios.items()}
     figures = {key(side, "mean"): mean for side, mean in means.items()}
     figures |= {key(side, "worst"): max(found) for side, found in ratios.items()}
     figures["worst_mean"] = max(means.values())
     panel = Panel.bars("Intermediate tuples", "default over peer, geometric mean", means)
-    return Outcome((panel,), figures)
+    return Outcome([panel], figures)

@@ -86,10 +86,10 @@ class Prices:
     match: float = MICRO
     promote: float = MICRO
     demote: float = MICRO
-    evict: float = 0.5 * MICRO
-    route: float = 10 * MICRO
-    sample: float = 0.1 * MICRO
-    appraise: float = 10 * MICRO
+    evict: float = 0.5e-6
+    route: float = 10e-6
+    sample: float = 0.1e-6
+    appraise: float = 10e-6
 
     def deciding(self, figures: CellFigures, read: int, architecture: str) -> float:
         """Return what a run has spent so far on deciding, and not on tuples; ``read`` base tuples have come."""

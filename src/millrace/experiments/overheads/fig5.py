@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.overheads.star import steps
 from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
 from millrace.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
@@ -55,16 +54,10 @@ def query(name: str, table: pa.Table) -> Query:
 
 def run(settings: Settings) -> Outcome:
     """Measure the four queries."""
-    table = wisconsin(settings.whole("tuples"), settings.seed)
-    step = steps(settings.progress, 1 + len(DELAYS))
-    swept = {
-        name: sweep(query(name, table), settings, step(number)) for number, name in enumerate((FREE, *DELAYS))
-    }
-    found = outcome(swept, FREE)
+    table = wisconsin(settings["tuples"], settings.seed)
+    found = outcome({name: sweep(query(name, table), settings) for name in (FREE, *DELAYS)}, FREE)
     worst = {
-        kind: max(found.figures[f"{name}_vs_best_static"] for name in names)
+        f"{kind}_vs_best_static": max(found.figures[f"{name}_vs_best_static"] for name in names)
         for kind, names in (("free", (FREE, "delay 0")), ("slight", ("delay 10", "delay 100")))
     }
-    return replace(
-        found, figures={**found.figures, **{f"{kind}_vs_best_static": r for kind, r in worst.items()}}
-    )
+    return replace(found, figures={**found.figures, **worst})

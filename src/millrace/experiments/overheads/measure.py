@@ -20,16 +20,8 @@ _MOST = 20
 """Repetitions within a measurement, at most."""
 
 
-def medians(
-    sides: Mapping[str, Callable[[], object]], rounds: int, progress: Callable[[float], None]
-) -> dict[str, float]:
-    """Return the median seconds of a run by side, each warmed up once.
-
-    Args:
-        sides: What to run.
-        rounds: Measurements of each side.
-        progress: Told of the share that is done.
-    """
+def medians(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of a run by side, each warmed up once, of so many measurements of each."""
     repeats = {name: _repeats(run) for name, run in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
@@ -39,7 +31,6 @@ def medians(
             for _ in range(repeats[name]):
                 sides[name]()
             seconds[name].append((process_time() - began) / repeats[name])
-        progress((number + 1) / rounds)
     return {name: statistics.median(found) for name, found in seconds.items()}
 
 

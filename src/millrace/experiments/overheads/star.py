@@ -6,9 +6,8 @@ the first table's predicate leaves few tuples of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,9 +26,10 @@ MODULO = (10, 1000)
 """X of ``unique2 % X = 0``, the predicate on the first table."""
 
 
-def aliases(prefix: str, ways: int) -> list[str]:
+def drawn(prefix: str, settings: Settings) -> dict[str, pa.Table]:
     """Return ``tenk1`` and so on."""
-    return [f"{prefix}{number + 1}" for number in range(ways)]
+    seeds = {f"{prefix}{number + 1}": [settings.seed, number] for number in range(max(WAYS))}
+    return {alias: wisconsin(settings["tuples"], seed) for alias, seed in seeds.items()}
 
 
 def star(tables: Mapping[str, pa.Table], *, count: bool) -> JoinSpec:
@@ -43,40 +43,34 @@ def star(tables: Mapping[str, pa.Table], *, count: bool) -> JoinSpec:
     return block(tables, *(f"{first}.{KEY} = {other}.{KEY}" for other in others), all_columns=not count)
 
 
-def steps(progress: Callable[[float], None], total: int) -> Callable[[int], Callable[[float], None]]:
-    """Return what makes, for the number of a step, a watch of its share."""
-    return lambda number: lambda share: progress((number + share) / total)
-
-
 def fig6(settings: Settings) -> Outcome:
     """Measure Select-Count-3 to Select-All-5."""
-    names = aliases("tenk", max(WAYS))
-    whole = {alias: wisconsin(settings.whole("tuples"), [settings.seed, i]) for i, alias in enumerate(names)}
-    kinds = [(f"{what} {ways}", ways, what == "count") for what in ("count", "all") for ways in WAYS]
-    step = steps(settings.progress, len(kinds))
+    whole = drawn("tenk", settings)
     swept = {}
-    for number, (name, ways, count) in enumerate(kinds):
-        tables = {alias: whole[alias].select([KEY]) if count else whole[alias] for alias in names[:ways]}
-        swept[name] = sweep(Query(name, star(tables, count=count), tables, "joins"), settings, step(number))
+    for what, columns in (("count", [KEY]), ("all", None)):
+        for ways in WAYS:
+            tables = {
+                alias: whole[alias].select(columns or whole[alias].column_names) for alias in [*whole][:ways]
+            }
+            query = Query(f"{what} {ways}", star(tables, count=what == "count"), tables, "joins")
+            swept[query.name] = sweep(query, settings)
     return outcome(swept, "count 3")
 
 
 def fig7(settings: Settings) -> Outcome:
     """Measure 3-10 to 5-1000."""
-    names = aliases("hundredk", max(WAYS))
-    tuples = settings.whole("tuples")
-    whole = {alias: wisconsin(tuples, [settings.seed, i]) for i, alias in enumerate(names)}
-    indexed = {alias: table.combine_chunks().to_batches()[0] for alias, table in whole.items()}
-    kinds = [(f"{ways}-{modulo}", ways, modulo) for modulo in MODULO for ways in WAYS]
-    step = steps(settings.progress, len(kinds))
+    whole = drawn("hundredk", settings)
+    first, *others = whole
+    indexed = {alias: whole[alias].combine_chunks().to_batches()[0] for alias in others}
     swept = {}
-    for number, (name, ways, modulo) in enumerate(kinds):
-        tables = {alias: whole[alias] for alias in names[:ways]}
-        left = whole[names[0]].take(list(range(0, tuples, modulo)))
-        spec = star({**tables, names[0]: left}, count=False)
-        asked = {alias: indexed[alias] for alias in names[1:ways]}
-        query = Query(name, spec, {names[0]: left}, "joins", access=partial(_indexes, asked))
-        swept[name] = sweep(query, settings, step(number))
+    for modulo in MODULO:
+        left = whole[first].take(list(range(0, settings["tuples"], modulo)))
+        for ways in WAYS:
+            asked = {alias: indexed[alias] for alias in others[: ways - 1]}
+            spec = star({first: left, **{alias: whole[alias] for alias in asked}}, count=False)
+            access = partial(_indexes, asked)
+            query = Query(f"{ways}-{modulo}", spec, {first: left}, "joins", access=access)
+            swept[query.name] = sweep(query, settings)
     return outcome(swept, f"3-{MODULO[0]}")
 
 
@@ -88,6 +82,6 @@ def _indexes(tables: Mapping[str, pa.RecordBatch]) -> Access:
     }
 
 
-def _find(table: pa.RecordBatch, bindings: pa.RecordBatch) -> Any:
+def _find(table: pa.RecordBatch, bindings: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows of a table by their keys, which are their numbers: an index that was there before."""
     return table.take(bindings.column(KEY))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from millrace.arrivals.access_methods import Access
 from millrace.errors import ExecutionError
-from millrace.experiments.experiment import Curve, Outcome, Panel, Parameter, Settings
+from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.overheads.measure import medians
 from millrace.options import Options
 from millrace.runs.run_of import run_of
@@ -30,8 +31,6 @@ _FEWEST = 50
 
 BATCHED = (100, 1000)
 """X where batches have 1000 tuples: for smaller ones decisions are renewed with every batch all the same."""
-
-ROUNDS = Parameter("rounds", 5, 3, 100, "", "measurements of each side")
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Swept:
         return self.eddy[every] / (self.base if every == LARGE else self.static[every])
 
 
-def sweep(query: Query, settings: Settings, progress: Callable[[float], None]) -> Swept:
+def sweep(query: Query, settings: Settings) -> Swept:
     """Measure a query; ablated, the eddy decides for every tuple of its own, whatever X is."""
     tuples = len(next(iter(query.tables.values())))
     sizes = {"again": tuples}
@@ -125,7 +124,7 @@ def sweep(query: Query, settings: Settings, progress: Callable[[float], None]) -
             every, batch, taken = (1, 1, min(tuples, _FEWEST)) if settings.ablated else given
             sides[f"{name} {x}"] = query.side(every, batch, taken)
             sizes[f"{name} {x}"] = taken
-    found = medians(sides, settings.whole("rounds"), progress)
+    found = medians(sides, settings["rounds"])
     seconds = {name: found[name] / max(1, size) for name, size in sizes.items()}
     return Swept(
         {x: seconds[f"static {x}"] for x in EVERY},
@@ -152,16 +151,16 @@ def outcome(swept: Mapping[str, Swept], shown: str) -> Outcome:
     found["worst_vs_best_static"] = max(best.values())
     found["worst_ratio"] = max(each.ratio(LARGE) for each in swept.values())
     found["least_single_ratio"] = min(each.ratio(1) for each in swept.values())
+    panel = partial(Panel.over, x_label="X: tuples between decisions", x_log=True)
+    ratio, time = "eddy / static plan (processor time)", "processor time (µs per tuple)"
     of = "batches of X tuples, decisions every X"
-    label, ratio = "X: tuples between decisions", "eddy / static plan (processor time)"
-    fixed = [Curve(n, BATCHED, [s.batched[x] / s.base for x in BATCHED]) for n, s in swept.items()]
-    curves = [Curve(name, EVERY, [each.ratio(x) for x in EVERY]) for name, each in swept.items()]
+    ratios = {name: [each.ratio(x) for x in EVERY] for name, each in swept.items()}
+    batched = {name: [each.batched[x] / each.base for x in BATCHED] for name, each in swept.items()}
     sides = {"static plan": swept[shown].static, "eddy": swept[shown].eddy}
-    micros = [Curve(name, EVERY, [1e6 * side[x] for x in EVERY]) for name, side in sides.items()]
-    time = "processor time (µs per tuple)"
-    panels = (
-        Panel(of, label, ratio, curves, x_log=True),
-        Panel("batches of 1,000 tuples, decisions every X", label, ratio, fixed, x_log=True),
-        Panel(f"{shown}: {of}", label, time, micros, x_log=True, y_log=True),
-    )
+    micros = {name: [1e6 * side[x] for x in EVERY] for name, side in sides.items()}
+    panels = [
+        panel(of, y_label=ratio, x=EVERY, curves=ratios),
+        panel("batches of 1,000 tuples, decisions every X", y_label=ratio, x=BATCHED, curves=batched),
+        panel(f"{shown}: {of}", y_label=time, x=EVERY, curves=micros, y_log=True),
+    ]
     return Outcome(panels, found)

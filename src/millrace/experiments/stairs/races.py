@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,32 +32,12 @@ NAMES = {
 }
 """What the sides of a race are called here, in the order of the figure."""
 
-
 _NEVER = 2**31
 """Tuples after which routing is decided anew where a broken engine is to keep to its first decisions."""
 
 
-class _Told(Ticker):
-    """Tells how far a race is instead of showing it."""
-
-    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
-        super().__init__(Progress(disable=True), total)
-        self._total = total
-        self._done = 0
-        self._tell = progress
-
-    def tick(self) -> None:
-        """Count one finished run."""
-        self._done += 1
-        self._tell(min(1.0, self._done / self._total))
-
-
 def race(name: str, settings: Settings) -> state.Race:
     """Run a case with Spark beside, on files that are made once and kept.
-
-    Args:
-        name: Of the case.
-        settings: With ``scale`` and ``rounds``.
 
     Raises:
         SetupError: Spark, DuckDB or tpchgen-cli is not there.
@@ -66,25 +46,23 @@ def race(name: str, settings: Settings) -> state.Race:
     case = replace(CASES[name], on_spark=True)
     if settings.ablated:
         case = replace(case, every=_NEVER)
-    rounds = settings.whole("rounds")
-    sides = len(NAMES) + 1
-    ticker = _Told(sides + case.repeats * rounds * sides, settings.progress)
+    silent = Ticker(Progress(disable=True), 0)
     with session() as spark:
-        return state.race(spark, case, settings["scale"], rounds, ticker, quick=True)
+        return state.race(spark, case, settings["scale"], settings["rounds"], silent, quick=True)
 
 
 def compared(name: str, title: str, settings: Settings) -> Outcome:
     """Run a case; the panel has the median of each side."""
     found = race(name, settings)
     medians = {side: found.sides[side].median for side in NAMES if side in found.sides}
-    ours = medians[state.STAIRS]
+    ours, best = found.sides[state.STAIRS], found.sides[state.BEST]
     figures = {
-        "static_ratio": ours / found.static,
-        "worst_ratio": ours / medians[state.WORST],
-        "eddyjoins_ratio": ours / medians[state.JOINS],
-        "made_ratio": found.sides[state.STAIRS].works[0].made / max(1, found.sides[state.BEST].works[0].made),
+        "static_ratio": ours.median / found.static,
+        "worst_ratio": found.ratio(state.STAIRS, state.WORST),
+        "eddyjoins_ratio": found.ratio(state.STAIRS, state.JOINS),
+        "made_ratio": ours.works[0].made / max(1, best.works[0].made),
         "spark_ratio": found.ratio(state.ON_SPARK, state.SPARK),
-        "duckdb_ratio": ours / medians[state.DUCKDB],
+        "duckdb_ratio": found.ratio(state.STAIRS, state.DUCKDB),
         "aa_ratio": found.ratio(state.BEST, state.AGAIN),
     }
     seconds = {NAMES[side]: median for side, median in medians.items()}

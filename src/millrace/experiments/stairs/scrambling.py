@@ -13,16 +13,14 @@ import pyarrow as pa
 
 from millrace.arrivals.access_modules import Scan
 from millrace.clock import VirtualClock
-from millrace.errors import ExecutionError
-from millrace.experiments.eddies.joins import Version, results, spec_of, tables
 from millrace.experiments.experiment import Outcome, Panel, Settings
+from millrace.experiments.lab.chain import THINNING, chain, results, tables
 from millrace.experiments.lab.run import finish
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.sources import all_batches, batches
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 
-_VERSION = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
 _STALL = 100.0
 
 
@@ -49,14 +47,10 @@ def routed(figures: CellFigures) -> int:
 
 
 def work(settings: Settings, architecture: str) -> tuple[int, int]:
-    """Return what joins did before R went on, moves included, and what they did from then on.
-
-    Raises:
-        ExecutionError: The result is wrong.
-    """
-    data = tables(_VERSION, settings["scale"], settings.seed)
+    """Return what joins did before R went on, moves included, and what they did from then on."""
+    data = tables(THINNING, settings["scale"], settings.seed)
     clock = VirtualClock()
-    batch = settings.whole("batch")
+    batch = settings["batch"]
     noted: list[CellFigures] = []
     options = Options(
         architecture=architecture,
@@ -66,31 +60,22 @@ def work(settings: Settings, architecture: str) -> tuple[int, int]:
         batch_size=batch,
         online=True,
     )
-    eddy = EddyRun(
-        spec_of(data),
-        {name: batches(data[name], batch) for name in "ST"},
-        options,
-        clock=clock,
-        access={"R": [Resuming(data["R"], batch, clock, lambda: noted.append(eddy.figures()))]},
-    )
-    done = finish(eddy, clock)
-    if done.rows != results(data) or not noted:
-        raise ExecutionError(f"{done.rows} rows, expected {results(data)}")
-    before, after = noted[0], done.figures
+    sources = all_batches({alias: data[alias] for alias in "ST"}, batch)
+    access = {"R": [Resuming(data["R"], batch, clock, lambda: noted.append(eddy.figures()))]}
+    eddy = EddyRun(chain(data), sources, options, clock=clock, access=access)
+    after = finish(eddy, clock, results(data)).figures
+    (before,) = noted
     return routed(before) + before.recomputed_tuples + before.migrated_tuples, routed(after) - routed(before)
 
 
 def run(settings: Settings) -> Outcome:
     """Run the query with scrambling and without."""
-    waiting = {"waiting": work(settings, "joins")}
-    waiting["scrambling"] = work(settings, "joins" if settings.ablated else "stairs")
-    settings.progress(1.0)
+    idle, left = work(settings, "joins")
+    busy, rest = work(settings, "joins" if settings.ablated else "stairs")
+    label = "tuples through joins"
     panels = [
-        Panel.bars(title, "tuples through joins", {name: float(found[i]) for name, found in waiting.items()})
-        for i, title in enumerate(("Until R goes on", "From then on"))
+        Panel.bars("Until R goes on", label, {"waiting": idle, "scrambling": busy}),
+        Panel.bars("From then on", label, {"waiting": left, "scrambling": rest}),
     ]
-    (idle, left), (busy, rest) = waiting.values()
-    return Outcome(
-        panels,
-        {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)},
-    )
+    figures = {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)}
+    return Outcome(panels, figures)

@@ -19,16 +19,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.experiments.lab.arriving import Stream
 from millrace.experiments.lab.block import block
-from millrace.experiments.stairs.arriving import Array, Stream, keys
-from millrace.experiments.stairs.plans import Plan, drawn
+from millrace.experiments.lab.plans import Plan, drawn
 from millrace.graph import QueryGraph
 from millrace.spec import JoinSpec
 from millrace.trees import spanning_tree
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 SIZES = tuple(thousands * 1000 for thousands in (1, 10, 50, 100) for _ in range(5))
 """Tuples of the twenty tables."""
@@ -73,11 +76,12 @@ def setup(seed: int, number: int, scale: float) -> Setup:
         number: Which one.
         scale: Size of the tables, 1 for the paper's.
     """
-    for attempt in count():
-        found = _drawn(np.random.default_rng([seed, number, attempt]), scale)
-        if found.rows <= _RESULTS * scale and all(s.passing.any() for s in found.streams.values()):
-            return found
-    raise AssertionError("there is no end of attempts")
+    tries = (_drawn(np.random.default_rng([seed, number, attempt]), scale) for attempt in count())
+    return next(found for found in tries if found.rows <= _RESULTS * scale and _some_pass(found))
+
+
+def _some_pass(found: Setup) -> bool:
+    return all(stream.passing is not None and stream.passing.any() for stream in found.streams.values())
 
 
 def _drawn(draw: np.random.Generator, scale: float) -> Setup:
@@ -89,24 +93,19 @@ def _drawn(draw: np.random.Generator, scale: float) -> Setup:
     columns: list[dict[str, Array]] = [{} for _ in sizes]
     for (a, b), fan in zip(pairs, fans, strict=True):
         values = max(1, round(min(sizes[a], sizes[b]) / fan))
-        for end in (a, b):
-            columns[end][f"k{b}"] = keys(draw, sizes[end], values)
+        for end in (a, b):  # as Wisconsin attributes: so many values, each as often, in random order
+            columns[end][f"k{b}"] = draw.permutation(sizes[end]) % values
     passing = [draw.random(size) < share for size, share in zip(sizes, draw.random(relations), strict=True)]
     low, high = np.log(_RATES)
     rates = np.exp(draw.uniform(low, high, relations))
     slowest = max(size / rate for size, rate in zip(sizes, rates, strict=True))
     delays = draw.uniform(0, slowest / 2, relations) * (draw.random(relations) < 1 / 2)
-    streams = {
-        f"t{place}": Stream(pa.table(columns[place]), passing[place], rates[place], delays[place])
-        for place in range(relations)
-    }
-    spec = block(
-        {alias: stream.table for alias, stream in streams.items()},
-        *(f"t{a}.k{b} = t{b}.k{b}" for a, b in pairs),
-        rows=dict.fromkeys(streams),
-    )
-    tree = spanning_tree(QueryGraph.of(spec), [0] * relations)
-    plan = drawn(tree, spec.aliases, draw)
+    tables = {f"t{place}": pa.table(each) for place, each in enumerate(columns)}
+    coming = zip(tables.items(), rates, delays, passing, strict=True)
+    streams = {alias: Stream(table, rate, delay, mask) for (alias, table), rate, delay, mask in coming}
+    equalities = [f"t{a}.k{b} = t{b}.k{b}" for a, b in pairs]
+    spec = block(tables, *equalities, rows=dict.fromkeys(tables))
+    plan = drawn(spanning_tree(QueryGraph.of(spec), [0] * relations), spec.aliases, draw)
     return Setup(f"{kind} of {relations}", spec, streams, plan, tuple(fans), _rows(columns, passing, pairs))
 
 
@@ -114,8 +113,6 @@ def _rows(columns: list[dict[str, Array]], passing: list[Array], pairs: list[tup
     """Return the size of the result, by counting from the leaves inwards."""
     weights = [mask.astype(float) for mask in passing]
     for a, b in reversed(pairs):
-        name = f"k{b}"
-        outer, inner = columns[b][name], columns[a][name]
-        found = np.bincount(outer, weights[b], minlength=int(inner.max()) + 1)
-        weights[a] *= found[inner]
+        outer, inner = columns[b][f"k{b}"], columns[a][f"k{b}"]
+        weights[a] *= np.bincount(outer, weights[b], minlength=int(inner.max()) + 1)[inner]
     return int(weights[0].sum())

@@ -9,15 +9,13 @@ shipped within 121 days.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 
-from millrace.experiments.experiment import Parameter
+from millrace.experiments.experiment import Settings
+from millrace.experiments.lab.arriving import Stream
 from millrace.experiments.lab.block import block
-from millrace.experiments.stairs.arriving import Arriving, Stream
-from millrace.experiments.stairs.query import Query
+from millrace.experiments.lab.work import Query
 from millrace.options import Order
 
 CUSTOMERS = 150_000
@@ -32,16 +30,10 @@ LINEITEM_FIRST: Order = ("customer", ("orders", "lineitem"))
 """The two plans there are."""
 
 
-def query(seed: int, scale: float, batch: int) -> Query:
-    """Make the data.
-
-    Args:
-        seed: Of the data.
-        scale: TPC-H's scale factor.
-        batch: Tuples at a time.
-    """
-    draw = np.random.default_rng(seed)
-    customers = max(30, round(CUSTOMERS * scale))
+def query(settings: Settings) -> Query:
+    """Make the data, at a scale factor of TPC-H."""
+    draw = np.random.default_rng(settings.seed)
+    customers = max(30, round(CUSTOMERS * settings["scale"]))
     chosen = (draw.integers(0, 25, customers) == 1) & (draw.uniform(-999.99, 9999.99, customers) > 9000)
     chosen[1] = True  # so that there is a result, however small the scale
     orders = 10 * customers
@@ -57,24 +49,13 @@ def query(seed: int, scale: float, batch: int) -> Query:
         "orders": pa.table({"o_orderkey": np.arange(orders), "o_custkey": placed_by}),
         "lineitem": pa.table({"l_orderkey": lines[by_date]}),
     }
-    passing = {"customer": chosen, "orders": np.ones(orders, np.bool_), "lineitem": late}
-    streams = {alias: Stream(table, passing[alias], table.num_rows) for alias, table in tables.items()}
+    passing = {"customer": chosen, "lineitem": late}
+    streams = {
+        alias: Stream(table, table.num_rows, passing=passing.get(alias)) for alias, table in tables.items()
+    }
     # What an optimizer expects from the catalogue: bounds, distinct values, and no correlation.
     expected = {"customer": 1000 / 11_000 / 25, "lineitem": 1 - _SHIPPED_AFTER / (_ORDER_DAYS + _SHIP_DAYS)}
     rows = {alias: round(expected.get(alias, 1.0) * table.num_rows) for alias, table in tables.items()}
-    spec = block(
-        tables, "customer.c_custkey = orders.o_custkey", "orders.o_orderkey = lineitem.l_orderkey", rows=rows
-    )
-    return Query(spec, streams, batch, int(np.count_nonzero(chosen[placed_by[lines[by_date][late]]])))
-
-
-def before(share: float, found: Query) -> Callable[[Arriving], bool]:
-    """Return what tells whether less than a share of the orders has been read."""
-    until = share * found.streams["orders"].table.num_rows
-    return lambda arriving: arriving.read["orders"] < until
-
-
-PARAMETERS = (
-    Parameter("scale", 0.05, 0.005, 1.0, "", "TPC-H's scale factor; the shape does not depend on it"),
-    Parameter("batch", 1000, 100, 10_000, "tuples", "that come at a time, and for which a decision holds"),
-)
+    equalities = ("customer.c_custkey = orders.o_custkey", "orders.o_orderkey = lineitem.l_orderkey")
+    results = int(np.count_nonzero(chosen[placed_by[lines[by_date][late]]]))
+    return Query(block(tables, *equalities, rows=rows), streams, settings["batch"], results)

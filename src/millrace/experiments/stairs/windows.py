@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.block import block
-from millrace.experiments.stairs.arriving import Stream
-from millrace.experiments.stairs.query import Query, panels
-from millrace.experiments.stairs.side import Work
+from millrace.experiments.lab.arriving import Stream
+from millrace.experiments.lab.chain import chain
+from millrace.experiments.lab.costs import stairs_of
+from millrace.experiments.lab.work import Query, Work, panels
 from millrace.spec import Window
 from millrace.state import materialization
 from millrace.state.materialization import BaseTuplesOnly, LongLiving
@@ -33,17 +33,17 @@ SHORT, LONG = 20, 2_000
 
 def query(settings: Settings) -> Query:
     """Return R ⋈ S ⋈ T as streams of one tuple a tick each."""
-    ticks = settings.whole("ticks")
+    ticks = settings["ticks"]
     draw = np.random.default_rng(settings.seed)
     keys = {alias: draw.integers(0, 300, (2, ticks)) for alias in "RST"}
     tables = {
         alias: pa.table({"at": np.arange(ticks), "a": keys[alias][0], "b": keys[alias][1]}) for alias in "RST"
     }
-    spec = block(tables, "R.a = S.a", "S.b = T.b")
     lengths = {"R": SHORT, "S": LONG, "T": LONG}
+    spec = chain(tables)
     windowed = tuple(replace(each, window=Window("at", lengths[each.alias])) for each in spec.relations)
-    streams = {alias: Stream(table, np.ones(ticks, np.bool_), 1.0) for alias, table in tables.items()}
-    return Query(replace(spec, relations=windowed), streams, settings.whole("batch"), -1)
+    streams = {alias: Stream(table) for alias, table in tables.items()}
+    return Query(replace(spec, relations=windowed), streams, settings["batch"])
 
 
 def work(found: Query, stored: str) -> Work:
@@ -68,21 +68,17 @@ def work(found: Query, stored: str) -> Work:
 
 def run(settings: Settings) -> Outcome:
     """Run the join with everything stored, with what lives for long, and with base tuples alone."""
-    found = query(settings)
-    works = {}
-    for stored in (ALL, OWN, LONGEST, NONE):
-        played = settings.ablated if settings.ablated and stored in (OWN, LONGEST) else stored
-        works[stored] = work(found, played)
-        settings.progress(len(works) / 4)
+    found, broken = query(settings), settings.ablated
+    works = {
+        name: work(found, broken or name if name in (OWN, LONGEST) else name)
+        for name in (ALL, OWN, LONGEST, NONE)
+    }
     if len({each.rows for each in works.values()}) > 1:
         raise ExecutionError(f"{[each.rows for each in works.values()]} results")
     seconds = {name: each.seconds for name, each in works.items()}
-    gone = {
-        name: sum(s.evicted for s in each.figures.state if s.name.startswith("STAIR("))
-        for name, each in works.items()
-    }
+    gone = {name: sum(s.evicted for s in stairs_of(each.figures)) for name, each in works.items()}
     figures = {
-        "deleted_over_read": gone[ALL] / sum(stream.table.num_rows for stream in found.streams.values()),
+        "deleted_over_read": gone[ALL] / (3 * settings["ticks"]),
         "own_deleted": gone[OWN] / gone[ALL],
         "longest_deleted": gone[LONGEST] / gone[ALL],
         "longest_over_all": seconds[LONGEST] / seconds[ALL],
