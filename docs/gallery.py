@@ -5,15 +5,16 @@ python docs/gallery.py [ID]…
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from millrace.experiments import registry
+from millrace.experiments.collect import write
 from millrace.experiments.draw import draw
 from millrace.experiments.experiment import Experiment
-from millrace.experiments.result import Task, write
-from millrace.experiments.runner import Silence, cores, run
+from millrace.experiments.runner import run
 from millrace.experiments.table import Entry, read, told
 
 DOCS = Path(__file__).parent
@@ -32,12 +33,12 @@ def main(ids: list[str]) -> None:
     """Draw some experiments, or all on the virtual clock, and write the page of all."""
     FOLDER.mkdir(exist_ok=True)
     chosen = registry.choose(ids, every=not ids, wall=False)
-    tasks = [Task(each, each.settings(0, each.small, ablated=False)) for each in chosen]
-    for result in run(tasks, cores(), Silence()):
+    tasks = [(each, each.settings(0, each.small)) for each in chosen]
+    for result in run(tasks, os.cpu_count() or 1):
         if result.outcome is None:
             raise SystemExit(f"{result.id}: {result.error}")
-        write(FOLDER / f"{result.id}.svg", draw(result.task.experiment, result.outcome)["svg"])
-    write(DOCS / "gallery.md", page().encode())
+        write(FOLDER / f"{result.id}.svg", draw(result.experiment, result.outcome)["svg"])
+    write(DOCS / "gallery.md", page())
 
 
 def page() -> str:

@@ -224,7 +224,9 @@ def lives(monkeypatch: pytest.MonkeyPatch, share: float) -> Mapping[str, int]:
     demoted = evicted = 0
     for seed in SEEDS[:3]:
         case = lagging(seed)
-        options = Options(architecture="stairs", migration="never", batch_size=4, policy="cumulative")
+        options = Options(
+            architecture="stairs", migration="never", long_living=True, batch_size=4, policy="cumulative"
+        )
         rows, run = ran(case, options, Schedule(None, True, (0, 1, 2), times=("at",) * 3))
         assert rows == case.expected()
         stairs = [one for one in run.figures().state if one.name.startswith("STAIR")]
@@ -262,7 +264,10 @@ def test_the_longest_living_part_keeps_the_owner_and_is_connected() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LongLiving, "parts", noted)
         for seed in SEEDS[:3]:
-            ran(lagging(seed), Options(architecture="stairs", migration="never", batch_size=4))
+            ran(
+                lagging(seed),
+                Options(architecture="stairs", migration="never", long_living=True, batch_size=4),
+            )
     assert any(part != whole for _, part, whole in seen)
 
 

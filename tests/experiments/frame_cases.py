@@ -15,12 +15,10 @@ SLOPE = Parameter("slope", 0.5, 0.0, 2.0, "", "of the line")
 
 def rising(settings: Settings) -> Outcome:
     """A line and a noisy one: ablated, it falls."""
-    x = np.arange(settings.whole("points"))
+    x = np.arange(settings["points"])
     slope = -settings["slope"] if settings.ablated else settings["slope"]
     noise = np.random.default_rng(settings.seed).normal(0, 0.1, len(x))
-    settings.progress(0.5)
     rise = slope * float(x[-1])
-    settings.progress(1.0)
     return Outcome(
         (
             Panel(
@@ -34,7 +32,7 @@ def rising(settings: Settings) -> Outcome:
                 "query",
                 "calls",
                 (Curve("calls", (0, 1), (3, 4)),),
-                "bars",
+                kind="bars",
                 x_names=("<a>", "b & c"),
             ),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from millrace.experiments.beyond import drift, filtering
+from millrace.experiments.beyond import filtering
 
 
 def test_a_static_plan_takes_what_arithmetic_says():
@@ -22,7 +22,7 @@ def test_a_static_plan_takes_what_arithmetic_says():
 def test_no_policy_is_better_than_the_best_order_of_each_phase():
     """The oracle knows the truth; it changes its order where a phase begins, and only there."""
     random = np.random.default_rng(2)
-    one, two = (drift.drawn(2000, keeps, random) for keeps in ((0.9, 0.1, 0.5), (0.1, 0.9, 0.5)))
+    one, two = (filtering.drawn(2000, keeps, random) for keeps in ((0.9, 0.1, 0.5), (0.1, 0.9, 0.5)))
     costs = (1e-5, 1e-5, 1e-5)
     both = np.concatenate([one, two])
     least = filtering.oracle(both, costs, 500, (2000,))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import signal
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from millrace.errors import InputError, SetupError
-from millrace.experiments import collect, result as results
-from millrace.experiments.collect import Collection
+from millrace.experiments.collect import Collection, write
 from millrace.experiments.draw import draw
 from millrace.experiments.experiment import Claim
 from millrace.experiments.page import page
-from millrace.experiments.result import Result, Task, write
-from millrace.experiments.runner import Silence, run
+from millrace.experiments.runner import Result, Task, run
 from millrace.experiments.show import rows_of
 from millrace.experiments.svg import compact
 from tests.experiments.frame_cases import experiment, failing, rising, stopping
@@ -28,57 +25,35 @@ from tests.experiments.frame_cases import experiment, failing, rising, stopping
 
 def task(name: str = "tests-rising", seed: int = 0, ablated: bool = False, **settings: object) -> Task:
     case = experiment(name, **settings)
-    return Task(case, case.settings(seed, ablated=ablated))
+    return case, case.settings(seed, ablated=ablated)
 
 
 def finished(*tasks: Task) -> list[Result]:
-    return list(run(tasks, 1, Silence()))
-
-
-class Notes:
-    """A watch that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
-
-    def began(self, name):
-        self.told.append(("began", name))
-
-    def reached(self, name, share):
-        self.told.append(("reached", name, share))
-
-    def ended(self, name):
-        self.told.append(("ended", name))
+    return list(run(tasks))
 
 
 def test_runs_are_the_same_in_other_processes():
-    """What a run finds depends on its seed alone; progress is told of, and a failure is a result."""
+    """What a run finds depends on its seed alone, and a failure is a result."""
     tasks = [task("tests-a", 1), task("tests-b", 2), task("tests-c", measure=failing)]
-    here, notes = {each.id: each for each in finished(*tasks)}, Notes()
-    there = {each.id: each for each in run(tasks, 2, notes)}
+    here, there = ({each.id: each for each in run(tasks, jobs)} for jobs in (1, 2))
     assert here.keys() == there.keys()
     for name, each in there.items():
         assert json.dumps(each.to_dict()) == json.dumps(here[name].to_dict())
     assert there["tests-a"].outcome.panels != there["tests-b"].outcome.panels
     assert (there["tests-c"].holds, there["tests-c"].error) == (False, "the mill has no water")
-    for name in ("tests-a", "tests-b"):
-        told = [note for note in notes.told if note[1] == name]
-        assert told == [("began", name), ("reached", name, 0.5), ("reached", name, 1.0), ("ended", name)]
 
 
 def test_wall_clock_runs_come_last_and_alone():
     """Nothing may run beside what measures real time."""
-    notes = Notes()
     tasks = [task("tests-wall", wall=True), task("tests-a"), task("tests-b")]
-    order = [each.id for each in run(tasks, 2, notes)]
+    order = [each.id for each in run(tasks, 2)]
     assert sorted(order[:2]) == ["tests-a", "tests-b"] and order[2] == "tests-wall"
-    assert notes.told[-4:][0] == ("began", "tests-wall")
 
 
 def test_processes_end_when_nobody_wants_results():
     """Closing the iterator ends the processes, also those that work."""
     before = set(multiprocessing.active_children())
-    running = run([task(f"tests-{n}") for n in range(6)], 2, Silence())
+    running = run([task(f"tests-{n}") for n in range(6)], 2)
     next(running)
     running.close()
     assert set(multiprocessing.active_children()) <= before
@@ -87,10 +62,10 @@ def test_processes_end_when_nobody_wants_results():
 def test_an_interrupt_leaves_what_is_finished(tmp_path):
     """JSON, pictures and the page tell of the runs before it, and nothing half-written lies about."""
     tasks = [task("tests-a"), task("tests-b", measure=stopping), task("tests-c")]
-    collection = Collection([each.experiment.id for each in tasks], tmp_path / "all.json", tmp_path / "out")
+    collection = Collection([each.id for each, _ in tasks], tmp_path / "all.json", tmp_path / "out")
 
     def collect() -> None:
-        for each in run(tasks, 1, Silence()):
+        for each in run(tasks):
             collection.add(each)
 
     with pytest.raises(KeyboardInterrupt):
@@ -103,28 +78,6 @@ def test_an_interrupt_leaves_what_is_finished(tmp_path):
     }
 
 
-@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["heard", "ignored"])
-def test_an_interrupt_waits_while_results_are_written(tmp_path, monkeypatch, handler):
-    """What is finished is on disk before the interrupt takes its course, if it has one."""
-    (found,) = finished(task("tests-a"))
-    collection = Collection(["tests-a"], None, tmp_path)
-    really = collect.draw
-
-    def interrupted(*given: object) -> object:
-        signal.raise_signal(signal.SIGINT)
-        return really(*given)
-
-    monkeypatch.setattr(collect, "draw", interrupted)
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        with nullcontext() if handler is signal.SIG_IGN else pytest.raises(KeyboardInterrupt):
-            collection.add(found)
-        assert signal.getsignal(signal.SIGINT) is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "tests-a.png", "tests-a.svg"}
-
-
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """When writing fails, the old file stays and no part of the new one is left."""
     path = tmp_path / "file"
@@ -133,7 +86,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results.os, "fdopen", broken)
+    monkeypatch.setattr(Path, "replace", broken)
     with pytest.raises(OSError, match="No space"):
         write(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
@@ -161,7 +114,7 @@ def test_a_difference_with_its_cause_is_a_result():
     claim = Claim("it falls", "rise", high=0, margin="none", fails="falling", cause="noise", found=(9, 10))
     (found,) = finished(task(claims=(claim,)))
     assert (found.holds, found.to_dict()["holds"], found.misses()) == ("differs", "differs", [])
-    assert "≠ differs" in page([found], {}).decode() and "noise" in page([found], {}).decode()
+    assert "≠ differs" in page([found], {}) and "noise" in page([found], {})
     (other,) = finished(task(claims=(replace(claim, found=(0, 1)),)))
     assert other.holds is False and len(other.misses()) == 1
 
@@ -176,7 +129,7 @@ def test_an_ablated_run_does_not_hold():
 def test_the_command_line_does_the_run_again():
     """It names what was changed, and nothing else."""
     case = experiment(wall=True)
-    command = finished(Task(case, case.settings(4, {"points": 30}, ablated=True)))[0].command()
+    command = finished((case, case.settings(4, {"points": 30}, ablated=True)))[0].command()
     assert command == "millrace experiment run tests-rising --seed 4 --set points=30 --wall --ablate"
 
 
@@ -197,7 +150,7 @@ def test_numbers_of_a_curve_stand_where_it_was_last():
     line, bars = rising(experiment().settings()).panels
     rows = list(rows_of(line, 3))
     assert [name for name, _ in rows] == ["0", "10", "19"] and rows[1][1][0] == 5.0
-    assert list(rows_of(bars)) == [("<a>", [3.0]), ("b & c", [4.0])]
+    assert list(rows_of(bars, 3)) == [("<a>", [3.0]), ("b & c", [4.0])]
 
 
 class Document(HTMLParser):
@@ -240,8 +193,8 @@ def test_the_page_stands_alone():
     """It has every figure beside claim, verdict and command; nothing is fetched, and no id stands twice."""
     tasks = [task("tests-a"), task("tests-b", ablated=True), task("tests-c", measure=failing)]
     found = finished(*tasks)
-    drawings = {r.id: draw(r.task.experiment, r.outcome)["svg"] for r in found if r.outcome is not None}
-    text = page(found, drawings).decode()
+    drawings = {r.id: draw(r.experiment, r.outcome)["svg"] for r in found if r.outcome is not None}
+    text = page(found, drawings)
     document = Document(text)
     assert document.open == []
     assert document.tags.isdisjoint({"script", "link", "img", "iframe"})
@@ -250,12 +203,12 @@ def test_the_page_stands_alone():
     assert "url(http" not in text and "@import" not in text
     words = " ".join(document.words)
     for each in found:
-        assert each.task.experiment.claim in words
+        assert each.experiment.claim in words
         assert each.command() in words
     assert "1 of 3" in words and "the mill has no water" in words
     assert words.count("✗ does not hold") == 2 * 2 + 1  # in the table, beside the title, at the check
     assert text.count("<svg") == 2 and "rise is -9.5" in text
-    assert page(found, drawings).decode() == text
+    assert page(found, drawings) == text
 
 
 def test_drawings_lose_digits_of_places_only():

@@ -10,9 +10,9 @@ import pytest
 from millrace.clock import VirtualClock, WallClock
 from millrace.experiments.eddies import selections
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY
-from millrace.experiments.eddies.indexes import RemoteIndex
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
+from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.run import Finished, finish, key, share_of
 from millrace.experiments.lab.sources import batches, watched
 from millrace.experiments.registry import EXPERIMENTS
@@ -41,10 +41,9 @@ def pair(costs: tuple[float, float], kept: tuple[float, float], plan: str, **val
 def test_declared_work_takes_its_time(architecture: str) -> None:
     """So much for each tuple that is given to the join, and so much for each match, whoever runs the plan."""
     r, s = table(10), table(6)
-    costs = Costs()
-    clock = VirtualClock(costs=costs)
     spec = two(r, s)
-    costs.declare(join_of(spec, "s", "r"), 2.0, match=0.5)
+    join = join_of(spec, "s", "r")
+    clock = VirtualClock(costs=Costs({join: 2.0}, {join: 0.5}))
     run = StaticPlan if architecture == "static" else EddyRun
     options = Options(architecture=architecture, online=True)
     sources = {"r": batches(r, 4), "s": batches(s, 4)}
@@ -55,8 +54,7 @@ def test_declared_work_takes_its_time(architecture: str) -> None:
 def test_a_cost_may_change() -> None:
     """A function is asked whenever there is work; what is not declared is free."""
     now = 1.0
-    costs = Costs()
-    costs.declare(("join", 0), lambda: now)
+    costs = Costs({("join", 0): lambda: now})
     assert costs(("join", 0), 3, 0) == 3.0
     now = 5.0
     assert costs(("join", 0), 3, 0) == 15.0
@@ -71,10 +69,8 @@ def test_real_work_takes_no_time_besides_its_own() -> None:
 def test_policies_see_declared_costs() -> None:
     """The time is booked as the module's own."""
     r, s = table(8), table(8)
-    costs = Costs()
-    clock = VirtualClock(costs=costs)
+    clock = VirtualClock(costs=Costs({("probe", 0): 3.0}))
     spec = two(r, s)
-    costs.declare(("probe", 0), 3.0)
     eddy = EddyRun(spec, {"r": batches(r, 4), "s": batches(s, 4)}, clock=clock, stream="s")
     finish(eddy, clock)
     (probe,) = (m for m in eddy.figures().modules if m.action == "probe")
@@ -91,7 +87,7 @@ def test_a_watched_table_tells_how_much_was_read() -> None:
 def test_a_remote_index_answers_in_time() -> None:
     """A lookup takes what the index takes when it begins, and begins when an earlier one has ended."""
     clock = VirtualClock()
-    index = RemoteIndex("i", table(4), clock, lambda now: 2.0 if now < 3 else 0.5)
+    index = RemoteIndex(["k"], table(4), clock, lambda now: 2.0 if now < 3 else 0.5)
     index.submit(table(4, start=2).combine_chunks().to_batches()[0])
     assert [start for start, _ in index.lookups] == [0.0, 2.0, 4.0, 4.5]
     assert (index.pending, index.due(), index.poll()) == (4, 2.0, [])

@@ -11,9 +11,8 @@ import pytest
 from millrace.errors import InputError
 from millrace.experiments.experiment import DIFFERS, Claim, Experiment
 from millrace.experiments.registry import EXPERIMENTS
-from millrace.experiments.result import Result, Task
-from millrace.experiments.runner import Silence, run
-from millrace.experiments.table import entries, read, rendered, save, summary
+from millrace.experiments.runner import Result, run
+from millrace.experiments.table import encoded, entries, read, rendered, summary
 from tests.experiments.frame_cases import experiment, failing
 
 ROOT = Path(__file__).parents[2]
@@ -80,9 +79,7 @@ def test_documents_tell_how_many_hold() -> None:
 
 
 def ran(*cases: Experiment, seeds: int = 2) -> list[Result]:
-    return list(
-        run([Task(each, each.settings(seed)) for each in cases for seed in range(seeds)], 1, Silence())
-    )
+    return list(run([(each, each.settings(seed)) for each in cases for seed in range(seeds)]))
 
 
 def test_a_table_keeps_what_was_not_run_again(tmp_path: Path) -> None:
@@ -90,7 +87,7 @@ def test_a_table_keeps_what_was_not_run_again(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     one, two, wall = experiment("tests-a"), experiment("tests-b"), experiment("tests-c", wall=True)
     known = {each.id: each for each in (one, two, wall)}
-    save(path, entries(ran(one, two, experiment("tests-old"))), known)
+    path.write_text(encoded(entries(ran(one, two, experiment("tests-old"))), known))
     before = read(path)
     assert list(before) == ["tests-a", "tests-b"]
     assert (before["tests-a"].seeds, before["tests-a"].figures["rise"]) == ([0, 1], [9.5, 9.5])
@@ -100,8 +97,8 @@ def test_a_table_keeps_what_was_not_run_again(tmp_path: Path) -> None:
         "it falls", "noise", high=-9, margin="none", fails="falling", cause="noise", found=(-9, 0.1)
     )
     again = experiment("tests-a", claims=(claim,))
-    save(path, before | entries(ran(again)), {**known, "tests-a": again})
-    table, text = read(path), path.with_suffix(".md").read_text()
+    table = before | entries(ran(again))
+    text = rendered(table, {**known, "tests-a": again})
     assert table["tests-b"] == before["tests-b"] and table["tests-a"].holds != before["tests-a"].holds
     assert "Not measured, for real time" in text and "tests-c" in text
     assert "Of 3 experiments, 2 are in the table, 0 of them at a smaller size" in text

@@ -49,7 +49,7 @@ def test_a_side_that_is_far_too_dear_is_stopped(monkeypatch: pytest.MonkeyPatch)
 
 def test_plans_are_all_there_are() -> None:
     """A path of four has five binary trees without cross products; each covers every relation once."""
-    from millrace.experiments.stairs.plans import plans_of
+    from millrace.experiments.lab.plans import plans_of
     from millrace.graph import QueryGraph
     from millrace.trees import spanning_tree
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +10,8 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Curve
 from millrace.experiments.lab.block import block
-from millrace.experiments.stems.watched import WatchedIndex, scan, table_r, table_t, until, watch
-from millrace.options import Options
+from millrace.experiments.lab.indexes import RemoteIndex
+from millrace.experiments.stems.watched import scan, table_r, table_t, until, watch
 
 
 def test_results_are_timed_as_they_come() -> None:
@@ -23,25 +22,20 @@ def test_results_are_timed_as_they_come() -> None:
     came = {key: 0.5 * (place + 1) for place, key in enumerate(tables["T"]["key"].to_pylist())}
     r_came = {key: 0.1 * (place + 1) for place, key in enumerate(tables["R"]["key"].to_pylist())}
 
-    def scans(clock: VirtualClock) -> dict[str, Any]:
-        return {"R": [scan("R", tables["R"], clock, 10.0)], "T": [scan("T", tables["T"], clock, 2.0)]}
-
-    hashed = watch(spec, scans, Options(batch_size=1))
+    clock = VirtualClock()
+    r, t = scan("R", tables["R"], clock, 10.0), scan("T", tables["T"], clock, 2.0)
+    hashed = watch(spec, clock, {"R": [r], "T": [t]})
     for when, key in zip(hashed.times, hashed.table["R_key"].to_pylist(), strict=True):
         assert math.isclose(when, max(came[key], r_came[key]))
     assert hashed.answer == {
         (key, a, key): 1 for key, a in zip(*(tables["R"][n].to_pylist() for n in ("key", "a")), strict=True)
     }
 
-    made: list[WatchedIndex] = []
-
-    def asked(clock: VirtualClock) -> dict[str, Any]:
-        made.append(WatchedIndex("T", ["key"], tables["T"], clock, 1.0, 1))
-        return {"R": [scan("R", tables["R"], clock, 10.0)], "T": made}
-
-    joined = watch(spec, asked, Options(batch_size=1))
+    clock = VirtualClock()
+    index = RemoteIndex(["key"], tables["T"], clock, 1.0)
+    joined = watch(spec, clock, {"R": [scan("R", tables["R"], clock, 10.0)], "T": [index]})
     assert np.allclose(joined.times, 0.1 + np.arange(1, 9))
-    assert [key for _, key in made[0].answered] == tables["R"]["key"].to_pylist()
+    assert [key for _, key in joined.answered] == tables["R"]["key"].to_pylist()
     assert joined.answer == hashed.answer
     assert joined.share_at(0.5) == joined.times[3]
     assert joined.count(np.array([0.0, 1.2, 99.0])).tolist() == [0, 1, 8]
@@ -50,11 +44,9 @@ def test_results_are_timed_as_they_come() -> None:
 def test_a_run_without_results_has_a_table() -> None:
     """No column is gathered then, and the curve stays at nothing."""
     tables = {"R": pa.table({"key": [1, 2]}), "T": pa.table({"key": [3]})}
-    found = watch(
-        block(tables, "R.key = T.key", all_columns=True),
-        lambda clock: {alias: [scan(alias, table, clock, 1.0)] for alias, table in tables.items()},
-        Options(batch_size=1),
-    )
+    clock = VirtualClock()
+    access = {alias: [scan(alias, table, clock, 1.0)] for alias, table in tables.items()}
+    found = watch(block(tables, "R.key = T.key", all_columns=True), clock, access)
     assert found.table.num_rows == 0
     assert found.curve("none") == Curve("none", (0, found.end), (0, 0))
 

@@ -15,7 +15,7 @@ from millrace.errors import ExecutionError
 from millrace.experiments import registry
 from millrace.experiments.draw import draw
 from millrace.experiments.page import page
-from millrace.experiments.result import Result, Task
+from millrace.experiments.runner import Result
 from millrace.planned import Planned
 from millrace.run_report import RunReport
 from tests.experiments.frame_cases import experiment as experiment_of
@@ -47,11 +47,11 @@ def folder(tmp_path_factory):
         (made / f"{name}.html").write_text(drawn(report))
     results, drawings = [], {}
     for experiment in (*registry.find(["beyond-drift"]), experiment_of("tests-of-a-long-name-for-phones")):
-        task = Task(experiment, experiment.settings(0, experiment.small, ablated=False))
-        outcome = experiment.run(task.settings)
-        results.append(Result(task, outcome, "", 0.0))
+        settings = experiment.settings(0, experiment.small)
+        outcome = experiment.run(settings)
+        results.append(Result(experiment, settings, outcome))
         drawings[experiment.id] = draw(experiment, outcome)["svg"]
-    (made / "experiments.html").write_bytes(page(results, drawings))
+    (made / "experiments.html").write_text(page(results, drawings))
     return made
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from millrace.architectures.index_joins import IndexJoins
-from millrace.architectures.stairs import StairState
+from millrace.architectures.stairs import Footprint, StairState
 from millrace.architectures.stems import SteMs
 from millrace.arrivals.access_methods import AccessMethods
 from millrace.arrivals.arrivals import Arrivals
@@ -100,8 +99,11 @@ def state_of(
     # A tuple that is made again would be judged again, and a second verdict may differ.
     if options.architecture == "stairs" and spec.is_repeatable and not index_joins.inner:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
-    base = spec.is_repeatable and not index_joins.inner and not options.intermediate
-    footprint: Literal["all", "base"] = "base" if base else "all"
+    footprint: Footprint = "all"
+    if spec.is_repeatable and not index_joins.inner and not options.intermediate:
+        footprint = "base"
+    elif migration is not None and options.long_living:
+        footprint = "long_living"
     window = 2 * options.reoptimize_every
     return StairState(
         spec,

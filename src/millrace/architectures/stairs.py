@@ -38,6 +38,9 @@ from millrace.state.stem import SteM
 from millrace.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.tuples import Signature, TupleBatch
 
+Footprint = Literal["all", "long_living", "base"]
+"""Which intermediate tuples are stored as they are."""
+
 _STEADY = 32
 """What was estimated is looked at again when one out of so many tuples is new."""
 
@@ -58,6 +61,7 @@ class StairState:
         tree: The spanning tree to begin with; by default the pre-optimizer's.
         footprint: ``"base"`` stores base tuples only: intermediate ones are demoted at once, and made again
             when they are asked for, so that memory is what SteMs need. Then state does not follow routing.
+            ``"long_living"`` does so with those that windows will soon drop.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
         watch: Told of what moving state makes.
@@ -75,7 +79,7 @@ class StairState:
         window: int,
         migration: MigrationPolicy | None = None,
         tree: JoinTree | None = None,
-        footprint: Literal["all", "base"] = "all",
+        footprint: Footprint = "all",
         index_joins: IndexJoins | None = None,
         watch: Watch | None = None,
         clock: Clock | None = None,
@@ -105,7 +109,7 @@ class StairState:
         windows = Matching(graph).windows
         if footprint == "base":
             self.stairs.materialization = BaseTuplesOnly()
-        elif migration is not None and windows.span:
+        elif footprint == "long_living" and windows.span:
             self.stairs.materialization = LongLiving(windows, lambda: self._watermark)
         self._latest: dict[int, int] = {}
         self._majority = Majority(window)
@@ -199,7 +203,7 @@ class StairState:
 
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
-        if self._migration is not None and self._footprint == "all":
+        if self._migration is not None and self._footprint != "base":
             self.stairs.precompute(stalled)
             self._note_peak()
 
@@ -210,7 +214,7 @@ class StairState:
         are joined for the occasion.
         """
         missing = self._graph.everything & ~span
-        moves = self._migration is not None and self._footprint == "all"
+        moves = self._migration is not None and self._footprint != "base"
         tree = self._connecting(span) if moves else None
         if not missing or tree is None or not self._are_waited_for(tree, span):
             return joined(self.stems, self._graph, span, limit)

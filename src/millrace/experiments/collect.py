@@ -12,7 +12,7 @@ from millrace.experiments import registry
 from millrace.experiments.draw import check_drawing, draw
 from millrace.experiments.page import page
 from millrace.experiments.runner import Result
-from millrace.experiments.table import entries, encoded, read, rendered
+from millrace.experiments.table import encoded, entries, read, rendered
 
 
 class Collection:

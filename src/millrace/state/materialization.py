@@ -21,7 +21,7 @@ from millrace.trees import JoinTree
 from millrace.tuples import TupleBatch
 
 SHARE = 0.5
-"""Share of a tuple's shortest window that it has to live for at least, to be stored as it is."""
+"""Share of the longest window that a tuple has to live for at least, to be stored as it is."""
 
 
 class Storing(Protocol):
@@ -50,6 +50,7 @@ class LongLiving:
 
     def __init__(self, windows: Windows, watermark: Callable[[], int | None]) -> None:
         self._windows = windows
+        self._longest = max(windows.lengths.values())
         self._watermark = watermark
 
     def parts(self, stair: STAIR, batch: TupleBatch, tree: JoinTree) -> list[TupleBatch] | None:
@@ -60,8 +61,7 @@ class LongLiving:
             return None
         expiries = self._windows.expiries(batch)
         life = np.minimum.reduce(list(expiries.values()))
-        shortest = min(self._windows.lengths[r] for r in expiries)
-        short = life < watermark + int(SHARE * shortest)
+        short = life < watermark + int(SHARE * self._longest)
         if not short.any():
             return None
         # The owner has to stay, so no part lives longer than it: what goes is what goes before it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -147,6 +148,7 @@ class Query:
         prices: Prices = Prices(),  # noqa: B008 - it is frozen
         looks: int = 32,
         limit: float = float("inf"),
+        **more: Any,
     ) -> Work:
         """Run one side.
 
@@ -159,6 +161,7 @@ class Query:
             prices: Of the operations.
             looks: How often to look at the time, about; more often where there are many results.
             limit: Seconds of work after which the run is stopped.
+            more: Options of the run.
 
         Raises:
             ExecutionError: The result is wrong.
@@ -170,6 +173,7 @@ class Query:
             policy=policy,
             batch_size=16_384,
             reoptimize_every=self.batch,
+            **more,
         )
         arriving = self.arriving
 
