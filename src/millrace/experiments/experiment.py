@@ -13,24 +13,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from millrace.errors import OptionError, near
 
 DIFFERS: Literal["differs"] = "differs"
 Verdict = bool | Literal["differs"]
 MAX_SEED = 2**32 - 1
+Numbers = Sequence[float] | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a run may be given.
+    """A number that a run may be given, from ``low`` to ``high``, as in ``--set name=value``.
 
-    Attributes:
-        name: As in ``--set name=value``.
-        default: The paper's, where it says. A whole number here asks for whole numbers.
-        low: Smallest value allowed.
-        high: Largest value allowed.
-        unit: Of the value, such as ``tuples``; empty for none.
-        meaning: In a few words.
+    The default is the paper's, where it says; a whole number there asks for whole numbers. The unit is of the
+    value, such as ``tuples``, and empty for none.
     """
 
     name: str
@@ -61,12 +59,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run is given.
+    """What one run is given: the seed of all random numbers, and values by parameter name.
 
-    Attributes:
-        seed: Of all random numbers of the run.
-        values: By parameter name: an int where whole numbers are asked for, else a float.
-        ablated: Name of the broken engine to run; empty for the whole one.
+    A value is an int where whole numbers are asked for, else a float. ``ablated`` is the name of the broken
+    engine to run; empty for the whole one.
     """
 
     seed: int
@@ -82,8 +78,8 @@ class Curve:
     """One line of a panel: ``y`` over ``x``, which are equally long."""
 
     name: str
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Numbers
+    y: Numbers
 
     def __post_init__(self) -> None:
         # Plain numbers: outcomes travel between processes and into JSON.
@@ -98,13 +94,8 @@ class Panel:
     """One set of axes.
 
     Attributes:
-        title: Of the panel.
-        x_label: With its unit.
-        y_label: With its unit.
-        curves: With names for the legend.
+        x_label: With its unit, as ``y_label``.
         kind: How the curves are drawn; ``steps`` keeps a value until the next x, ``bars`` stand side by side.
-        x_log: Logarithmic x.
-        y_log: Logarithmic y.
         x_names: Names of x = 0, 1, 2, … in place of numbers, such as those of queries.
         marks: Moments to point out on the x axis, each a place and a few words.
     """
@@ -129,8 +120,8 @@ class Panel:
         title: str,
         x_label: str,
         y_label: str,
-        x: Sequence[float],
-        curves: Mapping[str, Sequence[float]],
+        x: Numbers,
+        curves: Mapping[str, Numbers],
         **more: Any,
     ) -> Panel:
         """Return a panel of curves over the same x, by their names."""
@@ -148,7 +139,7 @@ class Panel:
         x_label: str,
         y_label: str,
         names: Iterable[str],
-        curves: Mapping[str, Sequence[float]],
+        curves: Mapping[str, Numbers],
         **more: Any,
     ) -> Panel:
         """Return a panel with a group of bars for each name, one bar of each curve."""
@@ -160,14 +151,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Check:
-    """A claim, judged.
-
-    Attributes:
-        claim: What ought to be, in words.
-        holds: Whether it is; ``"differs"`` if it is not, for a reason that the run bears out.
-        measured: What was found, in words with numbers.
-        fails: The broken engine that fails it.
-    """
+    """A claim, judged: what was found, in words with numbers, and the broken engine that fails it."""
 
     claim: str
     holds: Verdict
@@ -182,8 +166,7 @@ class Claim:
     Attributes:
         says: The claim, in the paper's sense.
         figure: Name of the number that the run returns for it.
-        low: The least that it may be,
-        high: and the most.
+        low: The least that it may be, and ``high`` the most.
         margin: Where the bounds come from.
         fails: The broken engine that fails it, a key of :attr:`Experiment.broken`.
         cause: Where the paper's number is known not to come out, why; empty where it is expected to.
@@ -219,13 +202,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run found.
-
-    Attributes:
-        panels: The figure.
-        figures: Named numbers, for ``--json``.
-        checks: The claims, judged; a run itself returns none.
-    """
+    """What a run found: the figure, named numbers, and the claims, judged; a run itself returns none."""
 
     panels: Sequence[Panel]
     figures: Mapping[str, float]
@@ -253,7 +230,6 @@ class Experiment:
 
     Attributes:
         id: Such as ``eddies-fig4``.
-        title: A few words.
         source: The paper, its section and figure.
         claim: What the figure shows, one or two sentences; the caption.
         claims: The same as inequalities.

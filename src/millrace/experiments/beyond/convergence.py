@@ -25,7 +25,8 @@ def run(settings: Settings) -> Outcome:
     tuples = settings["tuples"]
     passing = drawn(tuples, _KEEPS, np.random.default_rng(settings.seed))
     a_tuple = cost(passing, _COSTS, best(passing, _COSTS)) / tuples
-    regrets = {}
+    regrets: dict[str, np.ndarray] = {}
+    at = np.array([0])
     for policy in ("naive", "lottery", "a_greedy", "bounded"):
         played = _BROKEN.get(settings.ablated, {}).get(policy, policy)
         work = filtered(passing, _COSTS, _BATCH, policy=played, seed=settings.seed)
@@ -35,7 +36,7 @@ def run(settings: Settings) -> Outcome:
     def rate(policy: str, low: float, high: float) -> float:
         """Return the regret for each tuple between two shares of the table."""
         ends = np.interp([low * tuples, high * tuples], at, regrets[policy])
-        return float(ends[1] - ends[0]) / ((high - low) * tuples)
+        return (float(ends[1]) - float(ends[0])) / ((high - low) * tuples)
 
     figures = {f"{policy}_at_first": rate(policy, 0.0, 0.05) for policy in regrets}
     figures |= {f"{policy}_in_the_end": rate(policy, 0.5, 1.0) for policy in regrets}

@@ -39,7 +39,7 @@ def run(settings: Settings) -> Outcome:
     late, early = (arriving(settings, delayed=delayed) for delayed in (True, False))
     broken = settings.ablated
     migration, eager = ("never", "never") if broken == STILL else (None, "eager")
-    lured = {"policy": LOTTERY} if broken == LURED else {}
+    lured = broken == LURED
     first = early if broken == PUNCTUAL else late
     misled = always if broken == HELD else silent
     works = {
@@ -50,7 +50,9 @@ def run(settings: Settings) -> Outcome:
         "EddyJoins, misled": late.work("joins", order=R_FIRST, held=silent),
         "SteMs": late.work("stems", order=T_FIRST),
         "SteMs, misled": late.work("stems", order=R_FIRST, held=misled),
-        "STAIRs": late.work("stairs", "never" if lured else migration, order=T_FIRST, **lured),
+        "STAIRs": late.work(
+            "stairs", "never" if lured else migration, order=T_FIRST, policy=LOTTERY if lured else None
+        ),
         "STAIRs, misled and weighing": late.work("stairs", migration, order=R_FIRST, held=silent),
         "STAIRs, misled and eager": late.work("stairs", eager, order=R_FIRST, held=silent),
     }

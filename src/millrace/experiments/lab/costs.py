@@ -7,8 +7,9 @@ happens (:class:`Costs`). Work on join state is added up from the counts in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from millrace.figures import CellFigures, StateFigures
 from millrace.graph import QueryGraph
@@ -36,10 +37,9 @@ class Costs:
     """
 
     def __init__(self, tuples: Mapping[Place, Cost], matches: Mapping[Place, float] | None = None) -> None:
-        self._tuples: Mapping[Hashable, Cost] = {**tuples}
-        self._matches: Mapping[Hashable, float] = {**(matches or {})}
+        self._tuples, self._matches = tuples, matches or {}
 
-    def __call__(self, work: Hashable, tuples_in: int, tuples_out: int) -> float:
+    def __call__(self, work: Any, tuples_in: int, tuples_out: int) -> float:
         """Return the seconds that the work takes."""
         cost = self._tuples.get(work, 0.0)
         return tuples_in * (cost() if callable(cost) else cost) + tuples_out * self._matches.get(work, 0.0)
@@ -91,20 +91,12 @@ class Prices:
     sample: float = 0.1e-6
     appraise: float = 10e-6
 
-    def deciding(self, figures: CellFigures, read: int, architecture: str) -> float:
-        """Return what a run has spent so far on deciding, and not on tuples; ``read`` base tuples have come."""
-        if architecture == "static":
-            return 0.0
-        routed = sum(m.calls for m in figures.modules if m.action in ("join", "probe"))
-        batches = sum(m.calls for m in figures.modules if m.action == "scan")
-        return self.route * routed + self.sample * read + self.appraise * batches * (architecture == "stairs")
-
-    def working(self, figures: CellFigures, read: int, architecture: str, spec: JoinSpec) -> float:
-        """Return what a run of a block has worked so far on tuples, of which ``read`` base ones have come."""
+    def seconds(self, figures: CellFigures, read: int, architecture: str, spec: JoinSpec) -> float:
+        """Return what a run of a block has worked so far, of which ``read`` base tuples have come."""
         total = self.read * read + self.match * figures.recomputed_tuples
-        for module in figures.modules:
-            if module.action in ("join", "probe"):
-                total += self.probe * module.tuples_in + self.match * module.tuples_out
+        joins = [module for module in figures.modules if module.action in ("join", "probe")]
+        for module in joins:
+            total += self.probe * module.tuples_in + self.match * module.tuples_out
         if architecture == "stems":
             classes = QueryGraph.of(spec).classes
             for number, alias in enumerate(spec.aliases):
@@ -115,13 +107,17 @@ class Prices:
             for state in stairs_of(figures):
                 total += self.insert * state.inserted + self.evict * state.evicted
                 total += self.demote * state.demoted + self.promote * state.promoted
-        return total
+        if architecture == "static":
+            return total
+        batches = sum(m.calls for m in figures.modules if m.action == "scan") * (architecture == "stairs")
+        return total + (
+            self.route * sum(m.calls for m in joins) + self.sample * read + self.appraise * batches
+        )
 
     def moving(self, figures: CellFigures) -> float:
         """Return what a run has spent so far on moving state."""
-        promoted, demoted = (
-            sum(getattr(s, what) for s in stairs_of(figures)) for what in ("promoted", "demoted")
-        )
+        stairs = stairs_of(figures)
+        promoted, demoted = sum(one.promoted for one in stairs), sum(one.demoted for one in stairs)
         # A promoted tuple probes, and is inserted where it goes; each match is made and inserted.
         total = (self.promote + self.insert) * promoted + self.demote * demoted
         return total + (self.match + self.insert) * figures.recomputed_tuples

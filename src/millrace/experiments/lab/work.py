@@ -1,4 +1,4 @@
-"""A join with its data, and any side of a comparison run on it: what it works is priced by the engine's books."""
+"""A join with its data, and any side of a comparison run on it, at the prices of what it works."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class TooDear(Exception):
 
 
 class Meter(Output):
-    """Counts results, and looks now and then at what was worked.
+    """Counts results, and looks now and then at what was worked; what becomes of results costs nobody anything.
 
     Args:
-        spec: The block; only counted, so what becomes of its results costs nobody anything.
+        spec: The block, which is only counted.
         worked: Returns the seconds so far.
         every: Batches between two looks.
-        limit: Seconds of work that are too many.
+        limit: Seconds of work that are too many: then :class:`TooDear` is raised.
 
     Attributes:
         curve: Seconds and results at every look.
@@ -60,7 +60,7 @@ class Meter(Output):
         self._rounds = self._unseen = 0
 
     def look(self) -> None:
-        """Note what was worked; TooDear if that is more than the limit."""
+        """Note what was worked."""
         self.curve.append((self._worked(), self.counted))
         self._unseen = 0
         if self.curve[-1][0] > self._limit:
@@ -75,10 +75,10 @@ class Meter(Output):
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Look, if it is time to."""
-        yield from super().rest()
         self._rounds += 1
         if self._rounds % self._every == 0:
             self.look()
+        return iter(())
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,6 @@ class Query:
         migration: str | None = None,
         *,
         order: Order | Plan,
-        policy: str | None = None,
         held: Callable[[Arriving], bool] = never,
         prices: Prices = Prices(),  # noqa: B008 - it is frozen
         looks: int = 32,
@@ -153,10 +152,9 @@ class Query:
         """Run one side.
 
         Args:
-            architecture: As in ``Options``.
+            architecture: As in ``Options``, like ``migration``.
             migration: For STAIRs; None for the default policy.
             order: Of a static plan; what an eddy has to keep to while it is held.
-            policy: Of an eddy; None for the default one.
             held: Whether an eddy is still held to the plan, by what has arrived.
             prices: Of the operations.
             looks: How often to look at the time, about; more often where there are many results.
@@ -170,7 +168,6 @@ class Query:
         options = Options(
             architecture=architecture,
             migration=migration,
-            policy=policy,
             batch_size=16_384,
             reoptimize_every=self.batch,
             **more,
@@ -178,9 +175,7 @@ class Query:
         arriving = self.arriving
 
         def worked() -> float:
-            figures, read = run.figures(), sum(arriving.read.values())
-            seconds = prices.working(figures, read, architecture, self.spec)
-            return seconds + prices.deciding(figures, read, architecture)
+            return prices.seconds(run.figures(), sum(arriving.read.values()), architecture, self.spec)
 
         meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks), limit)
         sources, given = (

@@ -9,6 +9,7 @@ tuples of R and S live for a short time, and tuples of S and T for long.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,11 @@ from millrace.experiments.lab.costs import stairs_of
 from millrace.experiments.lab.work import Query, panels
 from millrace.spec import Window
 
-STORED = {"all": {}, "long-living": {"long_living": True}, "none": {"intermediate": False}}
+STORED: dict[str, dict[str, Any]] = {
+    "all": {},
+    "long-living": {"long_living": True},
+    "none": {"intermediate": False},
+}
 """Options by what is stored of intermediate tuples."""
 
 LENGTHS = {"R": 20, "S": 2_000, "T": 2_000}

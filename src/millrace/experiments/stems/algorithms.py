@@ -11,7 +11,6 @@ order of builds and probes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +20,8 @@ from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.sources import batches
-from millrace.experiments.stems.watched import INT, Array, over_time
+from millrace.experiments.stems.watched import INT, over_time
 from millrace.options import Options
-from millrace.spec import JoinSpec
 from millrace.spill import SpillingEddy
 from millrace.spill.tally import Tally
 
@@ -64,91 +62,66 @@ class Disk(Tally):
         self.moved.append((self._clock.now(), self.bytes_written, self.bytes_read))
 
 
-@dataclass(frozen=True)
 class Ran:
     """One algorithm's run.
+
+    Args:
+        algorithm: As options name it.
+        tables: To be joined.
+        settings: Of the experiment.
 
     Attributes:
         times: When each result came,
         table: and the results, in the order in which they came.
-        moved: Moment, bytes written so far, bytes read back so far.
         read_until: When the sources had been read.
         end: When all was done.
+        written: Bytes that went to disk,
+        returned: and that came back.
+        early: Share of the results that came before the sources had been read.
+        order: Correlation between the place of a result and its key: 1 if they come by key, about 0 if not.
+        phased: Whether nothing is read before the last byte is written.
+        curves: Results, and megabytes to and from disk, over time.
     """
 
-    times: Array
-    table: pa.Table
-    moved: list[tuple[float, int, int]]
-    read_until: float
-    end: float
+    def __init__(self, algorithm: str, tables: Mapping[str, pa.Table], settings: Settings) -> None:
+        clock, spec = VirtualClock(), block(tables, "R.a = S.x", all_columns=True)
+
+        def source(table: pa.Table) -> Iterator[pa.RecordBatch]:
+            for batch in batches(table, _BATCH):
+                clock.advance(batch.num_rows / settings["rate"])
+                self.read_until = clock.now()
+                yield batch
+
+        options = Options(
+            algorithm=algorithm,
+            memory_budget=settings["budget"] * 1000,
+            online=algorithm == "shj",
+            batch_size=_BATCH,
+        )
+        sources = {alias: source(table) for alias, table in tables.items()}
+        eddy = SpillingEddy(spec, sources, options, clock=clock)
+        eddy.tally = disk = Disk(spec.aliases, clock, 1e6 * settings["disk"])
+        found = [(clock.now(), batch) for batch in eddy.run()]
+        times = self.times = np.repeat([when for when, _ in found], [batch.num_rows for _, batch in found])
+        self.table = pa.Table.from_batches([batch for _, batch in found], spec.output_schema)
+        self.end = clock.now()
+        self.written, self.returned = disk.bytes_written, disk.bytes_read
+        self.early = float((times < self.read_until).mean())
+        self.order = float(np.corrcoef(np.arange(len(times)), self.table["R_a"].to_numpy())[0, 1])
+        self.phased = all(out == self.written for _, out, back in disk.moved if back)
+        when, out, back = np.array([*disk.moved, (self.end, self.written, self.returned)]).T
+        thin = slice(None, None, max(1, len(times) // 500))
+        shares = np.arange(1, len(times) + 1) / len(times)
+        self.curves = [
+            Curve("written (MB)", when, out / 1e6),
+            Curve("read back (MB)", when, back / 1e6),
+            Curve("share of results", (0, *times[thin], self.end), (0, *shares[thin], 1)),
+        ]
 
     @property
     def answer(self) -> pa.Table:
         """The results in an order of their own."""
         return self.table.sort_by([(name, "ascending") for name in self.table.column_names]).combine_chunks()
-
-    @property
-    def written(self) -> int:
-        """Bytes that went to disk."""
-        return self.moved[-1][1]
-
-    @property
-    def returned(self) -> int:
-        """Bytes that came back."""
-        return self.moved[-1][2]
-
-    @property
-    def early(self) -> float:
-        """Share of the results that came before the sources had been read."""
-        return float((self.times < self.read_until).mean())
-
-    @property
-    def order(self) -> float:
-        """Correlation between the place of a result and its key: 1 if they come by key, about 0 if not."""
-        return float(np.corrcoef(np.arange(self.table.num_rows), self.table["R_a"].to_numpy())[0, 1])
-
-    @property
-    def phased(self) -> bool:
-        """Whether nothing is read before the last byte is written."""
-        return all(out == self.written for _, out, back in self.moved if back)
-
-    def curves(self) -> list[Curve]:
-        """Return results, and megabytes to and from disk, over time."""
-        when, out, back = (np.array(column) for column in zip(*self.moved, strict=True))
-        results = np.arange(1, len(self.times) + 1) / max(1, len(self.times))
-        thinned = slice(None, None, max(1, len(self.times) // 500))
-        return [
-            Curve("written (MB)", (*when, self.end), (*(out / 1e6), self.written / 1e6)),
-            Curve("read back (MB)", (*when, self.end), (*(back / 1e6), self.returned / 1e6)),
-            Curve("share of results", (0, *self.times[thinned], self.end), (0, *results[thinned], 1)),
-        ]
-
-
-def ran(algorithm: str, spec: JoinSpec, tables: Mapping[str, pa.Table], settings: Settings) -> Ran:
-    """Run the join by one algorithm, as options name it."""
-    clock = VirtualClock()
-    read_until = 0.0
-
-    def source(table: pa.Table) -> Iterator[pa.RecordBatch]:
-        nonlocal read_until
-        for batch in batches(table, _BATCH):
-            clock.advance(batch.num_rows / settings["rate"])
-            read_until = clock.now()
-            yield batch
-
-    options = Options(
-        algorithm=algorithm,
-        memory_budget=settings["budget"] * 1000,
-        online=algorithm == "shj",
-        batch_size=_BATCH,
-    )
-    sources = {alias: source(table) for alias, table in tables.items()}
-    eddy = SpillingEddy(spec, sources, options, clock=clock)
-    eddy.tally = disk = Disk(spec.aliases, clock, 1e6 * settings["disk"])
-    found = [(clock.now(), batch) for batch in eddy.run()]
-    times = np.repeat([when for when, _ in found], [batch.num_rows for _, batch in found])
-    table = pa.Table.from_batches([batch for _, batch in found], spec.output_schema)
-    return Ran(times, table, disk.moved, read_until, clock.now())
 
 
 def run(settings: Settings) -> Outcome:
@@ -158,8 +131,7 @@ def run(settings: Settings) -> Outcome:
         "R": _table(draw, settings["tuples"], "a", settings["values"]),
         "S": _table(draw, settings["more"] * settings["tuples"], "x", settings["values"]),
     }
-    spec = block(tables, "R.a = S.x", all_columns=True)
-    runs = {name: ran(settings.ablated or name, spec, tables, settings) for name in _NAMES}
+    runs = {name: Ran(settings.ablated or name, tables, settings) for name in _NAMES}
     shj, hybrid, grace, merge = runs.values()
     r, s = (np.bincount(tables[a][k], minlength=settings["values"]) for a, k in (("R", "a"), ("S", "x")))
     if len(grace.times) != int((r * s).sum()) or not all(one.answer == grace.answer for one in runs.values()):
@@ -182,7 +154,7 @@ def run(settings: Settings) -> Outcome:
         "other_order": max(abs(each.order) for each in (shj, hybrid, grace)),
     }
     label = "MB; share of results"
-    return Outcome([over_time(_NAMES[name], one.curves(), label) for name, one in runs.items()], figures)
+    return Outcome([over_time(_NAMES[name], one.curves, label) for name, one in runs.items()], figures)
 
 
 def _table(draw: np.random.Generator, tuples: int, key: str, values: int) -> pa.Table:

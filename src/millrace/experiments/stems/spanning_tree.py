@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.stems.watched import INT, Timed, over_time, scan
+from millrace.experiments.stems.watched import INT, over_time, scan
 from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.operator import Probe
 from millrace.options import Options
@@ -25,6 +26,7 @@ from millrace.policies import Candidate, Policy, Shares
 from millrace.policies.fixed import Fixed
 from millrace.policies.interactive import Interactive
 from millrace.runs.eddy_run import EddyRun
+from millrace.runs.output import Output
 from millrace.tuples import Signature
 
 TREE, STUCK, LATE = "one-tree", "stuck", "late"
@@ -81,7 +83,6 @@ def run(settings: Settings) -> Outcome:
     begins = before / settings["rate_s"]
     ends = begins + settings["stall"]
     clock = VirtualClock()
-    sink = Timed(spec, clock)
     policy = Noting(Fixed(("S", "T")) if settings.ablated == STUCK else Interactive(settings.seed), clock)
     stall = (0 if settings.ablated == LATE else before, settings["stall"])
     eddy = EddyRun(
@@ -94,20 +95,25 @@ def run(settings: Settings) -> Outcome:
             "S": [scan("S", tables["S"], clock, settings["rate_s"], stall=stall)],
             "T": [scan("T", tables["T"], clock, rate)],
         },
-        output=sink,
+        output=Output(spec, 1),
         policy=policy,
         prefer=Compare(">=", Column(ColumnRef("R", "key")), Literal(0, INT), INT),
     )
     partial: list[tuple[float, int]] = [(0.0, 0)]
+    times: list[float] = []
+    found = []
     step, complete = ends / _LOOKS, tuples / rate
-    for _ in eddy.run():  # it yields whenever all sources have stalled
-        if clock.now() >= partial[-1][0] + step or complete <= clock.now() < ends:
+    for batch in eddy.run():  # it yields whenever all sources have stalled
+        times += [clock.now()] * batch.num_rows
+        found.append(batch)
+        late = clock.now() >= partial[-1][0] + step or complete <= clock.now() < ends
+        if not batch.num_rows and late:
             partial.append((clock.now(), _pairs(eddy)))
-    got = sink.table()
-    if not _sorted(got).equals(_sorted(_joined(tables).select(got.column_names))):
-        raise ExecutionError(f"{got.num_rows} results, and other ones than Arrow's joins have")
+    got = pa.Table.from_batches(found, spec.output_schema).to_pandas()
+    if not _sorted(got).equals(_sorted(_joined(tables)[got.columns])):
+        raise ExecutionError(f"{len(got)} results, and other ones than pandas' joins have")
 
-    results = len(sink.times)
+    results = len(times)
     when, pairs = (np.array(each) for each in zip(*partial, strict=True))
     moments = np.linspace(0, ends, 1000)
     first = policy.at(moments)
@@ -129,7 +135,7 @@ def run(settings: Settings) -> Outcome:
     marks = ((begins, "S stalls"), (ends, "and goes on"))
     made = [
         Curve("R - T, S missing", when, pairs),
-        Curve("results", (0, *sink.times, clock.now()), (*range(results + 1), results)),
+        Curve("results", (0, *times, clock.now()), (*range(results + 1), results)),
     ]
     edges = {"R - S": _S, "R - T": _T}
     taken = [Curve(name, moments[arriving], first[arriving] == edge) for name, edge in edges.items()]
@@ -152,17 +158,12 @@ def _pairs_there(r: pa.Table, t: pa.Table) -> int:
     return int(r.join(t, "c", join_type="inner").num_rows)
 
 
-def _joined(tables: dict[str, pa.Table]) -> pa.Table:
-    """Return the query's answer by Arrow's joins, columns named as the block's."""
-    r, s, t = (
-        tables[alias].rename_columns([f"{alias}_{name}" for name in tables[alias].column_names])
-        for alias in "RST"
-    )
-    s = s.append_column("x", s["S_x"]).append_column("y", s["S_y"])
-    t = t.append_column("c", t["T_c"]).append_column("b", t["T_b"])
-    both = r.join(s, "R_a", "x", join_type="inner", right_suffix="")
-    return both.join(t, ["y", "R_c"], ["b", "c"], join_type="inner")
+def _joined(tables: dict[str, pa.Table]) -> pd.DataFrame:
+    """Return the query's answer by pandas, columns named as the block's."""
+    r, s, t = (table.to_pandas().add_prefix(f"{alias}_") for alias, table in tables.items())
+    both = r.merge(s, left_on="R_a", right_on="S_x")
+    return both.merge(t, left_on=["S_y", "R_c"], right_on=["T_b", "T_c"])
 
 
-def _sorted(table: pa.Table) -> pa.Table:
-    return table.sort_by([(name, "ascending") for name in table.column_names]).combine_chunks()
+def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values(list(frame.columns), ignore_index=True)

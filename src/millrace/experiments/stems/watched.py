@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,51 +26,9 @@ from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.runs.output import Output
 from millrace.spec import JoinSpec
-from millrace.tuples import TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 INT = pa.int64()
-
-
-class Timed(Output):
-    """Notes when results come, and gathers their columns at the end of the run rather than one by one.
-
-    Args:
-        spec: The block; all of its relations are built.
-        clock: What it notes.
-        told: Called whenever there are more results.
-    """
-
-    name = "Timed"
-
-    def __init__(self, spec: JoinSpec, clock: VirtualClock, told: Callable[[], None] = lambda: None) -> None:
-        super().__init__(spec, 1)
-        self.times: list[float] = []
-        self._clock, self._told = clock, told
-        self._batches: list[TupleBatch] = []
-
-    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
-        """Take results."""
-        self.counted += batch.size
-        self.times += [self._clock.now()] * batch.size
-        self._batches.append(batch)
-        self._told()
-        return iter(())
-
-    def pause(self) -> Iterator[pa.RecordBatch]:
-        """Yield nothing, but let the run's reader look on."""
-        yield pa.RecordBatch.from_pylist([], self._spec.output_schema)
-
-    def table(self) -> pa.Table:
-        """Return the results in their order."""
-        columns, schema = [], self._spec.output_schema
-        for column in self._spec.output:
-            relation = self._spec.aliases.index(column.source.relation)
-            rows = [batch.rows[relation] for batch in self._batches if batch.size]
-            if rows:
-                store = self._batches[0].stores[relation]
-                columns.append(store.gather(column.source.column, np.concatenate(rows)))
-        return pa.Table.from_arrays(columns, schema=schema) if columns else schema.empty_table()
 
 
 @dataclass(frozen=True)
@@ -128,20 +86,27 @@ def watch(
         prefer: As the eddy takes it.
         options: Of the run.
     """
-    due = [then] if then else []
-
-    def told() -> None:
-        if due and clock.now() >= due[0][0]:
-            due.pop()[1](eddy)
-
-    sink = Timed(spec, clock, told)
-    set_ = Options(batch_size=1, **options)
-    eddy = EddyRun(spec, {}, set_, clock=clock, access=access, output=sink, prefer=prefer)
-    for _ in eddy.run():
-        pass
+    eddy = EddyRun(
+        spec,
+        {},
+        Options(batch_size=1, **options),
+        clock=clock,
+        access=access,
+        output=Output(spec, 1),
+        prefer=prefer,
+    )
+    times: list[float] = []
+    found = []
+    for batch in eddy.run():
+        times += [clock.now()] * batch.num_rows
+        found.append(batch)
+        if then is not None and batch.num_rows and clock.now() >= then[0]:
+            then[1](eddy)
+            then = None
+    table = pa.Table.from_batches(found, spec.output_schema)
     indexes = [each for ways in access.values() for each in ways if isinstance(each, RemoteIndex)]
     answered = [answer for index in indexes for answer in index.answered]
-    return Watched(np.array(sink.times), sink.table(), clock.now(), eddy.figures(), answered)
+    return Watched(np.array(times), table, clock.now(), eddy.figures(), answered)
 
 
 def check_answers(rows: int, *runs: Watched) -> None:
