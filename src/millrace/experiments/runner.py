@@ -56,9 +56,11 @@ class Result:
     def command(self) -> str:
         """Return the command line that does the run again."""
         words = ["millrace experiment run", self.id, f"--seed {self.settings.seed}"]
-        for each in self.experiment.parameters:
-            if (value := self.settings[each.name]) != each.default:
-                words.append(f"--set {each.name}={int(value) if value % 1 == 0 else value!r}")
+        words += [
+            f"--set {each.name}={int(value) if value % 1 == 0 else value!r}"
+            for each in self.experiment.parameters
+            if (value := self.settings[each.name]) != each.default
+        ]
         flags = {"--wall": self.experiment.wall, "--ablate": self.settings.ablated}
         return " ".join([*words, *(flag for flag, on in flags.items() if on)])
 

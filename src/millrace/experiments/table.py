@@ -32,16 +32,10 @@ _MISSING = {False: "", True: ", for real time needs a machine on which nothing e
 
 @dataclass(frozen=True)
 class Entry:
-    """What one experiment found.
+    """What one experiment found: its figures for each seed, None for what is no number.
 
-    Attributes:
-        id: The experiment's.
-        parameters: Of all its runs.
-        seeds: Of its runs.
-        figures: By name, a number for each seed; None for what is no number.
-        stated: The claims' inequalities when it ran.
-        holds: Of each claim, the verdict for each seed.
-        versions: Of what was measured with, and what the machine is.
+    ``stated`` are the claims' inequalities when it ran, ``holds`` has the verdict on each for each seed, and
+    ``versions`` are of what was measured with, and what the machine is.
     """
 
     id: str
@@ -114,7 +108,7 @@ def _short(value: float) -> float | None:
 
 
 def encoded(table: Table, known: Mapping[str, Experiment]) -> str:
-    """Return the table in JSON, in the order of all experiments; entries of those that are no more are dropped."""
+    """Return the table in JSON, in the order of all experiments; those that are no more are dropped."""
     lines = [json.dumps(asdict(table[name]), ensure_ascii=False) for name in known if name in table]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

@@ -56,25 +56,6 @@ class Clocked:
         return kept
 
 
-@dataclass(frozen=True)
-class Found:
-    """What became of one data set.
-
-    Attributes:
-        recall: Share of the rows that the costly predicate keeps which were kept.
-        precision: Share of the kept rows that it keeps.
-        asked: Its calls over all rows, those of the sample among them.
-        needed: Its calls without the sample's, over the rows that thresholds leave to it.
-        seconds: Over those of asking about every row.
-    """
-
-    recall: float
-    precision: float
-    asked: float
-    needed: float
-    seconds: float
-
-
 def drawn(settings: Settings, seed: int, kind: str) -> pa.Table:
     """Return a data set: scores, null where there is none, and what the costly predicate keeps."""
     random = np.random.default_rng(seed)
@@ -101,8 +82,14 @@ def in_the_sample(scores: Array, kept: Array, recall: float, precision: float) -
     )
 
 
-def filtered(settings: Settings, seed: int, kind: str) -> Found:
-    """Fit a cascade to a sample of a data set, and filter all of it by an eddy."""
+def filtered(settings: Settings, seed: int, kind: str) -> dict[str, float]:
+    """Fit a cascade to a sample of a data set, and filter all of it by an eddy.
+
+    Returns:
+        ``recall``: share of the rows that the costly predicate keeps which were kept; ``precision``: share of
+        the kept rows that it keeps; ``asked``: its calls over all rows, those of the sample among them;
+        ``needed``: its calls without the sample's, over the rows that thresholds leave to it.
+    """
     table = drawn(settings, seed, kind)
     scores, kept = table["score"].to_numpy(), table["kept"].to_numpy()
     clock = VirtualClock()
@@ -131,13 +118,12 @@ def filtered(settings: Settings, seed: int, kind: str) -> Found:
     right, rows = sum(int(each.sum()) for each in passed), sum(map(len, passed))
     low, high = fitted.thresholds.low, fitted.thresholds.high
     unsure = ~(scores < low) & ~(scores >= high)
-    return Found(
-        right / kept.sum(),
-        right / rows,
-        stages.asked / len(kept),
-        (stages.asked - sampled) / unsure.sum(),
-        clock.now() / (len(kept) * ASKING),
-    )
+    return {
+        "recall": right / kept.sum(),
+        "precision": right / rows,
+        "asked": stages.asked / len(kept),
+        "needed": (stages.asked - sampled) / unsure.sum(),
+    }
 
 
 def run(settings: Settings) -> Outcome:
@@ -145,26 +131,19 @@ def run(settings: Settings) -> Outcome:
     many = settings["sets"]
     seeds = range(settings.seed * many, (settings.seed + 1) * many)
     found = {kind: [filtered(settings, seed, kind) for seed in seeds] for kind in (GRADED, COARSE)}
-    figures: dict[str, float] = {}
-    for kind, each in found.items():
-        recalled = np.array([one.recall >= settings["recall"] for one in each])
-        precise = np.array([one.precision >= settings["precision"] for one in each])
-        figures |= {
-            f"{kind}_recall_held": recalled.mean(),
-            f"{kind}_precision_held": precise.mean(),
-            f"{kind}_held": (recalled & precise).mean(),
-            **{
-                f"{kind}_{name}": fmean(getattr(one, name) for one in each)
-                for name in ("asked", "seconds", "needed")
-            },
-        }
-    figures["held"] = min(figures[f"{kind}_held"] for kind in found)
-    figures["asked"] = figures[f"{GRADED}_asked"]
-    figures["needed"] = max(figures[f"{kind}_needed"] for kind in found)
+    held = [
+        np.mean([all(one[name] >= settings[name] for name in ("recall", "precision")) for one in each])
+        for each in found.values()
+    ]
+    figures = {
+        "held": min(held),
+        "asked": fmean(one["asked"] for one in found[GRADED]),
+        "needed": max(fmean(one["needed"] for one in each) for each in found.values()),
+    }
 
     def panel(name: str, label: str) -> Panel:
         """Return the values of all data sets in ascending order."""
-        values = {kind: sorted(getattr(one, name) for one in each) for kind, each in found.items()}
+        values = {kind: sorted(one[name] for one in each) for kind, each in found.items()}
         x_label = "data sets, in ascending order"
         return Panel.over(name, x_label, label, range(1, many + 1), values, kind="points")
 

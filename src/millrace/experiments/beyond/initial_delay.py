@@ -63,12 +63,7 @@ def run(settings: Settings) -> Outcome:
     )
     loss = joins - best
     figures = {
-        "lured": sent["eddy 2000"],
-        "lured_without_delay": sent["eddy 2000, no delay"],
         "eddy_vs_best": seconds["eddy 2000"] / best,
-        "misled_eddyjoins_vs_best": joins / best,
-        "misled_stems_vs_stems": seconds["SteMs, misled"] / seconds["SteMs"],
-        "misled_stairs_vs_best": moved / best,
         "stairs_vs_best": seconds["STAIRs"] / best,
         "lured_more": sent["eddy 2000"] - sent["eddy 2000, no delay"],
         "stems_moved": abs(seconds["SteMs, misled"] / seconds["SteMs"] - 1),

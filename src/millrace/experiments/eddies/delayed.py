@@ -7,8 +7,6 @@ affected alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from millrace.arrivals.access_modules import Scan
@@ -25,30 +23,13 @@ SAMPLES = 60
 PUNCTUAL = "punctual"
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A run, and how its tuples moved.
+def run_delayed(plan: str, settings: Settings, late: str = "R") -> tuple[float, float, np.ndarray]:
+    """Run the query by a static order of ``ORDERS`` or a policy, with one table late.
 
-    Attributes:
-        seconds: To completion.
-        arrived: Tuples of S read when R began to arrive, as a share of S.
-        read: Share of S read,
-        r_first: and of the tuples so far the share that went to the join with R first.
+    Returns:
+        Seconds to completion; the share of S that was read when R began to arrive; and samples, shape
+        ``(2, n)``: the share of S read, and of its tuples so far the share that went to the join with R first.
     """
-
-    seconds: float
-    arrived: float
-    read: tuple[float, ...]
-    r_first: tuple[float, ...]
-
-    def share_between(self, low: float, high: float) -> float:
-        """Return the share that went to R first of what was read between two shares of S."""
-        below, above = (float(np.interp(end, self.read, self.r_first)) for end in (low, high))
-        return min(1.0, max(0.0, (above * high - below * low) / (high - low)))
-
-
-def run_delayed(plan: str, settings: Settings, late: str = "R") -> Moved:
-    """Run the query by a static order of ``ORDERS`` or a policy, with one table late."""
     data = tables(THINNING, settings["scale"], settings.seed)
     tuples, batch = data["S"].num_rows, settings["batch"]
     spec = chain(data)
@@ -66,15 +47,14 @@ def run_delayed(plan: str, settings: Settings, late: str = "R") -> Moved:
     run = eddy(spec, sources, settings, clock, ORDERS.get(plan, plan), access)
     done = finish(run, clock, results(data))
     samples.append((clock.now(), 1.0, done.share("S", "R")))
-    times, read, shares = zip(*samples, strict=True)
-    arrived = max((r for t, r in zip(times, read, strict=True) if t <= delay), default=0.0)
-    return Moved(done.seconds, arrived, read, shares)
+    arrived = max(read for when, read, _ in samples if when <= delay)
+    return done.seconds, arrived, np.array([sample[1:] for sample in samples]).T
 
 
 def fig12(settings: Settings) -> Outcome:
     """Run both orders and the eddy with R late, and with S late."""
     plans = (*ORDERS, WINDOWED)
-    late_r, late_s = ({plan: run_delayed(plan, settings, late).seconds for plan in plans} for late in "RS")
+    late_r, late_s = ({plan: run_delayed(plan, settings, late)[0] for plan in plans} for late in "RS")
     best, eddy_, worst = (late_r[name] for name in ("S⋈T first", WINDOWED, "R⋈S first"))
     figures = {
         "eddy_over_best": eddy_ / best,
@@ -87,19 +67,24 @@ def fig12(settings: Settings) -> Outcome:
 
 def fig13(settings: Settings) -> Outcome:
     """Follow the tuples of S."""
-    moved = run_delayed(WINDOWED, settings)
+    _, arrived, (read, r_first) = run_delayed(WINDOWED, settings)
+
+    def share_between(low: float, high: float) -> float:
+        """Return the share that went to R first of what was read between two shares of S."""
+        below, above = (float(np.interp(end, read, r_first)) for end in (low, high))
+        return min(1.0, max(0.0, (above * high - below * low) / (high - low)))
+
     # The moment of the delay's end; without a delay, where it would be.
-    until = moved.arrived or 0.4
+    until = arrived or 0.4
     panel = Panel(
         "Tuples of S that meet R first",
         "share of S read",
         "share that went to R⋈S first, so far",
-        [Curve("eddy", moved.read, moved.r_first)],
-        marks=[(moved.arrived, "R begins")],
+        [Curve("eddy", read, r_first)],
+        marks=[(arrived, "R begins")],
     )
     figures = {
-        "read_during_delay": moved.arrived,
-        "share_during_delay": moved.share_between(until / 2, until),
-        "share_behind": moved.share_between(until, 1.0),
+        "share_during_delay": share_between(until / 2, until),
+        "share_behind": share_between(until, 1.0),
     }
     return Outcome([panel], figures)

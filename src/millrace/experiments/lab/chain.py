@@ -1,4 +1,4 @@
-"""``SELECT * FROM R, S, T WHERE R.a = S.a AND S.b = T.b``, the join of section 4.3 of Avnur & Hellerstein 2000.
+"""``SELECT * FROM R, S, T WHERE R.a = S.a AND S.b = T.b`` (Avnur & Hellerstein 2000, section 4.3).
 
 Values are uniform. R has 10,000 tuples, S 80,000, T 10,000, of 100 bytes each; columns that are not joined on
 are left out. Which of both joins comes first matters for tuples of S alone.
@@ -43,7 +43,7 @@ class Version:
 
 
 THINNING = Version("R⋈S 100 %, S⋈T 20 %", 1.0, 0.2, "S⋈T first")
-"""Where T should come first, and what R does is no matter: the 20 % version of figure 8 with R and T exchanged."""
+"""Where T should come first: the 20 % version of figure 8 with R and T exchanged."""
 
 
 def tables(version: Version, scale: float, seed: int) -> dict[str, pa.Table]:

@@ -24,13 +24,12 @@ from millrace.spec import JoinSpec
 EVERY = (1, 10, 100, 1000)
 """X: tuples after which routing decisions are renewed."""
 
-LARGE = EVERY[-1]
+LARGE, SMALLER = 1000, 100
+"""Tuples of large batches; and X that is smaller. For others decisions are renewed with every batch all the same."""
+
 _BATCHES = 20
 _FEWEST = 50
 """Small batches take long, so that with them a run takes fewer tuples: so many batches, or so many tuples."""
-
-BATCHED = (100, 1000)
-"""X where batches have 1000 tuples: for smaller ones decisions are renewed with every batch all the same."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +88,24 @@ class Swept:
     Attributes:
         static: The static plan's with batches of X tuples, by X.
         eddy: The eddy's with batches of X tuples and decisions every X.
-        batched: The eddy's with batches of 1000 tuples and decisions every X.
-        again: The static plan's with batches of 1000 tuples a second time, the A/A control.
+        batched: The eddy's with large batches and decisions every ``SMALLER`` tuples.
+        again: The static plan's with large batches a second time, the A/A control.
     """
 
     static: Mapping[int, float]
     eddy: Mapping[int, float]
-    batched: Mapping[int, float]
+    batched: float
     again: float
 
     @property
     def base(self) -> float:
         """Seconds of the static plan with large batches; both of its sides count, being the same thing."""
         return (self.static[LARGE] + self.again) / 2
+
+    @property
+    def over_best(self) -> float:
+        """The eddy's time with large batches over that of the static plan with its best ones."""
+        return self.eddy[LARGE] / min(self.base, *self.static.values())
 
     def ratio(self, every: int) -> float:
         """Return the eddy's time over the static plan's with batches of the same size."""
@@ -111,56 +115,39 @@ class Swept:
 def sweep(query: Query, settings: Settings) -> Swept:
     """Measure a query; ablated, the eddy decides for every tuple of its own, whatever X is."""
     tuples = len(next(iter(query.tables.values())))
-    sizes = {"again": tuples}
-    sides = {"again": query.side(LARGE, LARGE, tuples, static=True)}
-    for x in EVERY:
-        size = tuples if x == LARGE else min(tuples, max(_FEWEST, _BATCHES * x))
-        sides[f"static {x}"] = query.side(x, x, size, static=True)
-        sizes[f"static {x}"] = size
-        routed = {"eddy": (x, x, size)}
-        if x in BATCHED and x != LARGE:
-            routed["batched"] = (x, LARGE, tuples)
-        for name, given in routed.items():
-            every, batch, taken = (1, 1, min(tuples, _FEWEST)) if settings.ablated else given
-            sides[f"{name} {x}"] = query.side(every, batch, taken)
-            sizes[f"{name} {x}"] = taken
+    sizes = {x: tuples if x == LARGE else min(tuples, max(_FEWEST, _BATCHES * x)) for x in EVERY}
+    static = {"again": (LARGE, LARGE, tuples)} | {f"static {x}": (x, x, size) for x, size in sizes.items()}
+    routed = {"batched": (SMALLER, LARGE, tuples)} | {f"eddy {x}": (x, x, size) for x, size in sizes.items()}
+    if settings.ablated:
+        routed = dict.fromkeys(routed, (1, 1, min(tuples, _FEWEST)))
+    sides = {name: query.side(*given, static=name in static) for name, given in {**static, **routed}.items()}
     found = medians(sides, settings["rounds"])
-    seconds = {name: found[name] / max(1, size) for name, size in sizes.items()}
-    return Swept(
-        {x: seconds[f"static {x}"] for x in EVERY},
-        {x: seconds[f"eddy {x}"] for x in EVERY},
-        {x: seconds[f"{'eddy' if x == LARGE else 'batched'} {x}"] for x in BATCHED},
-        seconds["again"],
-    )
+    seconds = {name: found[name] / max(1, size) for name, (_, _, size) in {**static, **routed}.items()}
+    by_x = ({x: seconds[f"{side} {x}"] for x in EVERY} for side in ("static", "eddy"))
+    return Swept(*by_x, seconds["batched"], seconds["again"])
 
 
 def outcome(swept: Mapping[str, Swept], shown: str) -> Outcome:
-    """Return what a figure shows; the eddy's large batches are compared with the static plan's best ones.
-
-    Args:
-        swept: By query.
-        shown: The query whose times are shown.
-    """
-    found: dict[str, float] = {}
+    """Return what a figure shows of some queries, by name, and the times of one of them."""
+    figures: dict[str, float] = {}
     for name, each in swept.items():
-        found |= {f"{name}_ratio_{x}": each.ratio(x) for x in EVERY}
-        found |= {f"{name}_batched_ratio_{x}": each.batched[x] / each.base for x in BATCHED if x != LARGE}
-        found[f"{name}_aa_ratio"] = each.static[LARGE] / each.again
-    best = {name: each.eddy[LARGE] / min(each.base, *each.static.values()) for name, each in swept.items()}
-    found |= {f"{name}_vs_best_static": ratio for name, ratio in best.items()}
-    found["worst_vs_best_static"] = max(best.values())
-    found["worst_ratio"] = max(each.ratio(LARGE) for each in swept.values())
-    found["least_single_ratio"] = min(each.ratio(1) for each in swept.values())
+        figures |= {f"{name}_ratio_{x}": each.ratio(x) for x in EVERY}
+        figures[f"{name}_batched_ratio_{SMALLER}"] = each.batched / each.base
+        figures[f"{name}_aa_ratio"] = each.static[LARGE] / each.again
+        figures[f"{name}_vs_best_static"] = each.over_best
+    figures["worst_vs_best_static"] = max(each.over_best for each in swept.values())
+    figures["worst_ratio"] = max(each.ratio(LARGE) for each in swept.values())
+    figures["least_single_ratio"] = min(each.ratio(1) for each in swept.values())
     panel = partial(Panel.over, x_label="X: tuples between decisions", x_log=True)
     ratio, time = "eddy / static plan (processor time)", "processor time (µs per tuple)"
-    of = "batches of X tuples, decisions every X"
+    of, large = "batches of X tuples, decisions every X", "batches of 1,000 tuples, decisions every X"
     ratios = {name: [each.ratio(x) for x in EVERY] for name, each in swept.items()}
-    batched = {name: [each.batched[x] / each.base for x in BATCHED] for name, each in swept.items()}
+    batched = {name: [each.batched / each.base, each.eddy[LARGE] / each.base] for name, each in swept.items()}
     sides = {"static plan": swept[shown].static, "eddy": swept[shown].eddy}
     micros = {name: [1e6 * side[x] for x in EVERY] for name, side in sides.items()}
     panels = [
         panel(of, y_label=ratio, x=EVERY, curves=ratios),
-        panel("batches of 1,000 tuples, decisions every X", y_label=ratio, x=BATCHED, curves=batched),
+        panel(large, y_label=ratio, x=(SMALLER, LARGE), curves=batched),
         panel(f"{shown}: {of}", y_label=time, x=EVERY, curves=micros, y_log=True),
     ]
-    return Outcome(panels, found)
+    return Outcome(panels, figures)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
@@ -16,9 +13,6 @@ from millrace.benchmarks.show import Ticker
 from millrace.benchmarks.state_cases import CASES
 from millrace.errors import SetupError
 from millrace.experiments.experiment import Outcome, Panel, Settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 NAMES = {
     state.BEST: "SHJ, best plan",
@@ -32,28 +26,39 @@ NAMES = {
 }
 """What the sides of a race are called here, in the order of the figure."""
 
+_SETTINGS = {
+    "spark.driver.memory": "4g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 _NEVER = 2**31
 """Tuples after which routing is decided anew where a broken engine is to keep to its first decisions."""
 
 
-def race(name: str, settings: Settings) -> state.Race:
-    """Run a case with Spark beside, on files that are made once and kept.
+def compared(name: str, title: str, settings: Settings) -> Outcome:
+    """Run a case with Spark beside, on files that are made once and kept; the panel has medians.
 
     Raises:
         SetupError: Spark, DuckDB or tpchgen-cli is not there.
         ExecutionError: A side's result differs from DuckDB's.
     """
-    case = replace(CASES[name], on_spark=True)
-    if settings.ablated:
-        case = replace(case, every=_NEVER)
-    silent = Ticker(Progress(disable=True), 0)
-    with session() as spark:
-        return state.race(spark, case, settings["scale"], settings["rounds"], silent, quick=True)
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
 
-
-def compared(name: str, title: str, settings: Settings) -> Outcome:
-    """Run a case; the panel has the median of each side."""
-    found = race(name, settings)
+    case = replace(CASES[name], on_spark=True, **({"every": _NEVER} if settings.ablated else {}))
+    running = SparkSession.getActiveSession()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("millrace experiment").master("local[*]")
+    try:
+        spark = running or builder.config(map=_SETTINGS).getOrCreate()
+    except PySparkRuntimeError as error:
+        raise SetupError(f"Spark did not start, which needs Java 17 or later: {error}") from error
+    try:
+        silent = Ticker(Progress(disable=True), 0)
+        found = state.race(spark, case, settings["scale"], settings["rounds"], silent, quick=True)
+    finally:
+        if running is None:
+            spark.stop()
     medians = {side: found.sides[side].median for side in NAMES if side in found.sides}
     ours, best = found.sides[state.STAIRS], found.sides[state.BEST]
     figures = {
@@ -67,34 +72,6 @@ def compared(name: str, title: str, settings: Settings) -> Outcome:
     }
     seconds = {NAMES[side]: median for side, median in medians.items()}
     return Outcome([Panel.bars(f"{title}, reading included", "seconds", seconds, "median")], figures)
-
-
-@contextmanager
-def session() -> Iterator[SparkSession]:
-    """Give the Spark session that runs, or a local one that is stopped at the end.
-
-    Raises:
-        SetupError: None can be started.
-    """
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
-
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        yield running
-        return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("millrace experiment").master("local[*]")
-    for key, value in (("driver.memory", "4g"), ("ui.enabled", "false"), ("ui.showConsoleProgress", "false")):
-        builder = builder.config(f"spark.{key}", value)
-    try:
-        spark = builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        raise SetupError(f"Spark did not start, which needs Java 17 or later: {error}") from error
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def fig7(settings: Settings) -> Outcome:

@@ -136,14 +136,8 @@ def run(settings: Settings) -> Outcome:
     r, s = (np.bincount(tables[a][k], minlength=settings["values"]) for a, k in (("R", "a"), ("S", "x")))
     if len(grace.times) != int((r * s).sum()) or not all(one.answer == grace.answer for one in runs.values()):
         raise ExecutionError(f"{[len(one.times) for one in runs.values()]} results of {int((r * s).sum())}")
-    figures: dict[str, float] = {}
-    for name, one in runs.items():
-        figures[f"{name}_written"] = one.written
-        figures[f"{name}_returned"] = one.returned
-        figures[f"{name}_first_result"] = one.times[0]
-        figures[f"{name}_early_share"] = one.early
-        figures[f"{name}_end"] = one.end
-    figures |= {
+    figures = {
+        "hybrid_early_share": hybrid.early,
         "shj_first_share": shj.times[0] / shj.read_until,
         "late_share": 1 - max(grace.early, merge.early),
         "hybrid_over_grace_written": hybrid.written / max(1, grace.written),

@@ -67,7 +67,6 @@ def run(settings: Settings) -> Outcome:
 
     scans, lookups = ran["two scans"], ran["scan and index"].answered
     stalls = tuples / 2 / settings["fast"]
-    lasts = {name: float(each.times[-1]) for name, each in ran.items()}
     early = np.linspace(0, stalls, 200)
     behind = (ran["fast scan alone"].count(early) - scans.count(early)).max() / tuples
     came = {key: (n + 1) / settings["fast"] for n, key in enumerate(tables["T"]["key"].to_pylist()[:half])}
@@ -75,14 +74,12 @@ def run(settings: Settings) -> Outcome:
     (built,) = (state.inserted for state in scans.figures.state if state.name == "SteM(T)")
     probes = sum(m.tuples_in for m in scans.figures.modules if m.name == "SteM(R)" and m.action == "probe")
     figures = {
-        **{f"last_{name.replace(' ', '_')}": when for name, when in lasts.items()},
-        "lookups": len(lookups),
-        "redundant_share": redundant,
         "redundant": redundant / max(0.1, 5 * 2 * settings["lookup"] / (2 * stalls)) if lookups else 2.0,
         "built_twice": max(built, probes) / tuples - 1,
         "behind_fast": max(0.0, float(behind)),
         "end_over_slow": scans.end / ran["slow scan alone"].end,
-        "wait_over_half_index": (lasts["scan and index"] - stalls) / (tuples / 2 * settings["lookup"]),
+        "wait_over_half_index": (ran["scan and index"].times[-1] - stalls)
+        / (tuples / 2 * settings["lookup"]),
     }
     marks = ((stalls, "the fast scan stalls"), (stalls + settings["stall"], "and goes on"))
     shown = {

@@ -52,16 +52,12 @@ def run(settings: Settings) -> Outcome:
     straight = len(stems.times) * moments / stems.end
     bend = np.abs(stems.count(moments) - straight)[moments <= stems.end].max()
     apart = np.abs(np.searchsorted(join_probes, moments) - np.searchsorted(stems_probes, moments)).max()
-    numbers = (len(join_probes), len(stems_probes))
     figures = {
-        "probes_join": len(join_probes),
-        "probes_stems": len(stems_probes),
-        "end_join": join.end,
-        "end_stems": stems.end,
         "half_join": join.share_at(0.5) / join.end,
         "half_stems": stems.share_at(0.5) / stems.end,
         "bend": float(bend) / len(stems.times),
-        "probes_apart": max(apart - 1, *(abs(number - values) for number in numbers)) / values,
+        "probes_apart": max(apart - 1, *(abs(len(each) - values) for each in (join_probes, stems_probes)))
+        / values,
         "end_ratio": stems.end / join.end,
         "behind": -min(0, ahead) / max(np.bincount(tables["R"]["a"].to_numpy())),
     }

@@ -57,12 +57,6 @@ def run(settings: Settings) -> Outcome:
     scanned_at = {key: (place + 1) / rate for place, key in enumerate(tables["T"]["key"].to_pylist())}
     late = sum(when > scanned_at[key] for when, key in answered) / max(1, len(answered))
     figures = {
-        "end_index_join": joined.end,
-        "end_hash_join": hashed.end,
-        "end_hybrid": hybrid.end,
-        "crossing": early,
-        "lookups": len(answered),
-        "redundant_share": late,
         "most_behind": ((best - hybrid.count(moments)) / tuples).max(),
         "early_share": (hybrid.count(begun) / joined.count(begun)).min() if len(begun) else 0.0,
         "redundant": late / max(0.1, 5 * 2 * lookup / scan_end) if answered else 2.0,

@@ -83,17 +83,7 @@ def run(settings: Settings) -> Outcome:
     first, without = times(eager, 0, wanted), times(plain, 0, wanted)
     # When the last tuple of R is there, and one preferred lookup after the other has been answered.
     soonest = tuples / settings["rate_r"] + wanted * settings["lookup"]
-    places = np.argsort(np.argsort(eager.times)) + 1
     figures = {
-        "mean_preferred": first.mean(),
-        "mean_preferred_without": without.mean(),
-        "last_preferred": first[-1],
-        "last_preferred_without": without[-1],
-        "end": eager.end,
-        "end_without": plain.end,
-        "lookups": len(eager.answered),
-        "lookups_without": len(plain.answered),
-        "mean_place": places[eager.table["R_key"].to_numpy() < wanted].mean(),
         "mean_ratio": first.mean() / without.mean(),
         "last_over_soonest": first[-1] / soonest,
         "end_ratio": eager.end / plain.end,

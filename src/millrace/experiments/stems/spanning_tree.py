@@ -118,19 +118,12 @@ def run(settings: Settings) -> Outcome:
     moments = np.linspace(0, ends, 1000)
     first = policy.at(moments)
     arriving = moments < min(ends, complete)
-    before_stall = int(pairs[when <= begins][-1])
-    flown = int(pairs[when < ends][-1]) - before_stall
+    flown = int(pairs[when < ends][-1] - pairs[when <= begins][-1])
     fresh = _pairs_there(tables["R"].slice(round(begins * rate)), tables["T"])
-    rest = ends + (tables["S"].num_rows - before) / settings["rate_s"]
     figures = {
-        "results": results,
-        "partial_during_stall": flown,
         "first_s_before": (first[moments < begins] == _S).mean(),
         "first_t_during": (first[(moments >= begins) & arriving] == _T).mean(),
-        "end": clock.now(),
         "partial_share": flown / max(1, fresh),
-        "partial_before": before_stall / max(1, _pairs_there(tables["R"], tables["T"])),
-        "end_late": (clock.now() - rest) * settings["rate_s"],
     }
     marks = ((begins, "S stalls"), (ends, "and goes on"))
     made = [
