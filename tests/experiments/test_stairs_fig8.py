@@ -17,19 +17,18 @@ from tests.eddy.oracle import Case
 def test_set_ups_are_drawn_as_they_say(seed: int) -> None:
     """Shapes, sizes and bounds are the paper's; results are counted right; the same seed draws the same."""
     for number in range(4):
-        found = setup(seed, number, 0.01)
+        found = setup(seed, number, 0.01, 100)
         kinds = {f"{kind} of {relations}" for kind, relations in setups.SHAPES}
         assert found.shape in kinds
-        sizes = {alias: stream.table.num_rows for alias, stream in found.streams.items()}
+        streams = found.query.streams
+        sizes = {alias: stream.table.num_rows for alias, stream in streams.items()}
         assert set(sizes.values()) <= {round(size / 100) for size in setups.SIZES}
         assert len(found.fans) == len(sizes) - 1
         assert all(0 <= fan <= setups.MOST for fan in found.fans)
-        tables = {
-            alias: stream.table.filter(pa.array(stream.passing)) for alias, stream in found.streams.items()
-        }
-        assert Case(found.spec, tables).expected() == {(found.rows,): 1}
-        again = setup(seed, number, 0.01)
-        assert (again.plan, again.fans, again.rows) == (found.plan, found.fans, found.rows)
+        tables = {alias: stream.table.filter(pa.array(stream.passing)) for alias, stream in streams.items()}
+        assert Case(found.query.spec, tables).expected() == {(found.query.rows,): 1}
+        again = setup(seed, number, 0.01, 100)
+        assert (again.plan, again.fans, again.query.rows) == (found.plan, found.fans, found.query.rows)
 
 
 def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +42,8 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_side_that_is_far_too_dear_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts as the limit; what comes after is compared with the best so far."""
     monkeypatch.setattr(fig8, "MOST", 0.5)
-    done = fig8.trial(1, seed=0, scale=0.02, batch=3000, sides=[("joins", None), ("static", None)])
-    assert done.seconds[fig8.SHJ] == pytest.approx(0.5 * done.seconds[fig8.JOINS])
+    seconds, _ = fig8.trial(1, seed=0, scale=0.02, batch=3000, sides=[("joins", None), ("static", None)])
+    assert seconds[fig8.SHJ] == pytest.approx(0.5 * seconds[fig8.JOINS])
 
 
 def test_plans_are_all_there_are() -> None:
@@ -53,10 +52,10 @@ def test_plans_are_all_there_are() -> None:
     from millrace.graph import QueryGraph
     from millrace.trees import spanning_tree
 
-    number = next(n for n in range(100) if setup(0, n, 0.01).shape == "path of 4")
-    found = setup(0, number, 0.01)
-    tree = spanning_tree(QueryGraph.of(found.spec), [0] * 4)
-    orders = {plan.order for plan in plans_of(tree, found.spec.aliases)}
+    number = next(n for n in range(100) if setup(0, n, 0.01, 100).shape == "path of 4")
+    found = setup(0, number, 0.01, 100)
+    tree = spanning_tree(QueryGraph.of(found.query.spec), [0] * 4)
+    orders = {plan.order for plan in plans_of(tree, found.query.spec.aliases)}
     assert len(orders) == 5
     for order in orders:
         Options(architecture="static", order=order)

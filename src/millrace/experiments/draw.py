@@ -77,8 +77,10 @@ def _panel(axes: Axes, panel: Panel) -> None:
     _ticks(axes, panel)
     for place, text in panel.marks:
         axes.axvline(place, color=INK, linewidth=0.9, linestyle=(0, (1, 2)), marker="none")
-        top, down = axes.get_xaxis_transform(), {"textcoords": "offset points", "va": "top"}
-        axes.annotate(text, (place, 1.0), (3, -3), top, rotation=90, fontsize=8, zorder=1, **down)
+        top = axes.get_xaxis_transform()
+        axes.annotate(
+            text, (place, 1), (3, -3), top, "offset points", rotation=90, va="top", fontsize=8, zorder=1
+        )
     if len(panel.curves) > 1:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
 
@@ -95,9 +97,12 @@ def _lines(axes: Axes, panel: Panel) -> None:
 
 def _bars(axes: Axes, panel: Panel) -> None:
     """Draw bars side by side, a group for each x; the curves of a panel of bars have the same."""
+    from matplotlib.container import BarContainer
+
     heights = {curve.name: curve.y for curve in panel.curves}
-    groups = axes.grouped_bar(heights, group_spacing=0.3, edgecolor=PAPER, linewidth=0)
-    for bars, hatch in zip(groups.bar_containers, _HATCHES, strict=False):
+    axes.grouped_bar(heights, group_spacing=0.3, edgecolor=PAPER, linewidth=0)
+    drawn = [each for each in axes.containers if isinstance(each, BarContainer)]
+    for bars, hatch in zip(drawn, _HATCHES, strict=False):
         for bar in bars:
             bar.set_hatch(hatch)
         if panel.y_log and len(panel.x_names) * len(panel.curves) <= _FEW:  # where heights tell little

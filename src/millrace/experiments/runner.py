@@ -23,14 +23,7 @@ Task = tuple[Experiment, Settings]
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
-
-    Attributes:
-        experiment: Of which it is one.
-        settings: What it was given.
-        outcome: What was found; None where the run failed.
-        error: Why it failed, empty where it did not.
-    """
+    """A finished run: what was found, or why it failed."""
 
     experiment: Experiment
     settings: Settings
@@ -128,4 +121,5 @@ def _beside(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
+                child.join()
             raise

@@ -132,7 +132,7 @@ def run(settings: Settings) -> Outcome:
     seeds = range(settings.seed * many, (settings.seed + 1) * many)
     found = {kind: [filtered(settings, seed, kind) for seed in seeds] for kind in (GRADED, COARSE)}
     held = [
-        np.mean([all(one[name] >= settings[name] for name in ("recall", "precision")) for one in each])
+        fmean([all(one[name] >= settings[name] for name in ("recall", "precision")) for one in each])
         for each in found.values()
     ]
     figures = {

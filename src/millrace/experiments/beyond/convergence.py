@@ -36,7 +36,7 @@ def run(settings: Settings) -> Outcome:
     def rate(policy: str) -> float:
         """Return the regret for each tuple of the second half of the table."""
         half, end = np.interp([tuples / 2, tuples], at, regrets[policy])
-        return float(end - half) / (tuples / 2)
+        return float((end - half) / (tuples / 2))
 
     figures = {f"{policy}_in_the_end": rate(policy) for policy in regrets}
     figures["lottery_over_naive"] = figures["lottery_in_the_end"] / figures["naive_in_the_end"]

@@ -27,8 +27,8 @@ def run_delayed(plan: str, settings: Settings, late: str = "R") -> tuple[float, 
     """Run the query by a static order of ``ORDERS`` or a policy, with one table late.
 
     Returns:
-        Seconds to completion; the share of S that was read when R began to arrive; and samples, shape
-        ``(2, n)``: the share of S read, and of its tuples so far the share that went to the join with R first.
+        Seconds to completion; the share of S that was read when R began to arrive; and samples of the share
+        of S read, and of its tuples so far the share that went to the join with R first, shape ``(2, n)``.
     """
     data = tables(THINNING, settings["scale"], settings.seed)
     tuples, batch = data["S"].num_rows, settings["batch"]

@@ -110,9 +110,8 @@ class Prices:
         if architecture == "static":
             return total
         batches = sum(m.calls for m in figures.modules if m.action == "scan") * (architecture == "stairs")
-        return total + (
-            self.route * sum(m.calls for m in joins) + self.sample * read + self.appraise * batches
-        )
+        routed = sum(m.calls for m in joins)
+        return total + (self.route * routed + self.sample * read + self.appraise * batches)
 
     def moving(self, figures: CellFigures) -> float:
         """Return what a run has spent so far on moving state."""

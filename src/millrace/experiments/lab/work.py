@@ -41,7 +41,7 @@ class TooDear(Exception):
 
 
 class Meter(Output):
-    """Counts results, and looks now and then at what was worked; what becomes of results costs nobody anything.
+    """Counts results, which costs nobody anything, and looks now and then at what was worked.
 
     Args:
         spec: The block, which is only counted.

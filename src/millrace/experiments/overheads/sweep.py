@@ -25,7 +25,7 @@ EVERY = (1, 10, 100, 1000)
 """X: tuples after which routing decisions are renewed."""
 
 LARGE, SMALLER = 1000, 100
-"""Tuples of large batches; and X that is smaller. For others decisions are renewed with every batch all the same."""
+"""Tuples of large batches; and the X for which decisions are renewed within them, or with every one."""
 
 _BATCHES = 20
 _FEWEST = 50
@@ -123,8 +123,8 @@ def sweep(query: Query, settings: Settings) -> Swept:
     sides = {name: query.side(*given, static=name in static) for name, given in {**static, **routed}.items()}
     found = medians(sides, settings["rounds"])
     seconds = {name: found[name] / max(1, size) for name, (_, _, size) in {**static, **routed}.items()}
-    by_x = ({x: seconds[f"{side} {x}"] for x in EVERY} for side in ("static", "eddy"))
-    return Swept(*by_x, seconds["batched"], seconds["again"])
+    fixed, eddy = ({x: seconds[f"{side} {x}"] for x in EVERY} for side in ("static", "eddy"))
+    return Swept(fixed, eddy, seconds["batched"], seconds["again"])
 
 
 def outcome(swept: Mapping[str, Swept], shown: str) -> Outcome:

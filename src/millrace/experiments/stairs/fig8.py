@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.arriving import Arriving
 from millrace.experiments.lab.costs import Prices
-from millrace.experiments.lab.work import STILL, Query, always
+from millrace.experiments.lab.work import STILL, always
 from millrace.experiments.stairs.setups import setup
 from millrace.migration import default_migration
 from millrace.options import MIGRATIONS
@@ -41,18 +41,9 @@ _TOGETHER = 30
 """From so many set-ups on, processes are worth their start."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One set-up: by side, seconds of work, and tuples made that are no results (and one)."""
-
-    number: int
-    seconds: Mapping[str, float]
-    made: Mapping[str, int]
-
-
 def trial(
     number: int, *, seed: int, scale: float, batch: int, sides: Sequence[Side], stuck: bool = False
-) -> Trial:
+) -> tuple[dict[str, float], dict[str, int]]:
     """Run all sides of a set-up.
 
     Args:
@@ -63,15 +54,17 @@ def trial(
         sides: To run.
         stuck: STAIRs keep to the initial plan.
 
+    Returns:
+        By side, seconds of work, and tuples made that are no results (and one).
+
     Raises:
         ExecutionError: A side's result is wrong.
     """
-    found = setup(seed, number, scale)
     # The paper's eddies may change a decision every 1,000 tuples; smaller tables need as many chances.
     batch = max(10, round(batch * scale))
+    found = setup(seed, number, scale, batch)
     # As many decisions as at full size, then, which take as large a part of all work as there.
     prices = replace(PRICES, route=PRICES.route * scale, appraise=PRICES.appraise * scale)
-    query = Query(found.spec, found.streams, batch, found.rows, f"set-up {number}: ")
     seconds: dict[str, float] = {}
     made: dict[str, int] = {}
 
@@ -79,7 +72,7 @@ def trial(
         return sum(arriving.read.values()) < batch
 
     for side in sides:
-        work = query.work(
+        work = found.query.work(
             *side,
             order=found.plan,
             held=always if stuck and side[0] == "stairs" else opening,
@@ -89,7 +82,7 @@ def trial(
         )
         seconds[_name(side)] = work.seconds
         made[_name(side)] = 1 + work.figures.intermediate_tuples + work.figures.recomputed_tuples
-    return Trial(number, seconds, made)
+    return seconds, made
 
 
 def _name(side: Side) -> str:
@@ -119,12 +112,12 @@ def run(settings: Settings) -> Outcome:
         with ProcessPoolExecutor(os.cpu_count() or 1, get_context("spawn")) as pool:
             trials = list(pool.map(one, numbers, chunksize=4))
 
-    seconds = {_name(side): np.array([each.seconds[_name(side)] for each in trials]) for side in sides}
+    seconds = {name: np.array([worked[name] for worked, _ in trials]) for name in map(_name, sides)}
     ours = _name(("stairs", stairs))
     ratios = {name: seconds[ours] / seconds[name] for name in (SHJ, STEMS, JOINS)}
     policies = {name: each / seconds[JOINS] for name, each in seconds.items() if name.startswith(STAIRS)}
     figures = _figures(ratios, policies)
-    figures["best_made_vs_eddyjoins"] = max(each.made[JOINS] / each.made[ours] for each in trials)
+    figures["best_made_vs_eddyjoins"] = max(made[JOINS] / made[ours] for _, made in trials)
     return Outcome(_panels(ratios, policies), figures)
 
 

@@ -45,12 +45,14 @@ def compared(name: str, title: str, settings: Settings) -> Outcome:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    case = replace(CASES[name], on_spark=True, **({"every": _NEVER} if settings.ablated else {}))
+    case = replace(CASES[name], on_spark=True)
+    if settings.ablated:
+        case = replace(case, every=_NEVER)
     running = SparkSession.getActiveSession()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("millrace experiment").master("local[*]")
+    builder = SparkSession.builder.appName("millrace experiment").master("local[*]").config(map={**_SETTINGS})
     try:
-        spark = running or builder.config(map=_SETTINGS).getOrCreate()
+        spark = running or builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise SetupError(f"Spark did not start, which needs Java 17 or later: {error}") from error
     try:

@@ -7,7 +7,7 @@ it goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -24,23 +24,6 @@ from millrace.runs.eddy_run import EddyRun
 _STALL = 100.0
 
 
-class Resuming(Scan):
-    """A scan that stalls half-way, and tells when it has gone on."""
-
-    def __init__(self, table: pa.Table, batch: int, clock: VirtualClock, told: Callable[[], None]) -> None:
-        stall = (table.num_rows // 2 // batch, _STALL)
-        super().__init__("R", batches(table, batch), clock, every=batch / 1e6, stall=stall)
-        self._told: Callable[[], None] | None = told
-
-    def poll(self) -> pa.RecordBatch | None:
-        """Return the next batch if it has arrived."""
-        batch = super().poll()
-        if batch is not None and self._told is not None and self._clock.now() >= _STALL:
-            self._told()
-            self._told = None
-        return batch
-
-
 def routed(figures: CellFigures) -> int:
     """Return the tuples that joins were sent and made."""
     return sum(m.tuples_in + m.tuples_out for m in figures.modules if m.action == "join")
@@ -52,6 +35,14 @@ def work(settings: Settings, architecture: str) -> tuple[int, int]:
     clock = VirtualClock()
     batch = settings["batch"]
     noted: list[CellFigures] = []
+
+    def resuming() -> Iterator[pa.RecordBatch]:
+        """Yield R, and note what was done until it went on after its stall."""
+        for each in batches(data["R"], batch):
+            if not noted and clock.now() >= _STALL:
+                noted.append(eddy.figures())
+            yield each
+
     options = Options(
         architecture=architecture,
         policy="fixed",
@@ -61,7 +52,8 @@ def work(settings: Settings, architecture: str) -> tuple[int, int]:
         online=True,
     )
     sources = all_batches({alias: data[alias] for alias in "ST"}, batch)
-    access = {"R": [Resuming(data["R"], batch, clock, lambda: noted.append(eddy.figures()))]}
+    stall = (data["R"].num_rows // 2 // batch, _STALL)
+    access = {"R": [Scan("R", resuming(), clock, every=batch / 1e6, stall=stall)]}
     eddy = EddyRun(chain(data), sources, options, clock=clock, access=access)
     after = finish(eddy, clock, results(data)).figures
     (before,) = noted

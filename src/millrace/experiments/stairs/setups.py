@@ -27,8 +27,8 @@ import pyarrow as pa
 from millrace.experiments.lab.arriving import Stream
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.plans import Plan, drawn
+from millrace.experiments.lab.work import Query
 from millrace.graph import QueryGraph
-from millrace.spec import JoinSpec
 from millrace.trees import spanning_tree
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,42 +49,33 @@ _RATES = (1e4, 1e5)
 
 @dataclass(frozen=True)
 class Setup:
-    """A join, its tuples on their way, and the plan to begin with.
-
-    Attributes:
-        shape: For example ``path of 4``.
-        spec: The block.
-        streams: By alias.
-        plan: The initial one.
-        fans: Join selectivities, by edge of the shape.
-        rows: Tuples in the result.
-    """
+    """A join, its shape such as ``path of 4``, its initial plan and its join selectivities, by edge."""
 
     shape: str
-    spec: JoinSpec
-    streams: dict[str, Stream]
+    query: Query
     plan: Plan
     fans: tuple[float, ...]
-    rows: int
 
 
-def setup(seed: int, number: int, scale: float) -> Setup:
+def setup(seed: int, number: int, scale: float, batch: int) -> Setup:
     """Return one of the set-ups of a seed.
 
     Args:
         seed: Of all set-ups.
         number: Which one.
         scale: Size of the tables, 1 for the paper's.
+        batch: Tuples that come at a time.
     """
-    tries = (_drawn(np.random.default_rng([seed, number, attempt]), scale) for attempt in count())
-    return next(found for found in tries if found.rows <= _RESULTS * scale and _some_pass(found))
+    for attempt in count():
+        found = _drawn(np.random.default_rng([seed, number, attempt]), scale, batch, f"set-up {number}: ")
+        query = found.query
+        some = all(np.any(stream.passing) for stream in query.streams.values())
+        if some and query.rows is not None and query.rows <= _RESULTS * scale:
+            return found
+    raise AssertionError("there is no end of attempts")
 
 
-def _some_pass(found: Setup) -> bool:
-    return all(stream.passing is not None and stream.passing.any() for stream in found.streams.values())
-
-
-def _drawn(draw: np.random.Generator, scale: float) -> Setup:
+def _drawn(draw: np.random.Generator, scale: float, batch: int, name: str) -> Setup:
     """Return a random set-up."""
     kind, relations = SHAPES[draw.integers(len(SHAPES))]
     sizes = [max(10, round(SIZES[i] * scale)) for i in draw.choice(len(SIZES), relations, replace=False)]
@@ -106,7 +97,8 @@ def _drawn(draw: np.random.Generator, scale: float) -> Setup:
     equalities = [f"t{a}.k{b} = t{b}.k{b}" for a, b in pairs]
     spec = block(tables, *equalities, rows=dict.fromkeys(tables))
     plan = drawn(spanning_tree(QueryGraph.of(spec), [0] * relations), spec.aliases, draw)
-    return Setup(f"{kind} of {relations}", spec, streams, plan, tuple(fans), _rows(columns, passing, pairs))
+    query = Query(spec, streams, batch, _rows(columns, passing, pairs), name)
+    return Setup(f"{kind} of {relations}", query, plan, tuple(fans))
 
 
 def _rows(columns: list[dict[str, Array]], passing: list[Array], pairs: list[tuple[int, int]]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.access_modules import IndexAM, ScanAM
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Settings
@@ -46,7 +47,7 @@ def run(settings: Settings) -> Outcome:
     def side(modules: tuple[str, ...]) -> Watched:
         clock = VirtualClock()
         stall = (half, settings["stall"])
-        made = {
+        made: dict[str, ScanAM | IndexAM] = {
             "fast": scan("T, fast", tables["T"], clock, settings["fast"], stall=stall),
             "slow": scan("T, slow", copy, clock, settings["slow"]),
             "index": RemoteIndex(["key"], tables["T"], clock, settings["lookup"]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from millrace.arrivals.access_methods import Access
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
@@ -37,7 +38,7 @@ def run(settings: Settings) -> Outcome:
     def side(architecture: str, lookup: float) -> Watched:
         clock = VirtualClock()
         index = RemoteIndex(["x"], tables["S"], clock, lookup)
-        access = {"R": [scan("R", tables["R"], clock, settings["rate"])], "S": [index]}
+        access: Access = {"R": [scan("R", tables["R"], clock, settings["rate"])], "S": [index]}
         return watch(spec, clock, access, architecture=architecture)
 
     lookup = settings["lookup"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from millrace.arrivals.access_methods import Access
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
@@ -68,7 +69,7 @@ def sides(settings: Settings, *wishes: Sequence[Predicate], then: Change | None 
         clock = VirtualClock()
         r, t = (scan(a, tables[a], clock, each) for a, each in (("R", settings["rate_r"]), ("T", rate)))
         index = RemoteIndex(["key"], tables["T"], clock, settings["lookup"])
-        access = {"R": [r], "T": [index, t]}
+        access: Access = {"R": [r], "T": [index, t]}
         moved = then if number == len(wishes) else None
         found.append(watch(spec, clock, access, moved, prefer=wish, policy="interactive", seed=settings.seed))
     check_answers(settings["tuples"], *found)
