@@ -32,10 +32,7 @@ _ORDERS = {"R first": ("S", "R", "T"), "T first": ("S", "T", "R")}
 def tables(tuples: int, seed: int, *, told: bool) -> dict[str, pa.Table]:
     """Return S, R and T: half of S finds little in R and much in T, the other half the other way round.
 
-    Args:
-        tuples: Of S.
-        seed: Of the random draws.
-        told: Whether the attribute ``part`` tells the halves apart; else nothing in a tuple does.
+    Where it is ``told``, the attribute ``part`` tells the halves apart; else nothing in a tuple does.
     """
     random = np.random.default_rng(seed)
     part = random.integers(0, 2, tuples)

@@ -20,11 +20,7 @@ def outcomes(tuples: int, overlap: float, seed: int) -> Outcomes:
 
     The second keeps 40 %. The first keeps everything at first; later 30 %, nearly all of it among those that
     the second keeps too: behind it the first seems to keep 75 %, and in front of it leaves it little to do.
-
-    Args:
-        tuples: How many.
-        overlap: Share of the tuples whose outcomes hang together; those of others are independent.
-        seed: Of the random draws.
+    So it is for a share of the tuples, ``overlap``; outcomes of others are independent.
     """
     random = np.random.default_rng(seed)
     second = random.random(tuples) < 0.4

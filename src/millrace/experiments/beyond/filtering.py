@@ -30,12 +30,7 @@ Outcomes = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class Work:
-    """What a run took.
-
-    Attributes:
-        tuples: Tuples that had arrived, at some moments.
-        seconds: Of the virtual clock at those moments.
-    """
+    """What a run took: tuples that had arrived, and seconds of the virtual clock, at some moments."""
 
     tuples: Sequence[int]
     seconds: Sequence[float]
@@ -70,14 +65,14 @@ def filtered(
     order: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Work:
-    """Run all tuples through all predicates.
+    """Run all tuples through all predicates by a policy, or in an order as a static plan.
 
     Args:
         outcomes: Of the predicates.
         costs: Seconds a call, by predicate.
         batch: Tuples that arrive together.
         policy: Of the eddy.
-        order: A static plan's, in place of an eddy; as written by default.
+        order: A static plan's, in place of an eddy.
         seed: Of the policy's random choices.
 
     Raises:
@@ -120,13 +115,9 @@ def best(outcomes: Outcomes, costs: Sequence[float]) -> tuple[int, ...]:
 
 
 def oracle(outcomes: Outcomes, costs: Sequence[float], batch: int, changes: Sequence[int] = ()) -> Work:
-    """Return what the best order of each phase would take, given the truth.
+    """Return what the best order of each phase would take, given the truth, by batches.
 
-    Args:
-        outcomes: Of the predicates.
-        costs: Seconds a call, by predicate.
-        batch: Tuples between two moments.
-        changes: Tuples at which a new phase begins; they begin batches.
+    A new phase begins at the tuples in ``changes``, which begin batches.
     """
     tuples, seconds = [0], [0.0]
     for low, high in pairwise((0, *changes, len(outcomes))):

@@ -32,11 +32,6 @@ class Drawn(Policy):
     An eddy gives modules turns in proportion to the shares that a policy divides tuples by (lottery
     scheduling of the processor), which the paper's threads did not have. With one share at a time all
     turns are equal.
-
-    Args:
-        policy: Whose shares are drawn by.
-        batch: Tuples that a draw is for.
-        seed: Of the draws.
     """
 
     def __init__(self, policy: Policy, batch: int, seed: int) -> None:

@@ -33,11 +33,9 @@ def drawn(prefix: str, settings: Settings) -> dict[str, pa.Table]:
 
 
 def star(tables: Mapping[str, pa.Table], *, count: bool) -> JoinSpec:
-    """Return the block: ``count(*)``, which reads the keys alone, or ``*``, all columns of all tables.
+    """Return the block over tables, the first one the middle of the star.
 
-    Args:
-        tables: By alias, the first one the middle of the star.
-        count: Whether rows are only counted.
+    It returns ``count(*)``, which reads the keys alone, or ``*``, all columns of all tables.
     """
     first, *others = tables
     return block(tables, *(f"{first}.{KEY} = {other}.{KEY}" for other in others), all_columns=not count)

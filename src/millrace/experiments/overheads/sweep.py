@@ -36,13 +36,8 @@ _FEWEST = 50
 class Query:
     """A query of the paper's figure 4. Each tuple of its first table becomes one result.
 
-    Attributes:
-        name: As in the paper.
-        spec: The block.
-        tables: By alias; those that are asked by index are not among them.
-        architecture: Of the eddy.
-        policy: Of the eddy; None for the default.
-        access: Returns access modules, made anew for each run.
+    Tables that are asked by index are not among ``tables``; ``access`` returns the indexes, made anew for
+    each run. Architecture and policy, None for the default, are the eddy's.
     """
 
     name: str
@@ -53,13 +48,9 @@ class Query:
     access: Callable[[], Access] = dict
 
     def side(self, every: int, batch: int, tuples: int, *, static: bool = False) -> Callable[[], None]:
-        """Return what runs it over the first tuples of each table, checking the number of rows.
+        """Return what runs it over so many first tuples of each table, and checks the number of rows.
 
-        Args:
-            every: Tuples after which decisions are renewed.
-            batch: Tuples of a batch.
-            tuples: Of each table.
-            static: By the static plan.
+        Batches have ``batch`` tuples, and decisions are renewed after ``every`` tuples.
         """
         options = Options(
             architecture="static" if static else self.architecture,

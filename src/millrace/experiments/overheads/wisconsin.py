@@ -22,14 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def wisconsin(rows: int, seed: int | Sequence[int]) -> pa.Table:
-    """Return one table.
+    """Return one table of so many rows.
 
-    ``unique2`` counts from 0, and is the primary key; ``unique1`` holds the same numbers in random order, and
-    all other columns but ``stringu2`` and ``string4`` follow from it.
-
-    Args:
-        rows: How many.
-        seed: Of the random order.
+    ``unique2`` counts from 0, and is the primary key; ``unique1`` holds the same numbers in random
+    order, and all other columns but ``stringu2`` and ``string4`` follow from it.
     """
     unique1 = np.random.default_rng(seed).permutation(rows).astype(np.int32)
     unique2 = np.arange(rows, dtype=np.int32)

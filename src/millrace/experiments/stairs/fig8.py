@@ -44,15 +44,9 @@ _TOGETHER = 30
 def trial(
     number: int, *, seed: int, scale: float, batch: int, sides: Sequence[Side], stuck: bool = False
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """Run all sides of a set-up.
+    """Run all sides of a set-up; ``stuck``, STAIRs keep to the initial plan.
 
-    Args:
-        number: Of the set-up.
-        seed: Of all set-ups.
-        scale: Of the tables.
-        batch: Tuples at a time, at full scale.
-        sides: To run.
-        stuck: STAIRs keep to the initial plan.
+    Tables are of a scale, and ``batch`` tuples would come at a time at full scale.
 
     Returns:
         By side, seconds of work, and tuples made that are no results (and one).

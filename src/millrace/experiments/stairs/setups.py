@@ -58,14 +58,7 @@ class Setup:
 
 
 def setup(seed: int, number: int, scale: float, batch: int) -> Setup:
-    """Return one of the set-ups of a seed.
-
-    Args:
-        seed: Of all set-ups.
-        number: Which one.
-        scale: Size of the tables, 1 for the paper's.
-        batch: Tuples that come at a time.
-    """
+    """Return a set-up of a seed: tables of a scale, 1 for the paper's, and so many tuples at a time."""
     for attempt in count():
         found = _drawn(np.random.default_rng([seed, number, attempt]), scale, batch, f"set-up {number}: ")
         query = found.query

@@ -37,8 +37,7 @@ _BATCH = 64
 class Disk(Tally):
     """The books of spilling, and a clock that goes on with what is written and read.
 
-    Attributes:
-        moved: Moment, bytes written so far, bytes read back so far.
+    ``moved`` has for each time the moment, bytes written so far, and bytes read back so far.
     """
 
     def __init__(self, aliases: tuple[str, ...], clock: VirtualClock, rate: float) -> None:
@@ -63,20 +62,14 @@ class Disk(Tally):
 
 
 class Ran:
-    """One algorithm's run.
-
-    Args:
-        algorithm: As options name it.
-        tables: To be joined.
-        settings: Of the experiment.
+    """One run, by an algorithm as options name it.
 
     Attributes:
         times: When each result came,
         table: and the results, in the order in which they came.
         read_until: When the sources had been read.
         end: When all was done.
-        written: Bytes that went to disk,
-        returned: and that came back.
+        written: Bytes that went to disk, and ``returned``, that came back.
         early: Share of the results that came before the sources had been read.
         order: Correlation between the place of a result and its key: 1 if they come by key, about 0 if not.
         phased: Whether nothing is read before the last byte is written.

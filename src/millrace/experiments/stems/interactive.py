@@ -55,10 +55,7 @@ def curve(name: str, run: Watched, low: int, high: int) -> Curve:
 def sides(settings: Settings, *wishes: Sequence[Predicate], then: Change | None = None) -> list[Watched]:
     """Run the join for a user who wants nothing, and by each of some wishes: what is wanted, the most first.
 
-    Args:
-        settings: Of the experiment.
-        wishes: Of the user.
-        then: What the last one does to the run at some moment.
+    At some moment, ``then`` does something to the run of the last one.
     """
     draw = np.random.default_rng(settings.seed)
     tables = {"R": table_r(draw, settings["tuples"], 1), "T": table_t(draw, settings["tuples"])}

@@ -38,8 +38,7 @@ _LOOKS = 100
 class Noting(Policy):
     """Decides as another policy does, and notes where most tuples of R alone are sent.
 
-    Attributes:
-        noted: A moment, and the relation whose SteM these tuples probe first from then on.
+    ``noted`` has moments, and the relation whose SteM these tuples probe first from then on.
     """
 
     def __init__(self, policy: Policy, clock: VirtualClock) -> None:

@@ -76,12 +76,12 @@ def watch(
     prefer: Any = (),
     **options: Any,
 ) -> Watched:
-    """Run a block with the production engine, a tuple at a time.
+    """Run a block with the production engine, a tuple at a time, on the clock of its access modules.
 
     Args:
         spec: The block.
-        clock: Of the run, and of its access modules,
-        access: by alias.
+        clock: Of the run.
+        access: Access modules by alias.
         then: A moment, and what is done to the run when the first result from then on comes.
         prefer: As the eddy takes it.
         options: Of the run.
