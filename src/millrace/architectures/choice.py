@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millrace.architectures.index_joins import IndexJoins
-from millrace.architectures.stairs import Footprint, StairState
+from millrace.architectures.stairs import StairState
 from millrace.architectures.stems import SteMs
 from millrace.arrivals.access_methods import AccessMethods
 from millrace.arrivals.arrivals import Arrivals
@@ -19,6 +19,7 @@ from millrace.options import Options
 from millrace.policies import default_policy
 from millrace.spec import JoinSpec
 from millrace.state.join_state import JoinState
+from millrace.state.materialization import Footprint
 from millrace.state.memory import Watch
 from millrace.state.stem import SteM
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -30,16 +29,13 @@ from millrace.operators.join import StairJoin
 from millrace.spec import JoinSpec
 from millrace.state.join_state import StateTotals
 from millrace.state.matching import Array, Matching
-from millrace.state.materialization import BaseTuplesOnly, LongLiving
+from millrace.state.materialization import BaseTuplesOnly, Footprint, LongLiving
 from millrace.state.memory import Held, Watch, held_by
 from millrace.state.stair import Segment, StairProbe
 from millrace.state.stairs import Places, Stairs
 from millrace.state.stem import SteM
 from millrace.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.tuples import Signature, TupleBatch
-
-Footprint = Literal["all", "long_living", "base"]
-"""Which intermediate tuples are stored as they are."""
 
 _STEADY = 32
 """What was estimated is looked at again when one out of so many tuples is new."""

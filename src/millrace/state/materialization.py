@@ -11,7 +11,7 @@ What is stored so breaks Invariant B+ of :mod:`millrace.state.stairs`: insertion
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from millrace.state.stair import STAIR, distinct
 from millrace.state.windows import NEVER, Windows
 from millrace.trees import JoinTree
 from millrace.tuples import TupleBatch
+
+Footprint = Literal["all", "long_living", "base"]
+"""Which intermediate tuples are stored as they are."""
 
 SHARE = 0.5
 """Share of the longest window that a tuple has to live for at least, to be stored as it is."""
