@@ -13,8 +13,7 @@ from millrace.experiments.eddies.engine import DRAWN, LOTTERY
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
-from millrace.experiments.lab.run import Finished, finish, key, share_of
-from millrace.experiments.lab.sources import batches, watched
+from millrace.experiments.lab.run import Finished, batches, finish, key, share_of, watched
 from millrace.experiments.registry import EXPERIMENTS
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun

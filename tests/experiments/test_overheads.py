@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.experiments.overheads import fig5, measure, star, sweep
+from millrace.experiments.overheads import fig5, star, sweep
 from millrace.experiments.overheads.wisconsin import TUPLE_BYTES, wisconsin
 from millrace.experiments.registry import EXPERIMENTS
 from millrace.router.run_statistics import RunStatistics
@@ -142,8 +142,8 @@ def test_sides_take_turns_and_short_ones_are_repeated(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(measure, "process_time", lambda: clock[0])
-    found = measure.medians({"slow": side("slow", 1.0), "fast": side("fast", 0.01)}, 3)
+    monkeypatch.setattr(sweep, "process_time", lambda: clock[0])
+    found = sweep.medians({"slow": side("slow", 1.0), "fast": side("fast", 0.01)}, 3)
     assert found == {"slow": pytest.approx(1.0), "fast": pytest.approx(0.01)}
     assert ran.count("slow") == 2 + 3 and ran.count("fast") == 2 + 3 * 3
     first = [name for i, name in enumerate(ran[4:]) if i == 0 or ran[3 + i] != name]

@@ -17,7 +17,7 @@ import millrace
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.run import batches
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import Options
 from millrace.predicates.cascade import Array, Thresholds

@@ -17,10 +17,9 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Panel
-from millrace.experiments.lab.block import block
+from millrace.experiments.lab.block import block, selection
 from millrace.experiments.lab.costs import MICRO
-from millrace.experiments.lab.selections import selection
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.run import batches
 from millrace.options import Options
 from millrace.runs.run_of import run_of
 

@@ -15,8 +15,7 @@ from millrace.benchmarks.harness import geomean
 from millrace.benchmarks.robust_cases import CASES, Case, cases
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.run import Finished, finish, key
-from millrace.experiments.lab.sources import all_batches
+from millrace.experiments.lab.run import Finished, all_batches, finish, key
 from millrace.options import Options
 from millrace.policies import Policy
 from millrace.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence

@@ -21,8 +21,7 @@ from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Cost, Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
-from millrace.experiments.lab.run import finish, share_of
-from millrace.experiments.lab.sources import batches, watched
+from millrace.experiments.lab.run import batches, finish, share_of, watched
 from millrace.runs.eddy_run import EddyRun
 from millrace.spec import JoinSpec
 

@@ -19,10 +19,8 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, eddy, place
 from millrace.experiments.experiment import Outcome, Panel, Settings
-from millrace.experiments.lab.block import block
-from millrace.experiments.lab.run import Finished, finish
-from millrace.experiments.lab.selections import selection
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.block import block, selection
+from millrace.experiments.lab.run import Finished, batches, finish
 
 COST, KEPT = 5.0, 0.5
 ORDERS = {"s1 first": ("s1", "s2"), "s2 first": ("s2", "s1")}

@@ -1,4 +1,9 @@
-"""The one builder of blocks: tables by alias, and equalities as text."""
+"""The one builder of blocks: tables by alias, equalities as text, and selections that take their time.
+
+A selection has a declared cost and a known selectivity. Avnur & Hellerstein 2000, section 3.3: a spin loop,
+then a randomized decision. The decisions are drawn before and stand in a column, so that every run of a
+comparison meets the same ones; the spin loop is the clock's.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from millrace.expressions import ColumnRef, Predicate
+from millrace.clock import VirtualClock
+from millrace.experiments.lab.costs import Cost
+from millrace.expressions import Call, Column, ColumnRef, Predicate
+from millrace.predicates import PredicateSpec
 from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 
@@ -39,3 +47,20 @@ def block(
         output=tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns if all_columns),
         count_only=not all_columns,
     )
+
+
+def selection(alias: str, column: str, cost: Cost, clock: VirtualClock) -> Call:
+    """Return a predicate that keeps the tuples whose column says so.
+
+    Args:
+        alias: The relation.
+        column: A column of booleans; also the predicate's name.
+        cost: Seconds of the clock for each tuple.
+        clock: Moves while the predicate works.
+    """
+
+    def decide(kept: pa.Array) -> pa.Array:
+        clock.advance(len(kept) * (cost() if callable(cost) else cost))
+        return kept
+
+    return Call(PredicateSpec(column, decide, "arrow"), (Column(ColumnRef(alias, column)),))

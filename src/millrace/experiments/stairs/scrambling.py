@@ -15,8 +15,7 @@ from millrace.arrivals.access_modules import Scan
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import THINNING, chain, results, tables
-from millrace.experiments.lab.run import finish
-from millrace.experiments.lab.sources import all_batches, batches
+from millrace.experiments.lab.run import all_batches, batches, finish
 from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun

@@ -19,7 +19,7 @@ from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.lab.sources import batches
+from millrace.experiments.lab.run import batches
 from millrace.experiments.stems.watched import INT, over_time
 from millrace.options import Options
 from millrace.spill import SpillingEddy

@@ -23,8 +23,7 @@ import pyarrow as pa
 from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
-from millrace.experiments.lab.run import Finished, finish
-from millrace.experiments.lab.sources import all_batches
+from millrace.experiments.lab.run import Finished, all_batches, finish
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun

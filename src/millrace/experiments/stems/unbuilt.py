@@ -19,8 +19,7 @@ from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import chain, results
 from millrace.experiments.lab.costs import MICRO, Costs
-from millrace.experiments.lab.run import finish
-from millrace.experiments.lab.sources import all_batches
+from millrace.experiments.lab.run import all_batches, finish
 from millrace.options import Options
 from millrace.runs.eddy_run import EddyRun
 from millrace.state.stem import SteM
