@@ -48,7 +48,12 @@ class Collection:
         self.page = None if out is None else out / "index.html"
         if out is not None:
             check_drawing()
-            _make_folder(out)
+            if out.exists() and not out.is_dir():
+                raise InputError(f"--out {out} is a file: name a folder, which is made if it is not there")
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"--out {out}: cannot make the folder: {error.strerror}") from error
 
     def add(self, result: Result) -> None:
         """Keep one more result, and write it."""
@@ -81,12 +86,3 @@ def write(path: Path, content: str | bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _make_folder(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {path} is a file: name a folder, which is made if it is not there")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {path}: cannot make the folder: {error.strerror}") from error

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millrace.arrivals.access_methods import Access
 from millrace.arrivals.access_modules import Index, IndexAM
 from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
@@ -46,22 +47,21 @@ class Query:
         """Return a clock for one run, by the seconds that a tuple takes at the joins with A and with B."""
         return VirtualClock(costs=Costs({join_of(self.spec, "R", "A"): a, join_of(self.spec, "R", "B"): b}))
 
-    def local(self, clock: VirtualClock) -> dict[str, Index]:
-        """Return indexes whose time is the processor's."""
-        columns = {"A": "x", "B": "y"}
-        return {alias: Index(alias, [column], self.data[alias], clock) for alias, column in columns.items()}
-
     def run(
         self,
         plan: str,
         settings: Settings,
         clock: VirtualClock,
-        indexes: Mapping[str, IndexAM],
+        indexes: Mapping[str, IndexAM] | None = None,
         scan: Source | None = None,
     ) -> EddyRun:
-        """Return an eddy by a static order of ``ORDERS`` or a policy; by default R comes as it is taken."""
+        """Return an eddy by a static order of ``ORDERS`` or a policy.
+
+        By default the indexes' time is the processor's, and R comes as it is taken.
+        """
+        local = {alias: Index(alias, [key], self.data[alias], clock) for alias, key in ("Ax", "By")}
+        access: Access = {alias: [index] for alias, index in (indexes or local).items()}
         scan = scan or batches(self.data["R"], settings["batch"])
-        access = {alias: [index] for alias, index in indexes.items()}
         return eddy(self.spec, {"R": scan}, settings, clock, ORDERS.get(plan, plan), access)
 
 
@@ -132,7 +132,7 @@ def fig11(settings: Settings) -> Outcome:
             shares.append(share_of(run.figures(), "R", "A"))
 
     scan = watched(asked.data["R"], settings["batch"], note, max(1, tuples // SAMPLES))
-    run = asked.run(WINDOWED, settings, clock, asked.local(clock), scan)
+    run = asked.run(WINDOWED, settings, clock, scan=scan)
     finish(run, clock, asked.rows)
     ends = [float(np.interp(quarter / 4, at, shares)) for quarter in range(1, 5)]
     fall = ends[0] - ends[1]
@@ -165,7 +165,7 @@ def toggled(settings: Settings) -> Outcome:
     lookups: dict[str, float] = {}
     for plan in PLANS:
         clock = asked.clock(1.0, 1.0)
-        run = asked.run(plan, settings, clock, asked.local(clock))
+        run = asked.run(plan, settings, clock)
         lookups[plan] = finish(run, clock, asked.rows).seconds / tuples
     static = min(lookups[plan] for plan in ORDERS)
     figures = {

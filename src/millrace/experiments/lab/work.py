@@ -178,10 +178,8 @@ class Query:
             return prices.seconds(run.figures(), sum(arriving.read.values()), architecture, self.spec)
 
         meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks), limit)
-        sources, given = (
-            arriving.sources(),
-            Given(schedule=arriving.schedule, clock=VirtualClock(), output=meter),
-        )
+        sources = arriving.sources()
+        given = Given(schedule=arriving.schedule, clock=VirtualClock(), output=meter)
         run: Run
         if architecture == "static":
             run = StaticPlan(self.spec, sources, replace(options, order=plan.order), **given)
