@@ -14,12 +14,11 @@ import pytest
 
 from millrace.errors import InputError, SetupError
 from millrace.experiments.collect import Collection, write
-from millrace.experiments.draw import draw
+from millrace.experiments.draw import compact, draw
 from millrace.experiments.experiment import Claim
 from millrace.experiments.page import page
 from millrace.experiments.runner import Result, Task, run
 from millrace.experiments.show import rows_of
-from millrace.experiments.svg import compact
 from tests.experiments.frame_cases import experiment, failing, rising, stopping
 
 
