@@ -1,4 +1,4 @@
-"""A hundred random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
+"""Sixty random queries give Spark's answers; see ``python -m tests.front.fuzz`` for more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.front.fuzz.__main__ import mode_of, report, smallest
 from tests.front.fuzz.compare import Comparison
 from tests.front.fuzz.grammar import query
 
-CHUNK = 50
-QUERIES = 100
+CHUNK = 30
+QUERIES = 60
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,8 @@ def test_ranges_of_time_are_sparks(spark, tables, zone):
     try:
         for name, path in tables.items():
             spark.read.parquet(path).createOrReplaceTempView(f"times_{name}")
-        for length in (*IN_TASKS, *CALENDAR):
+        # Where clocks do not change, days of a calendar have 24 hours; other lengths are the same everywhere.
+        for length in CALENDAR[:2] if zone == "UTC" else (*IN_TASKS, *CALENDAR):
             for time in "tn":
                 select = f"SELECT count(*), count(DISTINCT a.{time}), min(b.{time}), max(b.{time}) FROM"
                 hour, begun = "INTERVAL 1 HOUR", f"ON a.k = b.k AND b.{time} BETWEEN"
