@@ -117,9 +117,9 @@ def _beside(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
                 "runs them one at a time"
             ) from error
         except BaseException:
-            # Nobody wants what is left, which is in the middle of something.
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Nobody wants what is left, which is in the middle of something. The pool itself waits for
+            # processes to end: of two threads that wait for one, the second is told nothing.
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
-                child.join()
+            pool.shutdown(cancel_futures=True)
             raise
