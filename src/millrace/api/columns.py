@@ -84,44 +84,35 @@ def name_of(column: Column, spark: SparkSession) -> str | None:
     return None
 
 
-def taking(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Note what ``__getattr__`` and ``__getitem__`` of a DataFrame return."""
+def noting(note: Callable[[Any, Any], _Note | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what makes a method of one argument note on the Column that it returns what is known of that."""
 
-    @functools.wraps(plain)
-    def taken(self: DataFrame, item: Any) -> Any:
-        made = plain(self, item)
-        if isinstance(item, str) and isinstance(made, Column):
-            setattr(made, _NOTE, Taken(ref(self), item))
-        return made
+    def wrapped(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def called(self: Any, given: Any) -> Any:
+            made = plain(self, given)
+            if isinstance(made, Column) and (found := note(self, given)) is not None:
+                setattr(made, _NOTE, found)
+            return made
 
-    return taken
+        return called
 
-
-def comparing(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Note what ``__eq__`` of a Column returns."""
-
-    @functools.wraps(plain)
-    def equal(self: Column, other: Any) -> Any:
-        made = plain(self, other)
-        if isinstance(other, Column) and isinstance(made, Column):
-            setattr(made, _NOTE, Compared(((_side(self), _side(other)),)))
-        return made
-
-    return equal
+    return wrapped
 
 
-def combining(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Note what ``__and__`` of a Column returns."""
+def taken(frame: DataFrame, item: object) -> Taken | None:
+    """Return what ``__getattr__`` and ``__getitem__`` of a DataFrame take of it."""
+    return Taken(ref(frame), item) if isinstance(item, str) else None
 
-    @functools.wraps(plain)
-    def both(self: Column, other: Any) -> Any:
-        made = plain(self, other)
-        note = compared((self, other))
-        if note is not None:
-            setattr(made, _NOTE, note)
-        return made
 
-    return both
+def equal(left: Column, right: object) -> Compared | None:
+    """Return what ``__eq__`` of a Column compares."""
+    return Compared(((_side(left), _side(right)),)) if isinstance(right, Column) else None
+
+
+def both(left: Column, right: object) -> Compared | None:
+    """Return what ``__and__`` of a Column compares."""
+    return compared((left, right))
 
 
 def _note(column: object) -> object:

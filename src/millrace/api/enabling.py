@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
-from millrace.api.columns import combining, comparing, taking
+from millrace.api.columns import both, equal, noting, taken
 from millrace.api.session import Session, session_of
 from millrace.applied import watch
 from millrace.errors import MillraceError
@@ -141,8 +141,8 @@ def _replace(frames: type[Any], columns: type[Any]) -> None:
         return
     for kind, name, make in (
         (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
-        (frames, "__getattr__", taking), (frames, "__getitem__", taking),
-        (columns, "__eq__", comparing), (columns, "__and__", combining),
+        (frames, "__getattr__", noting(taken)), (frames, "__getitem__", noting(taken)),
+        (columns, "__eq__", noting(equal)), (columns, "__and__", noting(both)),
     ):  # fmt: skip
         _replaced[kind, name] = getattr(kind, name)
         setattr(kind, name, make(getattr(kind, name)))
