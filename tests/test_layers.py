@@ -13,7 +13,6 @@ import pytest
 import millrace
 
 ROOT = Path(millrace.__file__).parent
-MAX_LINES = 400
 
 # From the bottom up. Modules on one line may import each other and everything further up this list.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -41,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark",),
     ("streams", "feeds"),
     ("standing",),
-    ("front", "streaming"),
+    ("front",),
     ("api",),
     ("__init__", "accessor"),  # what users import; its functions load the layers below when they are called
     ("experiments", "benchmarks", "demo", "demo_stream"),
@@ -53,7 +52,6 @@ WITH_PYSPARK = {
     "api",
     "front",
     "spark",
-    "streaming",
     "streams",
     "feeds",
     "standing",
@@ -133,17 +131,9 @@ def test_pyspark_stays_at_the_top(path):
         assert own in ANNOTATIONS_ONLY, f"{path}:{line}: {own} names Spark's types"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_is_short_enough_to_read(path):
-    """No file of the package is longer than 400 lines."""
-    lines = len(path.read_text().splitlines())
-    assert lines <= MAX_LINES, f"{path} has {lines} lines: one idea a file"
-
-
 def test_every_layer_exists():
-    """The list of layers names nothing that is gone, but for the ones to come."""
-    present = {layer_of(path) for path in FILES}
-    assert set(RANK) - present <= {"streaming"}
+    """The list of layers names nothing that is gone."""
+    assert set(RANK) == {layer_of(path) for path in FILES}
 
 
 def test_the_engine_starts_without_spark_and_without_the_front():
