@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock, WallClock
 from millrace.statistics import Account, Profile, Statistics
+from tests.policies.cases import outcomes_of
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 calls = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 900), st.floats(0, 1)), max_size=40)
@@ -115,17 +115,23 @@ def test_clocks_never_go_back() -> None:
 
 @LAWS
 @given(
-    st.lists(st.tuples(st.integers(0, 7), st.lists(st.integers(0, 7), max_size=9)), max_size=12),
+    st.lists(st.tuples(st.integers(1, 7), st.lists(st.integers(0, 7), max_size=9)), max_size=12),
     st.integers(0, 2),
     st.integers(0, 7),
     st.none() | st.integers(0, 40),
+    st.sampled_from([0, 62, 197]),
 )
-def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given_, newest):
-    """Whatever pieces came, the window holds the newest tuples, and conditions are counted on these."""
+def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given_, newest, shift):
+    """Whatever pieces came, the window holds the newest tuples, and conditions are counted on these.
+
+    The predicates have numbers of any size, below and above the width of a machine word.
+    """
+    pieces = [(e << shift, [p << shift for p in passed]) for e, passed in pieces]
+    predicate, given_ = predicate + shift, given_ << shift
     profile = Profile(16)
     everything = []
     for evaluated, passed in pieces:
-        profile.add(evaluated, np.array([p & evaluated for p in passed], np.uint64))
+        profile.add(outcomes_of(evaluated, passed))
         everything += [(evaluated, p & evaluated) for p in passed]
     seen = everything[-16:]
     assert profile.held == len(seen)
@@ -134,7 +140,7 @@ def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given
     met = [p for e, p in seen if e & (bit | given_) == bit | given_ and p & given_ == given_]
     assert profile.passing(predicate, given_, newest) == (len(met), sum(p & bit != 0 for p in met))
     again = Profile(16)
-    again.learn(*profile.export())
+    again.learn(json.loads(json.dumps(profile.export())))
     assert again.passing(predicate, given_) == profile.passing(predicate, given_)
     profile.forget()
     assert profile.passing(predicate) == (0, 0)
@@ -144,7 +150,7 @@ def test_lessons_are_recent_knowledge_and_no_totals():
     """They pass through JSON; a new task decides by them and reports only what it did itself."""
     first = Statistics(100)
     first.update(("a", 1), 50, 10, 2.0)
-    first.profile(1).add(3, np.array([1, 3], np.uint64))
+    first.profile(1).add(outcomes_of(3, [1, 3]))
     second = Statistics(100)
     second.learn(json.loads(json.dumps(first.export())))
     account = second.get(("a", 1))

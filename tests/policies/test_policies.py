@@ -15,6 +15,7 @@ from millrace.policies.base import EXPLORED_SHARE
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 from tests.operators import KINDS, Join, Probe, Profiling, Select
+from tests.policies.cases import outcomes_of
 from tests.policies.simulator import simulate
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -58,7 +59,7 @@ def situations(draw: st.DrawFn) -> list[Candidate]:
     if draw(st.integers(0, 9)) == 0:
         return [candidate(0, action="settle")]
     profile = Profile()
-    profile.add(63, np.array(draw(outcomes), np.uint64))
+    profile.add(outcomes_of(63, draw(outcomes)))
     join = draw(st.sampled_from(["probe", "join"]))
     actions = draw(st.lists(st.sampled_from([join, "select"]), min_size=1, max_size=6))
     if draw(st.integers(0, 9)) == 0:

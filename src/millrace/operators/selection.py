@@ -102,8 +102,8 @@ class CompiledSelection:
         """Nothing to let go of."""
 
 
-def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tuple[list[TupleBatch], Array]:
-    """Return what is left of a batch after some predicates, and what each tuple passed.
+def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> list[TupleBatch]:
+    """Return what is left of a batch after some predicates.
 
     Args:
         batch: The tuples that met the predicates.
@@ -111,32 +111,30 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tu
         label: Joins the tuples' path.
 
     Returns:
-        The batches that go on, one for each set of predicates that raised; at least one, maybe
-        empty. And a bit set per tuple of ``batch``, shape ``(n,)``, of the predicates that did not
-        reject it.
+        The batches that go on, one for each set of predicates that raised; at least one, maybe empty.
     """
-    passed = np.zeros(batch.size, np.uint64)
-    raised = np.zeros(batch.size, np.uint64)
-    met = 0
-    for number, (truth, failures) in verdicts.items():
-        met |= 1 << number
-        passed |= (truth != REJECTED).astype(np.uint64) << np.uint64(number)
-        if failures is not None:
-            raised |= (truth == RAISED).astype(np.uint64) << np.uint64(number)
+    passed = np.logical_and.reduce([truth != REJECTED for truth, _ in verdicts.values()])
+    alive = np.flatnonzero(passed)
+    met = sum(1 << number for number in verdicts)
     signature = batch.signature.having(done=batch.signature.done | met)
     path = (*batch.path, label)
-    alive = np.flatnonzero(passed == met)
-    if not raised[alive].any():
+    raising = [n for n, (truth, f) in verdicts.items() if f is not None and (truth[alive] == RAISED).any()]
+    if not raising:
         if len(alive) == batch.size:
-            return [replace(batch, signature=signature, path=path)], passed
-        return [batch.take(alive, signature=signature, path=path)], passed
+            return [replace(batch, signature=signature, path=path)]
+        return [batch.take(alive, signature=signature, path=path)]
+    raised = np.array([verdicts[number][0][alive] == RAISED for number in raising])
+    sets, owner = np.unique(raised, axis=1, return_inverse=True)
     pieces: list[TupleBatch] = []
-    for bits in np.unique(raised[alive]).tolist():
-        positions = alive[raised[alive] == bits]
-        kept = {i: f[positions] for i, f in batch.failures.items()}
-        for number, (_, failures) in verdicts.items():
-            if bits >> number & 1 and failures is not None:
-                kept[number] = failures[positions]
+    for i, members in enumerate(sets.T):
+        positions = alive[owner == i]
+        numbers = [number for number, is_in in zip(raising, members, strict=True) if is_in]
+        kept = {number: failures[positions] for number, failures in batch.failures.items()}
+        for number in numbers:
+            failures = verdicts[number][1]
+            assert failures is not None
+            kept[number] = failures[positions]
+        bits = sum(1 << number for number in numbers)
         pieces.append(
             batch.take(
                 positions,
@@ -146,4 +144,4 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tu
                 failures=kept,
             )
         )
-    return pieces, passed
+    return pieces
