@@ -378,3 +378,44 @@ def test_any_number_of_users_predicates_is_a_plain_filter(policy):
             assert run(tables, 60, 20, policy=policy) == wanted
 
     law()
+
+
+def odd_rows() -> pa.RecordBatch:
+    """Return rows of which one has a date beyond Python's calendar, and one bytes that are no UTF-8."""
+    days = pa.array([1, 3_000_000, 2], pa.int32()).view(pa.date32())
+    return pa.record_batch([days, pa.array([b"a", b"b", b"\xff"]).view(pa.string())], ["day", "text"])
+
+
+@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
+def test_a_users_exception_is_told_whatever_the_row_has(column, bad):
+    """The row that is shown with the exception has a value that Python does not have."""
+
+    def raising(values: pa.Array) -> pa.Array:
+        raise Boom("my own")
+
+    call = Call(PredicateSpec("p", raising, "arrow"), (Column(ColumnRef("t", column)),))
+    data = odd_rows().slice(bad, 1)
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+    with pytest.raises(ExecutionError, match="predicate 'p' raised Boom: my own"):
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+
+
+async def _waiting(value: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
+@pytest.mark.parametrize(("function", "kind"), [(lambda value: True, "row"), (_waiting, "async")])
+def test_a_value_that_python_does_not_have_concerns_its_row_only(column, bad, function, kind):
+    """A function of Python values cannot be asked about it: an error that names both, or no match."""
+    data = odd_rows()
+    for on_error in ("null", "fail"):
+        spec = PredicateSpec("p", function, kind, on_error=on_error)
+        call = Call(spec, (Column(ColumnRef("t", column)),))
+        block_ = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+        eddy = EddyRun(block_, {"t": [data]}, stream="t", output=Mask())
+        if on_error == "null":
+            assert [kept for mask in eddy.run() for kept in mask.to_pylist()] == [n != bad for n in range(3)]
+        else:
+            with pytest.raises(ExecutionError, match=rf"predicate 'p' raised \w+Error[\s\S]*{column}="):
+                list(eddy.run())

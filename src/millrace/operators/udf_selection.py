@@ -180,9 +180,7 @@ class UdfSelection:
         shown = []
         for ref in dict.fromkeys(columns_of(self._call)):
             relation = self._number[ref.relation]
-            value = row.stores[relation].gather(ref.column, row.rows[relation])[0].as_py()
-            text = repr(value)
-            text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+            text = _shown(row.stores[relation].gather(ref.column, row.rows[relation])[0])
             name = ref.column if len(self._number) == 1 else str(ref)
             shown.append(f"{name}={'***' if self._masked else text}")
         return ExecutionError(
@@ -190,3 +188,15 @@ class UdfSelection:
             f"for the row {', '.join(shown)}, which nothing else rejects; with on_error='null' such rows "
             f"count as not passing\n{failure.traceback}"
         )
+
+
+def _shown(value: pa.Scalar) -> str:
+    """Return a value as errors show it, whether or not Python has such a value."""
+    try:
+        text = repr(value.as_py())
+    except (OverflowError, ValueError):
+        is_text = pa.types.is_string(value.type)
+        text = (
+            repr(value.cast(pa.binary()).as_py()) if is_text else f"a {value.type} that Python does not have"
+        )
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
