@@ -155,7 +155,9 @@ class Pipeline:
     @property
     def understood(self) -> Understood | None:
         """What Spark made of the query as written; None where that cannot be compared later."""
-        return None if self._original is None else self._original.understood(self._planning)
+        if self._original is None or (self._planning and not self._planning.constants.is_lasting):
+            return None
+        return self._original.understood
 
     # Planning
 
