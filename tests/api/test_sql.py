@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-from millrace import join, query, sql
+from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
 from tests.front.compare import bag, taken
 
@@ -67,8 +67,46 @@ def test_a_text_nobody_can_parse_is_for_spark_to_refuse(spark):
         query("select (1 from a", spark)
 
 
+WRITES = {
+    "a comment": "with c as (select 'a' x) --\\\nselect 1 /*\n insert into written select x from c --*/",
+    "pipe": "with c as (select 'a' x) insert into written from c |> limit 1",
+    "several": "from (select 'a' x) insert into written select x insert into written select x",
+}
+"""Writes that look like queries to who reads comments, or statements, in another way than Spark."""
+
+
+@pytest.fixture
+def written(spark):
+    """A table of texts; returns how many rows it has."""
+    spark.sql("create table written (x string) using parquet")
+    yield lambda: spark.sql("table written").count()
+    spark.sql("drop table written")
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_looks_like_a_query_is_refused(spark, written, name):
+    """It has no effect; an enabled session leaves it to Spark, which runs it once."""
+    for tables in ({}, {"c": spark.range(1)}):
+        with pytest.raises(QueryError, match="expected"):
+            query(WRITES[name], spark, tables)
+    assert written() == 0
+    spark.sql(WRITES[name])
+    rows = written()
+    with enable(spark):
+        spark.sql(WRITES[name])
+    assert written() == 2 * rows > 0
+
+
 @pytest.mark.parametrize(
-    "text", ["table a", "values (1)", "from a |> select id", "with q as (table a) table q"]
+    "text",
+    [
+        "table a",
+        "values (1)",
+        "from a |> select id",
+        "with q as (table a) table q",
+        "select 1 -- more \\\n , 2 as x",
+        "from a | select id",
+    ],
 )
 def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
     """Queries that only Spark reads find tables given by path."""
