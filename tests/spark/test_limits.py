@@ -124,15 +124,11 @@ def test_the_sample_of_an_estimate_is_kept(spark, tmp_path):
 def twice(given, spark):
     """The shapes of queries over a filter that Spark computes more than once in one action."""
     largest = given.groupBy("x").agg(sf.max("id").alias("id"))
-    given.createOrReplaceTempView("kept")
-    try:
-        union = spark.sql("SELECT id FROM kept WHERE x > 3 UNION ALL SELECT id FROM kept WHERE x < 90")
-    finally:
-        spark.catalog.dropTempView("kept")
+    text = "SELECT id FROM {kept} WHERE x > 3 UNION ALL SELECT max(id) FROM {kept} WHERE x < 90"
     return {
         "ORDER BY": given.orderBy(sf.desc("id")),
         "self-join": given.alias("a").join(given.alias("b"), "x").select("a.id"),
-        "UNION ALL": union,
+        "UNION ALL": spark.sql(text, kept=given),
         "aggregate joined back": given.join(largest, "id"),
         "union": given.union(given),
     }
