@@ -112,9 +112,7 @@ def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
 
 def test_a_stream_goes_on_with_its_budget(tmp_path):
     """In another coordinator; another stream, and a job that is none, have budgets of their own."""
-    kept = Registration(
-        "prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3), lasting=True
-    )
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3))
 
     async def spend(execution: str, calls: int) -> None:
         one = await Client.connect(coordinator.address, f"run/{execution}/0")

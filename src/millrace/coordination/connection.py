@@ -19,7 +19,7 @@ from millrace.coordination.registration import Address
 from millrace.coordination.seat import GRACE_SECONDS, Outbox
 from millrace.coordination.session import ALIVE_SECONDS, Session
 from millrace.coordination.tls import context_of
-from millrace.errors import ExecutionError
+from millrace.errors import BudgetError, ExecutionError
 
 CONNECT_SECONDS = 10.0
 BYE_SECONDS = 10.0
@@ -183,7 +183,7 @@ class RemoteConnection:
         while True:
             message = await codec.read(self._reader)
             if "lost" in message:
-                return lose(ExecutionError(str(message["lost"])))
+                return lose(ended(message))
             if "ack" in message:
                 self._outbox.acknowledge(message["ack"])
                 continue
@@ -263,7 +263,7 @@ class LocalConnection:
 
         def deliver(message: codec.Message) -> None:
             if "lost" in message:
-                lose(ExecutionError(str(message["lost"])))
+                lose(ended(message))
             else:
                 receive(message)
 
@@ -284,6 +284,11 @@ class LocalConnection:
             self._number = None
             if self._closes is not None:
                 self._closes()
+
+
+def ended(message: codec.Message) -> ExecutionError:
+    """Return the error with why a session has ended: nothing is to be had there any more."""
+    return (BudgetError if message.get("spent") else ExecutionError)(str(message["lost"]))
 
 
 def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:

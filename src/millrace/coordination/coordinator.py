@@ -267,22 +267,18 @@ class Coordinator(Server):
         return namespace, session
 
     def _permits(self, namespace: str, registration: Registration) -> Permits:
-        """Return the permits of a session, of its group, or of a stream's micro-batches so far.
+        """Return the permits of a lookup or predicate, in all executions of its run or stream, or of its group.
 
         Raises:
             OptionError: Others are using the group with other limits.
         """
         settings, group = registration.settings, registration.group
+        spending = None if group is not None else self._spent.of(namespace, registration)
         if group is None:
-            spending = self._spent.of(namespace, registration)
-            own = Permits(settings, None, registration.circuit_breaker, spending)
-            if not registration.lasting:
-                return own
             group = f"/{_run_of(namespace)}/{stream_in(namespace)}/{namespace.rpartition('/')[2]}"
-            self._groups.setdefault(group, own)
         permits = self._groups.get(group)
         if permits is None or (permits.settings != settings and permits.empty):
-            permits = self._groups[group] = Permits(settings)
+            permits = self._groups[group] = Permits(settings, None, registration.circuit_breaker, spending)
         if permits.settings != settings:
             raise OptionError(
                 f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "

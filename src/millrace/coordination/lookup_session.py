@@ -101,7 +101,7 @@ class LookupSession(OrderedSession):
         self._answers = Answers(registration, time, self._name_later)
         self._claims = Claims()
         self._figures = Figures(self._clock)
-        self._lost = ""
+        self._lost: Message = {}  # what clients hear once it has ended
         self._problem = ""  # of the cache
         self._written: Future[None] | None = None  # once it is closed
         if after:
@@ -131,7 +131,7 @@ class LookupSession(OrderedSession):
         self._heard[number] = self._clock.now()
         self._owners[number] = self.permits.join(deliver, self._give_up)
         if self._lost:
-            deliver({"lost": self._lost})
+            deliver(self._lost)
         return number
 
     def welcome(self) -> Message:
@@ -192,6 +192,8 @@ class LookupSession(OrderedSession):
             self.permits.grant()
             return
         if not KINDS.isdisjoint(message):
+            if "unpriced" in message:
+                self._end(str(message["unpriced"]), spent=True)
             self.permits.handle(self._owners[client], message)
             return
         job = self._job(client, message)
@@ -348,11 +350,11 @@ class LookupSession(OrderedSession):
             f"make room in {tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
         )
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, spent: bool = False) -> None:
         if not self._lost:
-            self._lost = reason
-            for deliver in self._clients.values():
-                deliver({"lost": reason})
+            self._lost = {"lost": reason, "spent": spent}
+            for deliver in list(self._clients.values()):
+                deliver(self._lost)
 
 
 def _wait(written: Sequence[Future[None]]) -> None:
