@@ -62,7 +62,9 @@ class Hub:
                 )
         self._folder = Folder(checkpoint)
         self._folder.begin({"on": on, "keep": keep})
-        self._functions: dict[str, Sink] = dict(sinks or {})
+        # By the query's number: a query that has gone may have had the name of one that stands.
+        known = {each.name: each.id for each in self.list() if each.sink is None}
+        self._functions = {known[name]: sink for name, sink in (sinks or {}).items() if name in known}
         self._query: StreamingQuery | None = None
 
     def add(
@@ -103,18 +105,25 @@ class Hub:
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
         wanted = self._join.wanted(select, where, streams)
         query = StandingQuery(0, name, **vars(wanted), since=since)
-        path = None
+        told: dict[str, Any] = {"select": select, "where": where, "sink": None}
         if not callable(sink):
-            path = self._files(name, Path(sink).absolute(), wanted.schema)
+            told["sink"] = str(self._files(name, Path(sink).absolute(), wanted.schema))
+            self._folder.add(query, told)
         elif self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
                 "the query, and start() it"
             )
         else:
-            self._functions[name] = sink
-        told = {"select": select, "where": where, "sink": None if path is None else str(path)}
-        self._folder.add(query, told)
+            claimed: list[int] = []
+
+            def claim(number: int) -> None:
+                for lost in claimed:
+                    del self._functions[lost]
+                claimed[:] = [number]
+                self._functions[number] = sink
+
+            self._folder.add(query, told, claim)
 
     def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows.
@@ -165,8 +174,10 @@ class Hub:
         if self._is_active:
             raise InputError("the hub runs already: stop() it first")
         self._folder.check_checkpoint()
-        for each in self.list():
-            if each.sink is None and each.name not in self._functions:
+        listed = self.list()
+        latest = {each.name: each.id for each in listed}
+        for each in listed:
+            if each.sink is None and each.id not in self._functions and each.id == latest[each.name]:
                 raise InputError(
                     f"query {each.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{each.name!r}: function}}"
@@ -244,7 +255,8 @@ def hub(
         streams: Streaming DataFrames with watermarks, by name.
         on: The join that all queries share, as behind FROM: equalities, and ranges of event time.
         checkpoint: A folder for the queries and for Spark's checkpoint; one that has a hub is gone on with.
-        sinks: Functions for queries that are there from before and give their rows to one, by name.
+        sinks: Functions for queries that are there from before and give their rows to one, by name. Where a
+            query has gone and another has its name, the function is the other's.
         keep: ``"all"`` keeps every row of the window, for queries to come; ``"wanted"`` those that pass the
             conditions of some query, and queries begin with ``since="now"``.
         options: Settings of the run.

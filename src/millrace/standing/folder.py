@@ -113,14 +113,24 @@ class Folder:
 
     # Changes
 
-    def add(self, query: StandingQuery, told: dict[str, Any]) -> Change:
+    def add(
+        self, query: StandingQuery, told: dict[str, Any], claim: Callable[[int], object] | None = None
+    ) -> Change:
         """Write that a query comes; it gets its number.
 
         Args:
             query: The query, with any number.
             told: What people are told of it.
+            claim: Called with the number before anybody can read the change. Called again with another one
+                where another process took that number.
         """
-        return self._append(lambda number: Change(number, replace(query, id=number)), told)
+
+        def change_of(number: int) -> Change:
+            if claim is not None:
+                claim(number)
+            return Change(number, replace(query, id=number))
+
+        return self._append(change_of, told)
 
     def remove(self, gone: int) -> Change:
         """Write that a query goes."""
