@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
@@ -20,7 +21,6 @@ from millrace.standing.plan import hub as planned
 from millrace.standing.query import Since, StandingQuery
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -129,7 +129,7 @@ class Hub:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows.
 
         Raises:
-            InputError: Another query writes there, or files cannot have such columns.
+            InputError: Another query writes there, files cannot have such columns, or none can be written.
         """
         shared = [each.name for each in self.list() if each.sink == str(path)]
         if shared:
@@ -141,8 +141,14 @@ class Hub:
                 f"query {name!r} has several columns {', '.join(twice)}, which a file cannot have: name them "
                 "apart with AS"
             )
-        path.mkdir(parents=True, exist_ok=True)
-        pq.write_table(schema.empty_table(), path / "empty.parquet")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            pq.write_table(schema.empty_table(), path / "empty.parquet")
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(
+                f"query {name!r}: its files cannot be written to {path}: {error}; give a folder that the hub "
+                "may make and write to"
+            ) from error
         return path
 
     def remove(self, name: str) -> None:
@@ -214,14 +220,20 @@ class Hub:
         count = 0
         for name, asked in self._folder.requests():
             count += 1
-            what = self.add if asked.pop("what") == "add" else self.remove
             try:
-                what(**asked)
+                self._do(**asked)
             except (MillraceError, PySparkException) as error:
                 self._folder.answer(name, str(error))
+            except Exception as error:  # noqa: BLE001  # no request takes the others' hub down
+                self._folder.answer(name, f"{type(error).__name__}: {error}")
             else:
                 self._folder.answer(name, None)
         return count
+
+    def _do(self, what: str | None = None, **asked: Any) -> None:
+        if what not in ("add", "remove"):
+            raise InputError(f"the hub is asked for {what!r}: expected 'add' or 'remove'; ask again")
+        (self.add if what == "add" else self.remove)(**asked)
 
 
 def hub(
