@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from millrace.standing.folder import Folder
 from tests.streams.feed import Feed
 
 ON = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS"
@@ -45,8 +46,23 @@ def test_requests_wait_for_the_hub(run, streaming, tmp_path):
     assert noted.exit_code == 0 and "add few: noted: the hub does not answer" in noted.output
     removed = run("hub", "remove", folder, "fee", "--wait=0", "--json", "-")
     assert json.loads(removed.stdout) == {"what": "remove", "name": "fee", "done": False}
+    (tmp_path / "file").touch()
+    assert (
+        run(
+            "hub", "add", folder, "bad", "--select=o.k", f"--sink={tmp_path / 'file' / 'x'}", "--wait=0"
+        ).exit_code
+        == 0
+    )
+    (tmp_path / "hub" / "requests" / "cut.json").write_text('{"what": "ad')
+    (tmp_path / "hub" / "requests" / "odd.json").write_text('{"what": "add", "colour": "red"}')
     feed.put(60)
     assert run("hub", "start", folder, "--once").exit_code == 0
+    assert not any((tmp_path / "hub" / "requests").iterdir())
+    refused = [
+        Folder(folder).answered(path.stem)[1] or "" for path in (tmp_path / "hub" / "answers").iterdir()
+    ]
+    for words in (str(tmp_path / "file"), "expected 'add' or 'remove'", "colour"):
+        assert sum(words in each for each in refused) == 1, refused
     (query,) = json.loads(run("hub", "list", folder, "--json=-").stdout)
     assert (query["name"], query["state"], query["where"]) == ("few", "running", "o.k IN (1, 2)")
     want = feed.answer(f"SELECT o.k, p.v FROM {ON} WHERE o.k IN (1, 2)")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from unittest.mock import patch
+
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.expressions import ColumnRef
 from millrace.standing import folder as folders
 from millrace.standing.folder import Folder
+from millrace.standing.plan import Announce
 from millrace.standing.query import StandingQuery
+from millrace.standing.registry import Change, Registry
 
 JOIN = {"on": "a JOIN b"}
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -17,6 +23,42 @@ SCHEMA = pa.schema([("n", pa.int64())])
 def query(name: str) -> StandingQuery:
     """A query of that name."""
     return StandingQuery(0, name, (), (), (ColumnRef("a", "n"),), SCHEMA, ("a", "b"))
+
+
+@pytest.mark.parametrize("left", ["", '{"format": 1, "number": 2, "que'])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_damaged_change_is_none(tmp_path, left, turn):
+    """A power failure left it so; the hub goes on without it, and so do its cells."""
+    folder = Folder(tmp_path)
+    folder.begin(JOIN)
+    told = {"select": "n", "where": None, "sink": None}
+    folder.add(query("first"), told)
+    folder.add(query("lost"), told)
+    (folder.changes / "00000002.json").write_text(left)
+    folder = Folder(tmp_path)
+    folder.add(query("third"), told)
+    assert [each.name for each in folder.list()] == ["first", "third"]
+    texts = pa.record_batch(
+        {
+            "value": [
+                path.read_text()
+                for path in sorted(folder.changes.iterdir())[::turn]
+                if left or path.stat().st_size
+            ]
+        }
+    )
+    announced = [row for rows in Announce((7,))(iter([texts])) for row in rows.column("block").to_pylist()]
+    changes = [Change.from_json(json.loads(block)) for block in announced]
+    registry = Registry()
+    for number, change in enumerate(changes):  # one that overtook another waits for it
+        registry = Registry.from_text(registry.after([change], number, None).to_text())
+    assert {each.query.name for each in registry.queries} == {"first", "third"} and not registry.waiting
+    for number in range(1, 4):
+        folder.note_made(number, 0)
+    (tmp_path / "made" / "00000003.json").write_text(left)
+    with patch.object(folders, "_MERGED", 3):
+        folder.put_together(2)
+    assert [each.name for each in Folder(tmp_path).list()] == ["first", "third"]
 
 
 steps = st.lists(

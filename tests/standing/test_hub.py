@@ -101,6 +101,38 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     )
 
 
+def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
+    """Rows of a query that has gone never reach the function of another query of that name."""
+    feed = Feed(streaming, tmp_path, ("orders", "payments"))
+    given = {"one": [], "two": [], "three": []}
+
+    def sink(name):
+        def give(rows, batch):
+            given[name].append((batch, rows.column_names))
+            if name != "three" and len(given[name]) == 1:
+                raise ValueError("the sink is full")
+
+        return give
+
+    hub = millrace.hub(streaming, feed.tables(), TWO, tmp_path / "hub")
+    for name, before in (("one", None), ("two", "one"), ("three", "two")):
+        feed.put(60)
+        if before is not None:
+            hub.remove("north")
+        if name == "three":  # no restart remembers a function, and the name is another query's by now
+            hub.add("north", f"p.k AS {name}", sink=lambda rows, batch: None)
+            hub = millrace.hub(streaming, feed.tables(), TWO, tmp_path / "hub", sinks={"north": sink(name)})
+        else:
+            hub.add("north", f"p.k AS {name}", sink=sink(name))
+        try:
+            hub.start(availableNow=True).awaitTermination()
+        except StreamingQueryException:
+            assert name != "three"
+    assert given["one"] == [(0, ["one"]), (0, ["one"])], "its function has its rows again"
+    assert given["two"] == [(1, ["two"])], "and this one's are left out: there is no function for them"
+    assert given["three"] == [(2, ["three"])]
+
+
 CRASHES = ("rows", "file", "sink")
 
 

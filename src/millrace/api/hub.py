@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
@@ -20,7 +21,6 @@ from millrace.standing.plan import hub as planned
 from millrace.standing.query import Since, StandingQuery
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -62,7 +62,9 @@ class Hub:
                 )
         self._folder = Folder(checkpoint)
         self._folder.begin({"on": on, "keep": keep})
-        self._functions: dict[str, Sink] = dict(sinks or {})
+        # By the query's number: a query that has gone may have had the name of one that stands.
+        known = {each.name: each.id for each in self.list() if each.sink is None}
+        self._functions = {known[name]: sink for name, sink in (sinks or {}).items() if name in known}
         self._query: StreamingQuery | None = None
 
     def add(
@@ -103,24 +105,31 @@ class Hub:
             raise InputError(f"there is a query {name!r}: remove it first, or give this one another name")
         wanted = self._join.wanted(select, where, streams)
         query = StandingQuery(0, name, **vars(wanted), since=since)
-        path = None
+        told: dict[str, Any] = {"select": select, "where": where, "sink": None}
         if not callable(sink):
-            path = self._files(name, Path(sink).absolute(), wanted.schema)
+            told["sink"] = str(self._files(name, Path(sink).absolute(), wanted.schema))
+            self._folder.add(query, told)
         elif self._is_active and is_connect(self._spark):
             raise InputError(
                 f"query {name!r}: on Spark Connect functions are sent when the hub starts: stop() it, add "
                 "the query, and start() it"
             )
         else:
-            self._functions[name] = sink
-        told = {"select": select, "where": where, "sink": None if path is None else str(path)}
-        self._folder.add(query, told)
+            claimed: list[int] = []
+
+            def claim(number: int) -> None:
+                for lost in claimed:
+                    del self._functions[lost]
+                claimed[:] = [number]
+                self._functions[number] = sink
+
+            self._folder.add(query, told, claim)
 
     def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows.
 
         Raises:
-            InputError: Another query writes there, or files cannot have such columns.
+            InputError: Another query writes there, files cannot have such columns, or none can be written.
         """
         shared = [each.name for each in self.list() if each.sink == str(path)]
         if shared:
@@ -132,8 +141,14 @@ class Hub:
                 f"query {name!r} has several columns {', '.join(twice)}, which a file cannot have: name them "
                 "apart with AS"
             )
-        path.mkdir(parents=True, exist_ok=True)
-        pq.write_table(schema.empty_table(), path / "empty.parquet")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            pq.write_table(schema.empty_table(), path / "empty.parquet")
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(
+                f"query {name!r}: its files cannot be written to {path}: {error}; give a folder that the hub "
+                "may make and write to"
+            ) from error
         return path
 
     def remove(self, name: str) -> None:
@@ -165,8 +180,10 @@ class Hub:
         if self._is_active:
             raise InputError("the hub runs already: stop() it first")
         self._folder.check_checkpoint()
-        for each in self.list():
-            if each.sink is None and each.name not in self._functions:
+        listed = self.list()
+        latest = {each.name: each.id for each in listed}
+        for each in listed:
+            if each.sink is None and each.id not in self._functions and each.id == latest[each.name]:
                 raise InputError(
                     f"query {each.name!r} gives its rows to a function, which no restart remembers: give "
                     f"hub() sinks={{{each.name!r}: function}}"
@@ -203,14 +220,20 @@ class Hub:
         count = 0
         for name, asked in self._folder.requests():
             count += 1
-            what = self.add if asked.pop("what") == "add" else self.remove
             try:
-                what(**asked)
+                self._do(**asked)
             except (MillraceError, PySparkException) as error:
                 self._folder.answer(name, str(error))
+            except Exception as error:  # noqa: BLE001  # no request takes the others' hub down
+                self._folder.answer(name, f"{type(error).__name__}: {error}")
             else:
                 self._folder.answer(name, None)
         return count
+
+    def _do(self, what: str | None = None, **asked: Any) -> None:
+        if what not in ("add", "remove"):
+            raise InputError(f"the hub is asked for {what!r}: expected 'add' or 'remove'; ask again")
+        (self.add if what == "add" else self.remove)(**asked)
 
 
 def hub(
@@ -244,7 +267,8 @@ def hub(
         streams: Streaming DataFrames with watermarks, by name.
         on: The join that all queries share, as behind FROM: equalities, and ranges of event time.
         checkpoint: A folder for the queries and for Spark's checkpoint; one that has a hub is gone on with.
-        sinks: Functions for queries that are there from before and give their rows to one, by name.
+        sinks: Functions for queries that are there from before and give their rows to one, by name. Where a
+            query has gone and another has its name, the function is the other's.
         keep: ``"all"`` keeps every row of the window, for queries to come; ``"wanted"`` those that pass the
             conditions of some query, and queries begin with ``since="now"``.
         options: Settings of the run.

@@ -117,7 +117,7 @@ class Deliver:
 
     Attributes:
         folder: The hub's.
-        functions: Of the queries that have a function as their sink, by name.
+        functions: Of the queries that have a function as their sink, by the query's number. Names come again.
         retained: So many micro-batches Spark may run again.
     """
 
@@ -128,11 +128,13 @@ class Deliver:
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Deliver the rows of a micro-batch."""
         folder = self.folder
+        changes = folder.written()
         queries = {
             change.query.id: (change.query, told["sink"])
-            for change, told in folder.written()
+            for change, told in changes
             if change.query is not None
         }
+        gone = {change.gone for change, _ in changes}
         files = {
             id_: FileSink(sink, query.schema) for id_, (query, sink) in queries.items() if sink is not None
         }
@@ -148,10 +150,11 @@ class Deliver:
                         pa.ipc.read_record_batch(block.as_buffer(), schema)
                     )
         for id_, batches in sorted(found.items()):
-            name = queries[id_][0].name
-            if name not in self.functions:
+            if id_ in self.functions:
+                self.functions[id_](pa.Table.from_batches(batches), batch)
+            elif id_ not in gone:
+                name = queries[id_][0].name
                 raise InputError(
                     f"query {name!r} has no function to give its rows to: give hub() sinks={{{name!r}: …}}"
                 )
-            self.functions[name](pa.Table.from_batches(batches), batch)
         folder.put_together(batch - self.retained)

@@ -1,7 +1,7 @@
 """The folder of a hub: its queries, and what other processes ask of it.
 
 ``hub.json`` says what the queries share. ``changes`` has a file for each change of the queries, numbered
-without gaps: it is written once and never changed, and is what the cells read. ``made`` has a file for each
+in turn: it is written once and never changed, and is what the cells read. ``made`` has a file for each
 change that says which micro-batch has made it, ``requests`` what other processes ask for, ``answers`` what
 became of that, and ``spark`` is Spark's checkpoint. Changes of micro-batches that Spark never runs again are
 one file of ``standing``, which has the queries that stood after the last of them. A file gets its name when
@@ -20,7 +20,7 @@ from typing import Any
 
 from millrace.errors import InputError, StateError
 from millrace.standing.query import StandingQuery
-from millrace.standing.registry import FORMAT, Change
+from millrace.standing.registry import FORMAT, Change, read_fields
 
 _MERGED = 64
 """So many changes become one file."""
@@ -113,14 +113,24 @@ class Folder:
 
     # Changes
 
-    def add(self, query: StandingQuery, told: dict[str, Any]) -> Change:
+    def add(
+        self, query: StandingQuery, told: dict[str, Any], claim: Callable[[int], object] | None = None
+    ) -> Change:
         """Write that a query comes; it gets its number.
 
         Args:
             query: The query, with any number.
             told: What people are told of it.
+            claim: Called with the number before anybody can read the change. Called again with another one
+                where another process took that number.
         """
-        return self._append(lambda number: Change(number, replace(query, id=number)), told)
+
+        def change_of(number: int) -> Change:
+            if claim is not None:
+                claim(number)
+            return Change(number, replace(query, id=number))
+
+        return self._append(change_of, told)
 
     def remove(self, gone: int) -> Change:
         """Write that a query goes."""
@@ -129,7 +139,13 @@ class Folder:
     def _append(self, change_of: Callable[[int], Change], told: dict[str, Any]) -> Change:
         while True:
             self.written()
-            change = change_of(max(self._known, default=self._together) + 1)
+            # A number whose file is damaged stays without a change.
+            whole = (n for n, (each, _) in self._known.items() if each.query is not None or each.gone)
+            last, before = max(self._known, default=0), max(whole, default=0)
+            last, before = max(last, self._together), max(before, self._together)
+            change = change_of(last + 1)
+            if before < last:
+                change = replace(change, before=before)
             written = _write(self._path_of(change.number), change.to_json() | {"told": told})
             # A name is free also where another process has just put the change together with others.
             if written and change.number > self._latest():
@@ -138,18 +154,20 @@ class Folder:
     def written(self) -> Sequence[Written]:
         """Return changes in order, with what people are told of the query.
 
-        Of those that are put together, only queries that stand are left.
+        Of those that are put together, only queries that stand are left. A damaged file is a change of
+        nothing.
         """
         while True:
             latest = self._latest()
             try:
                 if latest > self._together:
-                    fields = json.loads((self._standing / _name(latest)).read_text())
-                    self._known = {each["number"]: _written(each) for each in fields["queries"]}
+                    queries = json.loads((self._standing / _name(latest)).read_text())["queries"]
+                    self._known = {each["number"]: _written(each) for each in queries}
                     self._together = latest
                 while (path := self._path_of(max([self._together, *self._known]) + 1)).exists():
-                    change, told = _written(json.loads(path.read_text()))
-                    self._known[change.number] = change, told
+                    fields = read_fields(path.read_bytes())
+                    number = int(path.stem)
+                    self._known[number] = (Change(number), {}) if fields is None else _written(fields)
             except FileNotFoundError:
                 continue  # it has just been put together with others
             if latest == self._latest():
@@ -177,7 +195,8 @@ class Folder:
         last = self._together + _MERGED
         # Micro-batches make changes in order, so those before it are as old.
         made = self._made / _name(last)
-        if not made.exists() or json.loads(made.read_text())["batch"] >= oldest:
+        note = read_fields(made.read_bytes()) if made.exists() else None
+        if note is None or note["batch"] >= oldest:
             return
         stand = {change.number: (change, told) for change, told in changes if change.number <= last}
         for change, _ in list(stand.values()):
@@ -234,9 +253,9 @@ class Folder:
         return name
 
     def requests(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what is asked, oldest first."""
+        """Yield what is asked, oldest first; nothing is asked where the file is damaged."""
         for path in sorted(self._requests.glob("*.json"), key=lambda each: each.stat().st_mtime_ns):
-            yield path.stem, json.loads(path.read_text())
+            yield path.stem, read_fields(path.read_bytes()) or {}
 
     def answer(self, name: str, why_not: str | None) -> None:
         """Answer a request.
@@ -269,7 +288,10 @@ def _written(fields: dict[str, Any]) -> Written:
 def _write(path: Path, fields: dict[str, Any]) -> bool:
     """Write a file of JSON at once, unless there is one; returns whether it was written."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    part.write_text(json.dumps(fields))
+    with part.open("w") as file:
+        file.write(json.dumps(fields))
+        file.flush()
+        os.fsync(file.fileno())  # or a power failure may leave the name with nothing behind it
     try:
         os.link(part, path)
     except FileExistsError:

@@ -14,6 +14,7 @@ from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import prompt
 from millrace.standing.processor import HubProcessor
+from millrace.standing.registry import read_fields
 from millrace.standing.task import CHANGES, ENVELOPE, Hub
 from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
@@ -32,9 +33,10 @@ class Announce:
 
     @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a block for each change and cell."""
+        """Yield a block for each change and cell; a damaged file has no change."""
         for batch in batches:
-            texts = [text.encode() for text in batch.column(0).to_pylist()]
+            whole = (text for text in batch.column(0).to_pylist() if read_fields(text) is not None)
+            texts = [text.encode() for text in whole]
             blocks = [(key, CHANGES, pa.py_buffer(text)) for text in texts for key in self.keys]
             if blocks:
                 yield block_rows(blocks)

@@ -1,7 +1,7 @@
 """Which queries stand, and since when: a function of the changes, in their order.
 
 Changes come to a cell as tuples do, as one more source, so that a micro-batch that is run again has the same
-queries. They are numbered without gaps; one that overtook another waits for it.
+queries. Each has a number and knows the one before it; a change that overtook another waits for it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,25 @@ class Change:
         number: Its place among all changes of a hub, from 1.
         query: What comes; None where one goes.
         gone: The number of the query that goes; None where one comes.
+        before: The number of the change before it, where numbers between were lost with their files; else
+            None.
     """
 
     number: int
     query: StandingQuery | None = None
     gone: int | None = None
+    before: int | None = None
+
+    @property
+    def previous(self) -> int:
+        """The number of the change that it waits for."""
+        return self.number - 1 if self.before is None else self.before
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         query = None if self.query is None else self.query.to_json()
-        return {"format": FORMAT, "number": self.number, "query": query, "gone": self.gone}
+        fields = {"format": FORMAT, "number": self.number, "query": query, "gone": self.gone}
+        return fields if self.before is None else fields | {"before": self.before}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Change:
@@ -50,9 +59,8 @@ class Change:
         """
         _check(fields, "a change of a hub's queries")
         query = fields["query"]
-        return cls(
-            fields["number"], None if query is None else StandingQuery.from_json(query), fields["gone"]
-        )
+        came = None if query is None else StandingQuery.from_json(query)
+        return cls(fields["number"], came, fields["gone"], fields.get("before"))
 
 
 @dataclass(frozen=True)
@@ -109,10 +117,10 @@ class Registry:
             watermark: Of that micro-batch, microseconds.
         """
         found = self
-        waiting = {each.number: each for each in (*self.waiting, *changes)}
-        while (change := waiting.get(found.version + 1)) is not None:
+        waiting = {each.previous: each for each in (*self.waiting, *changes)}
+        while (change := waiting.get(found.version)) is not None:
             found = found._changed(change, batch, watermark)
-        left = tuple(each for number, each in sorted(waiting.items()) if number > found.version)
+        left = tuple(each for _, each in sorted(waiting.items()) if each.number > found.version)
         return replace(found, waiting=left)
 
     def _changed(self, change: Change, batch: int, watermark: int | None) -> Registry:
@@ -162,6 +170,15 @@ class Registry:
         queries = (Admitted(StandingQuery.from_json(query), *rest) for query, *rest in fields["queries"])
         waiting = tuple(map(Change.from_json, fields["waiting"]))
         return cls(fields["version"], tuple(queries), fields["words"], fields["last"], waiting)
+
+
+def read_fields(text: str | bytes) -> dict[str, Any] | None:
+    """Return the JSON of a file; None for a file that a failure of the machine left empty or cut off."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    return fields
 
 
 def _check(fields: Mapping[str, Any], what: str) -> None:
