@@ -105,6 +105,18 @@ def test_each_holder_has_figures_of_its_own(spark, tables, planned):
         millrace.report(other)
 
 
+def test_a_new_holder_starts_without_figures(spark, tables, planned):
+    """Those of the holder before are not its own."""
+    first, _ = _rows(spark, tables)
+    assert first.report().totals.output_tuples == 3
+    del first
+    second = millrace.query(TEXT, spark, tables)
+    assert planned == [TEXT]
+    with pytest.raises(millrace.MillraceError, match="no figures yet"):
+        second.report()
+    assert second.df.count() == second.report().totals.output_tuples == 3
+
+
 def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
     text = "SELECT max(v) FROM l"
     assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.migration import MIGRATION_POLICIES
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES, Candidate, Shares
 from millrace.policies.base import EXPLORED_SHARE
@@ -92,6 +93,14 @@ def favourite(shares: Shares) -> int:
 def test_every_policy_of_the_options_is_registered() -> None:
     """The names users may write are exactly the policies there are."""
     assert set(POLICIES) == set(POLICY_NAMES)
+
+
+@pytest.mark.parametrize("registry", [POLICIES, MIGRATION_POLICIES])
+def test_policies_cannot_be_replaced(registry: Any) -> None:
+    """Tasks would not see the change, so it is an error where it is made."""
+    for name in registry:
+        with pytest.raises(TypeError):
+            registry[name] = object
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -7,7 +7,7 @@ Spark cannot compare texts with common table expressions, which it numbers. Thes
 so are texts with constants that depend on the clock ('today'). Where only Spark could tell whether rows have
 changed, nothing is kept. While somebody holds a query or its DataFrame, the same text is planned again, so
 that each has figures of its own; what is derived from one that nobody holds any more shares them with the
-next.
+next, which starts without any.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Kept:
 
     def lend(self) -> Prepared:
         """Return it for a caller, who then holds it."""
+        for one in self.prepared.taken:
+            one.run.forget()
         # Spark makes a plan of its own for it, and keeps no result of an exchange.
         lent = replace(self.prepared, df=self.prepared.df.select("*"))
         self.holders = (ref(lent.df),)
