@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.clock import VirtualClock, WallClock
+from millrace.runs.warm_start import recall, share
 from millrace.statistics import Account, Profile, Statistics
 from tests.policies.cases import outcomes_of
 
@@ -157,3 +158,76 @@ def test_lessons_are_recent_knowledge_and_no_totals():
     assert (account.selectivity, account.cost, account.tuples_in) == (0.2, 0.04, 0)
     assert second.profile(1).passing(1) == (2, 1)
     assert second.get(("b", 1)).recent_in == 0
+
+
+class Kept:
+    """A warm start that is any text."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def shared() -> Kept:
+    """Return what a task leaves that has used an account, and profiled tuples."""
+    learned, kept = Statistics(100), Kept()
+    learned.update(("a", 1), 50, 10, 2.0)
+    learned.profile(1).add(outcomes_of(3, [1, 3]))
+    share(kept, learned)
+    return kept
+
+
+def is_empty(statistics: Statistics) -> bool:
+    """Whether nothing was learned."""
+    return statistics.get(("a", 1)).recent_in == 0 and statistics.profile(1).held == 0
+
+
+def test_what_one_task_shares_another_recalls():
+    """Accounts and profiles, by way of a text."""
+    statistics = Statistics(100)
+    recall(shared(), statistics)
+    assert statistics.get(("a", 1)).selectivity == 0.2
+    assert statistics.profile(1).passing(1) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "3",
+        "[[[\"('a', 1)\", 50, 10, 2.0]], []]",
+        "[[[\"('a', 1)\", 50, 10, 2.0]], [[1, [3, 3], [1, 3]]]]",
+        '{"format": 0, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], []]}',
+        '{"format": 1}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10]], []]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, -2.0]], []]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, NaN]], []]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, [[1, 0], [1]]]]]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, [[1, 7], [1, 1]]]]]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, [[-1], [-1]]]]]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, 5]]]}',
+    ],
+)
+def test_a_warm_start_that_cannot_be_read_is_none(text):
+    """A text of another version, or a damaged one, teaches nothing, not even the part that could be read."""
+    statistics = Statistics(100)
+    recall(Kept(text), statistics)
+    assert is_empty(statistics)
+
+
+def test_a_torn_warm_start_is_none():
+    """Wherever the text breaks off."""
+    text = shared().text
+    assert text is not None
+    for end in range(len(text)):
+        statistics = Statistics(100)
+        recall(Kept(text[:end]), statistics)
+        assert is_empty(statistics)

@@ -7,6 +7,7 @@ and a window that forgets, for decisions. The window halves itself whenever it h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,9 +109,20 @@ class Profile:
         return exported
 
     def learn(self, outcomes: list[list[int]]) -> None:
-        """Add tuples that another task profiled."""
-        for each in zip(*outcomes, strict=True):
-            self.add({i: np.array([truth == 1]) for i, truth in enumerate(each) if truth != -1})
+        """Add tuples that another task profiled.
+
+        Raises:
+            ValueError: These are no outcomes as :meth:`export` gives them.
+        """
+        table = np.array(outcomes, np.int8)
+        if not table.size:
+            return
+        if table.ndim != 2 or not (np.isin(table, (-1, 0, 1)).all() and (table >= 0).any(axis=0).all()):
+            raise ValueError(
+                "a profile has -1, 0 or 1 by predicate and tuple, and every tuple met a predicate"
+            )
+        for each in table.T:
+            self.add({i: np.array([truth == 1]) for i, truth in enumerate(each.tolist()) if truth != -1})
 
     def forget(self) -> None:
         """Drop everything: the data are no longer what they were."""
@@ -177,14 +189,25 @@ class Statistics:
             for key, a in self._accounts.items()
             if a.recent_in
         ]
-        return [accounts, [[span, profile.export()] for span, profile in self._profiles.items()]]
+        return [
+            accounts,
+            [[span, profile.export()] for span, profile in self._profiles.items() if profile.held],
+        ]
 
     def learn(self, warm_start: list[list[Any]]) -> None:
-        """Begin with what another task passed on; totals, which are for reports, stay at zero."""
+        """Begin with what another task passed on; totals, which are for reports, stay at zero.
+
+        Raises:
+            TypeError, ValueError: It is not what :meth:`export` gives. Nothing has been learned then.
+        """
         accounts, profiles = warm_start
-        self._taught = {key: numbers for key, *numbers in accounts}
+        taught = {str(key): [float(number) for number in numbers] for key, *numbers in accounts}
+        if not all(len(each) == 3 and all(0 <= n < math.inf for n in each) for each in taught.values()):
+            raise ValueError("an account has three numbers, none of them negative")
+        learned = {int(span): Profile() for span, _ in profiles}
         for span, outcomes in profiles:
-            self.profile(span).learn(outcomes)
+            learned[int(span)].learn(outcomes)
+        self._taught, self._profiles = taught, learned
 
     def items(self) -> Iterator[tuple[object, Account]]:
         """Yield every key with its account, in the order of first use."""

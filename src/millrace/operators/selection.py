@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.clock import Clock
-from millrace.expressions import Predicate, columns_of, evaluate, show
+from millrace.expressions import ColumnRef, Predicate, columns_of, evaluate, show
 from millrace.predicates import RAISED, REJECTED
+from millrace.relations import BATCH_BYTES
 from millrace.tuples import TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -77,9 +78,14 @@ class CompiledSelection:
         self.label = f"σ{number + 1}"
         self._predicate = predicate
         self._columns = [(ref, aliases.index(ref.relation)) for ref in set(columns_of(predicate))]
+        self._reads = columns_by_relation(columns_of(predicate), aliases)
 
     def judge(self, batch: TupleBatch) -> Verdict:
         """Return the truth for every tuple."""
+        found = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
+        return found[0] if len(found) == 1 else np.concatenate(found), None
+
+    def _judge(self, batch: TupleBatch) -> Array:
         values = {
             ref: batch.stores[relation].gather(ref.column, batch.rows[relation])
             for ref, relation in self._columns
@@ -88,8 +94,9 @@ class CompiledSelection:
         truth = evaluate(self._predicate, values)
         self.worked += self._clock.now() - began
         if isinstance(truth, pa.Scalar):  # a predicate of constants only
-            return np.full(batch.size, bool(truth.as_py()), np.int8), None
-        return pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8), None
+            return np.full(batch.size, bool(truth.as_py()), np.int8)
+        found: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8)
+        return found
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs next to nothing."""
@@ -100,6 +107,14 @@ class CompiledSelection:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def columns_by_relation(refs: Iterable[ColumnRef], aliases: Sequence[str]) -> dict[int, list[str]]:
+    """Return the names of columns by the numbers of their relations, each once."""
+    found: dict[int, list[str]] = {}
+    for ref in dict.fromkeys(refs):
+        found.setdefault(aliases.index(ref.relation), []).append(ref.column)
+    return found
 
 
 def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> list[TupleBatch]:

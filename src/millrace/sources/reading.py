@@ -29,6 +29,9 @@ _OPEN: OrderedDict[tuple[Store, str, State, tuple[str, ...]], Any] = OrderedDict
 _OPEN_LIMIT = 8
 _NOTHING: Mapping[str, Value] = {}
 
+_BATCH_BYTES = 1 << 26
+"""Bytes up to which small row groups are joined: rows may be few and wide."""
+
 # A dictionary-encoded string column takes at most about this many bytes a row in its file.
 _DICTIONARY_BYTES = 4
 
@@ -62,7 +65,7 @@ def read_splits(
         ExecutionError: A file has changed or vanished since the splits were made, or is damaged.
     """
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for split in splits:
         batch = _read(split, columns, filters, computed, keeps)
         if batch is None or batch.num_rows == 0:
@@ -72,9 +75,10 @@ def read_splits(
             continue
         held.append(batch)
         rows += batch.num_rows
-        if rows >= batch_size:
+        size += int(batch.nbytes)
+        if rows >= batch_size or size >= _BATCH_BYTES:
             yield from _slices(_join(held), batch_size)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
     if held:
         yield from _slices(_join(held), batch_size)
 
