@@ -8,6 +8,9 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
+from millrace.front import containment, pipeline
+from millrace.front.parse import conjuncts, disjuncts, parse, unwrap
+from millrace.front.scopes import Scopes
 from tests.front.compare import bag, taken
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
@@ -318,3 +321,48 @@ def test_partitioned_folders(spark, tmp_path, views):
     found = query(text.format(f"parquet.`{path}`"), spark)
     assert taken(found) == "p b"
     assert bag(found.df) == bag(spark.sql(text.format("parts")))
+
+
+@pytest.mark.parametrize(("word", "test"), [(" and ", "<>"), (" or ", "=")])
+def test_long_conditions(spark, views, files, word, test):
+    """Thousands of terms are one condition, and are evaluated by the block."""
+    terms = [f"a.k {test} {number}" for number in range(15, 1515)]
+    found = query(f"select a.id, b.v from a, b where a.id = b.id and ({word.join(terms)})", spark, files)
+    between = "between 15 and 1514"
+    expected = f"select a.id, b.v from a, b where a.id = b.id and a.k {'not ' * (word == ' and ')}{between}"
+    assert taken(found) == "a b"
+    assert bag(found.df) == bag(spark.sql(expected))
+
+
+@pytest.mark.parametrize("word", ["and", "or"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_terms_of_a_condition_are_found_at_any_depth(word, nested):
+    terms = [f"x = {number}" for number in range(30 if nested else 3000)]
+    text = f" {word} ".join(f"({term}" if nested else term for term in terms) + ")" * len(terms) * nested
+    statement = parse(f"select x from t where {text}")
+    found = (conjuncts if word == "and" else disjuncts)(statement.root.args["where"].this)
+    assert [unwrap(term).sql() for term in found] == terms
+    assert len(Scopes(statement).all) == 1
+
+
+@pytest.mark.parametrize("fault", [KeyError("some"), RecursionError("deep"), AssertionError(), OSError("no")])
+def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monkeypatch, caplog, fault):
+    """It is logged with where it came from, and explained; tests are told, and so was this one."""
+
+    def fail(*_):
+        raise fault
+
+    monkeypatch.setattr(pipeline, "take_blocks", fail)
+    with pytest.raises(type(fault)):
+        query(TEXT, spark, files)
+    monkeypatch.setattr(containment, "is_strict", False)
+    for tables in (files, {}):
+        found = query(TEXT, spark, tables)
+        assert bag(found.df) == bag(spark.sql(TEXT))
+        assert type(fault).__name__ in found.explain()
+    with enable(spark):
+        assert bag(spark.sql(TEXT)) == bag(found.df)
+    assert [record.exc_info[1] for record in caplog.records] == [fault] * 3
+    monkeypatch.setattr(pipeline, "take_blocks", lambda *_: spark.sql("select nothing"))
+    found = query(TEXT, spark, files)
+    assert found.blocks == () and bag(found.df) == bag(spark.sql(TEXT))

@@ -24,6 +24,7 @@ from millrace.api.columns import both, equal, noting, taken
 from millrace.api.session import Session, session_of
 from millrace.applied import watch
 from millrace.errors import MillraceError
+from millrace.front.containment import contain
 from millrace.front.functions import Predicates
 from millrace.options import Options
 from millrace.spark.filter import where
@@ -103,12 +104,14 @@ class Enabled:
             query = self._own.query(text, args)
             if query.taken or query.filters:
                 return query.df
-            made = plain(text, args)
-            left_to_spark(made, "; ".join(query.reasons))
-            return made
+            why = "; ".join(query.reasons)
         except (MillraceError, AnalysisException):
-            pass  # no query, or one that Spark refuses, in its own words
-        return plain(text, args)
+            return plain(text, args)  # no query, or one that Spark refuses, in its own words
+        except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
+            why = contain(error)
+        made = plain(text, args)
+        left_to_spark(made, why)
+        return made
 
 
 def enable(

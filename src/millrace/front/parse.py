@@ -18,7 +18,6 @@ from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -157,12 +156,14 @@ def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
-    inner = unwrap(node)
-    if isinstance(inner, kind):
-        yield from _terms(inner.this, kind)
-        yield from _terms(inner.expression, kind)
-    else:
-        yield node
+    left = [node]  # no recursion: a condition may have thousands of terms
+    while left:
+        node = left.pop()
+        inner = unwrap(node)
+        if isinstance(inner, kind):
+            left += inner.expression, inner.this
+        else:
+            yield node
 
 
 def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
@@ -203,7 +204,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     dialect = Dialect.get_or_raise("spark")
     try:
         tokens = list(dialect.tokenize(text))
-    except SqlglotError as error:
+    except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
         return Statement(text, None, _unread(error))  # Spark has other rules, and then says what it is
     _check_words([token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN])
     while len(tokens) > 1 and tokens[-1].token_type is TokenType.SEMICOLON:
@@ -220,7 +221,7 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     why = _only_spark(text, tokens)
     try:
         trees = [] if why else [tree for tree in parser.parse(tokens, text) if tree is not None]
-    except (SqlglotError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
         trees, why = [], _unread(error)
     root = trees[0] if len(trees) == 1 else None
     if not isinstance(root, exp.Query):

@@ -29,6 +29,7 @@ from sqlglot import exp
 from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
 from millrace.front.blocks import take_blocks
 from millrace.front.build import Filter, Prepared, build
+from millrace.front.containment import contain
 from millrace.front.ctes import base_tables
 from millrace.front.filters import take_filter
 from millrace.front.frames import Frames
@@ -111,19 +112,28 @@ class Pipeline:
             return self._unread(statement, text)
         original = Original(self.catalog, statement, text)
         self._original = original
+        schema = original.schema
+        try:
+            return self._planned(statement, original, schema)
+        except MillraceError:
+            raise
+        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
+            return self._as_written(statement, original, [contain(error)])
+
+    def _planned(self, statement: Statement, original: Original, schema: t.StructType) -> Prepared:
         why = self._settings.bars(statement)
         if why is not None:
             return self._as_written(statement, original, [why])
         forced: dict[int, list[str]] = {}
         while True:
             try:
-                plan, asked = self._plan(statement, original.schema, forced)
+                plan, asked = self._plan(statement, schema, forced)
             except Leave as leave:
                 return self._as_written(statement, original, [str(leave)])
             if not plan.blocks and not plan.filters and not plan.parts:
                 return self._as_written(statement, original, list(plan.reasons))
             try:
-                built = self._built(plan, original.schema)
+                built = self._built(plan, schema)
                 return replace(built, filters=(*built.filters, *self._called(statement)))
             except Leave as leave:
                 reasons = [*plan.reasons, str(leave)]
