@@ -147,7 +147,7 @@ def test_what_is_left_to_spark_says_why(spark, files, caplog):
             (a.join(b, "id", "left"), "a join with how='left' is Spark's"),
             (a.join(a.join(b, "id"), "id"), "a join on the right of a join"),
             (a.join(b, "id").limit(9).select(b.id), "select asks for what only Spark's DataFrame has"),
-            (a.filter("k > 3"), "filters without a function of Python"),
+            (a.filter("k > 3"), "no condition of the filter is a call"),
             (spark.sql("select 1 x"), "no FROM clause joins two relations"),
         ):
             with pytest.raises(millrace.MillraceError, match=why):
