@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.chains import Chain, Derived, Left, contained, filtered, joined, link, link_of
+from millrace.api.chains import Chain, Derived, contained, filtered, joined, link, link_of
 from millrace.api.columns import both, equal, noting, taken
+from millrace.api.joins import Left
 from millrace.api.session import Session, session_of
 from millrace.errors import MillraceError
 from millrace.front.functions import Predicates

@@ -62,7 +62,8 @@ def translated(error: Exception) -> Exception:
     ours = raised_by_task(str(error)) if is_sparks(error) else None
     if ours is None:
         return error
-    both = _both(type(ours), type(error))(str(ours))
+    kinds: tuple[Any, Any] = type(ours), type(error)
+    both = _both(*kinds)(str(ours))
     vars(both).update(vars(error), _sparks=error)
     both.__cause__ = error
     return both
