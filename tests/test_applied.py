@@ -26,7 +26,7 @@ def marks(code):
         f"{code}\nimport sys, pyspark.sql.udf\n"
         "modules = [sys.modules.get(name) for name in ('pyspark.sql.udf', 'pyspark.sql.connect.udf')]\n"
         "calls = [m.UserDefinedFunction.__call__ for m in modules if m is not None]\n"
-        "print([(hasattr(each, '_millrace_call'), each.__name__) for each in calls])\n"
+        "print([(hasattr(each, '__wrapped__'), each.__name__) for each in calls])\n"
     )
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -40,8 +40,9 @@ def test_functions_are_watched_from_the_first_use_on(use):
 
 
 def test_importing_millrace_changes_nothing_of_pyspark():
-    """Only the use of its functions does."""
-    assert marks("import millrace, millrace.runs.eddy_run, pyspark.sql.udf") == "[(False, '__call__')]"
+    """Only the use of some of its functions does."""
+    for code in ("millrace.runs.eddy_run", "millrace.api.session", "millrace.api.enabling"):
+        assert marks(f"import millrace, {code}, pyspark.sql.udf") == "[(False, '__call__')]", code
 
 
 def test_a_call_is_noted_with_its_arguments(spark):

@@ -46,6 +46,10 @@ class ExecutionError(MillraceError, RuntimeError):
     """A run failed inside a task for a reason that the message explains."""
 
 
+class ReadError(ExecutionError):
+    """A file cannot be read by the task that has to: it is damaged, has changed or has gone."""
+
+
 class BudgetError(ExecutionError):
     """A budget of requests or of cost is spent, and the query needs more."""
 

@@ -13,6 +13,7 @@ from millrace.predicates.estimate import Estimate
 from millrace.spark.cascade import Cascade
 from millrace.spark.estimate import estimate as estimate_by
 from millrace.spark.filter import where as run
+from millrace.spark.patches import watch
 from millrace.spark.predicates import Predicate, predicate as make
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def where(
     Raises:
         MillraceError: A predicate, column, option or policy cannot be used.
     """
+    watch()  # a session on Spark Connect may have come since
     return run(df, *predicates, policy=policy, options=options)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.errors import ExecutionError
+from millrace.errors import ReadError
 from millrace.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.sources.footers import Footer, footer_of
 from millrace.sources.listing import State
@@ -62,7 +62,7 @@ def read_splits(
         keeps: Tells which row groups to leave out, beyond what was known when the splits were made.
 
     Raises:
-        ExecutionError: A file has changed or vanished since the splits were made, or is damaged.
+        ReadError: A file has changed or vanished since the splits were made, or is damaged.
     """
     held: list[pa.RecordBatch] = []
     rows = size = 0
@@ -117,7 +117,7 @@ def _read(
                 f"{error}. The file is damaged, or it changed while the query ran; "
                 "write it again or run the query again"
             )
-        raise ExecutionError(f"reading row group {split.group} of {split.path} failed: {told}") from error
+        raise ReadError(f"reading row group {split.group} of {split.path} failed: {told}") from error
 
 
 class _Group:
