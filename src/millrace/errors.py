@@ -65,7 +65,7 @@ def first_line(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return a text that files and sockets take: half of a character is written out, as ``\\udcff``."""
+    """Return a text that files and sockets take: half of a character is written out, as its number."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -122,7 +122,12 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
         self._putting = threading.RLock()  # a finalizer may release a run while this thread has it
         self._closed = False
         threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
-        self.address = self._call("start", host, port, bind)
+        try:
+            self.address = self._call("start", host, port, bind)
+        except BaseException:
+            self._child.kill()
+            self._child.wait()
+            raise
         atexit.register(self.close)
 
     @property

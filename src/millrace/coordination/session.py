@@ -140,7 +140,8 @@ class OrderedSession(Session):
 
         if self._disk is not None:
             try:
-                return self._disk.put(work)
+                self._disk.put(work)
+                return
             except RuntimeError as error:  # no thread: a job that is never done is one that has failed
                 self._broke(error)
         work()
