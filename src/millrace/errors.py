@@ -68,6 +68,11 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def encodable(text: str) -> str:
+    """Return a text that files and sockets take: half of a character is written out, as its number."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Return a hint that lists near matches of ``name``, or everything there is when none is near."""
     names = sorted(set(known))

@@ -88,6 +88,18 @@ def test_an_error_of_millrace_leaves_its_task_without_frames():
     assert text.endswith("\nmillrace.errors.InputError: a message\n")
 
 
+def test_texts_that_cannot_be_encoded_are_written_out():
+    """Spark's worker would hang over half of a character, as names of files have it."""
+
+    def inner():
+        yield 1
+        raise ExecutionError("a function raised ValueError: bad \udcff text")
+
+    with pytest.raises(ExecutionError) as caught:
+        list(shortened(inner)())
+    assert str(caught.value).encode().endswith(rb"bad \udcff text")
+
+
 def test_other_errors_keep_their_frames():
     """Nobody has foreseen them, so where they come from is worth knowing."""
 

@@ -175,7 +175,7 @@ class RemoteConnection:
                 problem = await self._resumed(error)
                 if problem is not None:
                     return lose(problem)
-            except (ValueError, KeyError) as error:
+            except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
                 return lose(lost(self._address, self._purpose, error))
 
     async def _read(self, receive: Receive, lose: Lose) -> None:
@@ -204,7 +204,7 @@ class RemoteConnection:
                 opened.writer.transport.abort()
                 return refused(self._address, self._purpose, reply)
             self._outbox.acknowledge(reply["read"])
-        except (OSError, EOFError, ValueError, KeyError):
+        except Exception:  # noqa: BLE001  # likewise
             return lost(self._address, self._purpose, cause)
         self._reader, self._writer = opened
         self._unsent.clear()  # they are in the outbox

@@ -24,7 +24,7 @@ from millrace.coordination.progress import MOST_FAILED, NOTHING, FailedKey, Look
 from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
-from millrace.errors import OptionError
+from millrace.errors import ExecutionError, OptionError
 
 _MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
@@ -347,7 +347,9 @@ class Coordinator(Server):
         """Close a session and keep what is to be told of it, unless somebody joins it first."""
         try:
             session = self._sessions[name]
-            failed = await session.failed_later()
+            failed: list[FailedKey] = []
+            with suppress(ExecutionError):  # the session has broken, and has told why
+                failed = await session.failed_later()
             if self._sessions.get(name) is session and session.empty:
                 del self._sessions[name]
                 if _run_of(name) in self._registrations:
@@ -362,11 +364,11 @@ class Coordinator(Server):
 
     def _look(self) -> None:
         self._trim()
-        for session in self._sessions.values():
-            session.expire()
+        for session in list(self._sessions.values()):
+            self._tried(session.expire)
 
     async def _end(self) -> None:
-        self._spent.close()
+        self._tried(self._spent.close)
         for session in self._sessions.values():
             self._close(session)
         while self._closing:

@@ -106,7 +106,9 @@ class LookupSession(OrderedSession):
         self._written: Future[None] | None = None  # once it is closed
         if after:
             self._do(lambda: _wait(after))
-        if registration.cache is not None:
+        if registration.cache is not None and loop is None:
+            self._answers.open_cache()
+        elif registration.cache is not None:
             self._do(self._open_cache)
 
     def __enter__(self) -> Self:
@@ -142,8 +144,8 @@ class LookupSession(OrderedSession):
         """Take back all that a client has; what it was asking goes to others."""
         super().leave(client)
         del self._heard[client]
-        self.permits.leave(self._owners.pop(client))
         self._do(partial(self._drop, client))
+        self.permits.leave(self._owners.pop(client))
 
     def expire(self) -> None:
         """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
@@ -196,8 +198,7 @@ class LookupSession(OrderedSession):
                 self._end(str(message["unpriced"]), spent=True)
             self.permits.handle(self._owners[client], message)
             return
-        job = self._job(client, message)
-        self._do_for(client, lambda: self._kept(job))
+        self._do_for(client, self._job(client, message))
 
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
@@ -221,12 +222,8 @@ class LookupSession(OrderedSession):
         """Return the same when the thread for the disk has come to it."""
         return await self._result(self.failed)
 
-    def _kept(self, job: Job) -> None:
-        """Do what needs the store; a full disk ends the session."""
-        try:
-            job()
-        except sqlite3.Error as error:
-            self._later(self._end, self._no_room(error))
+    def _broke(self, error: Exception) -> None:
+        self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))
 
     def _job(self, client: int, message: Message) -> Job:
         """Return what a message about keys wants done."""
@@ -259,8 +256,6 @@ class LookupSession(OrderedSession):
         try:
             self._answers.open_cache()
         except InputError as error:
-            if self._disk is None:
-                raise
             self._name_later(str(error))
 
     def _upkeep(self) -> bool:
@@ -348,6 +343,12 @@ class LookupSession(OrderedSession):
         return (
             f"the answers of lookup {self.registration.name!r} cannot be kept on this disk ({error}): "
             f"make room in {tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
+        )
+
+    def _unexpected(self, error: Exception) -> str:
+        return (
+            f"the answers of lookup {self.registration.name!r} cannot be kept ({type(error).__name__}: "
+            f"{error}): what was looked up is kept where the lookup has a cache; run the query again"
         )
 
     def _end(self, reason: str, *, spent: bool = False) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from millrace import errors
-from millrace.errors import MillraceError, ReadError, SetupError
+from millrace.errors import MillraceError, ReadError, SetupError, encodable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +43,7 @@ def shortened(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
             yield from task(*args, **named)
         except MillraceError as error:
             short = error.with_traceback(None)
+            short.args = (encodable(str(error)),)  # over half of a character a worker of Spark's hangs
             raise short from None
 
     return run
