@@ -1,9 +1,9 @@
 """Hard budgets: how many requests may be made, and what they may cost, over all tasks of a query.
 
 A call is counted before it is made, and what it costs is reserved then: the fixed price, or the highest that
-a call has had so far, for what it will be is known afterwards only. Until a call has told its price, calls are
-made one by one. So requests never exceed their budget; cost never does at a fixed price, and otherwise by no
-more than the first call, or calls under way that are dearer than any before.
+a call has had so far, for what it will be is known afterwards only. Until a call has told its price, calls
+are made one by one. So requests never exceed their budget; cost never does at a fixed price, and otherwise by
+no more than the first call, or calls under way that are dearer than any before.
 """
 
 from __future__ import annotations

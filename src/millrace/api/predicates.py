@@ -120,7 +120,8 @@ def predicate(
         max_cost: What all calls of a query may cost, in the unit of ``cost``; ``async`` only.
         cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
             them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
-            the calls under way turn out dearer than any before. Until one has told its cost they go one by one.
+            the calls under way turn out dearer than any before. Until one has told its cost they go one by
+            one.
         limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all predicates and lookups of
             this process that name the same one, in all its queries; they have to give the same limits.
 

@@ -267,7 +267,7 @@ class Coordinator(Server):
         return namespace, session
 
     def _permits(self, namespace: str, registration: Registration) -> Permits:
-        """Return the permits of a lookup or predicate, in all executions of its run or stream, or of its group.
+        """Return the permits of a lookup or predicate, in all executions of its run, or of its group.
 
         Raises:
             OptionError: Others are using the group with other limits.
