@@ -121,6 +121,25 @@ def test_state_is_bounded_by_the_windows():
     assert not cluster.state.timers[0]
 
 
+def play_future(cluster, blocks=()):
+    """Play steady micro-batches after one with a row of the far future; returns the numbers of their rows."""
+    cluster.batch({"a": [(1, 10**9, 0)]}, blocks=blocks)
+    for second in range(1, 60):
+        rows = [(k, second, second * 1000 + k) for k in range(40)]
+        cluster.batch(dict.fromkeys("abc", rows), watermark=second - DELAY)
+    return [second * 1000 + k for second in range(1, 60) for k in range(40)]
+
+
+def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
+    """What came after it and has expired leaves memory all the same."""
+    monkeypatch.setattr(cells, "_STUCK", 256)
+    cluster = Cluster(join_of(NAMES, 0), 0)
+    numbers = play_future(cluster)
+    assert sorted(tuple(each[n] for n in NAMES) for each in cluster.results) == [(n,) * 3 for n in numbers]
+    assert max(each["held"] for each in cluster.rows) < 2_000
+    assert sum(each["rebuilt"] for each in cluster.rows) < 10
+
+
 def test_a_worker_that_is_behind_reads_what_it_missed():
     """It does not read what it has; after a restart everything is read once."""
     cluster, _, _ = play(STEADY[:40], [(0, None), (1, None)])
