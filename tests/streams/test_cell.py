@@ -118,7 +118,7 @@ def test_state_is_bounded_by_the_windows():
     cluster.watermark = timer + 60_000
     cluster.batch({})
     assert cluster.rows[-1]["held"] == 0 and not cluster.state.blocks()
-    assert not cluster.state.timers[0]
+    assert len(cluster.state.timers[0]) == 1
 
 
 def play_future(cluster, blocks=()):
@@ -148,7 +148,7 @@ def test_a_worker_that_is_behind_reads_what_it_missed():
     assert all(restored[i] <= arrived[i - 1] for i in range(2, len(restored)))
     before = cluster.rows[-1]["held"]
     cluster.restart()
-    cluster.batch({})
+    cluster.batch({"a": [(1, 41, 999)]})
     assert cluster.rows[-1]["restored"] == before > 0
 
 
@@ -222,6 +222,17 @@ def test_late_rows_are_left_out_and_counted():
     cluster, got, want = play([*((n, k, 0, e) for n, k, _, e in STEADY[:31]), late, *STEADY[31:60]])
     assert sum(each["late"] for each in cluster.rows) == 1
     assert set(got) < set(want) and len(set(got)) == len(got) and all(31 not in each for each in got)
+
+
+def test_what_is_late_is_so_in_a_cell_that_was_silent():
+    """Late is what the micro-batch before had the watermark of, or earlier, whoever had tuples in it."""
+    cluster = Cluster(join_of("ab", 100), 100)
+    cluster.batch({"a": [(0, 5, 1)]}, watermark=20)
+    cluster.batch({}, watermark=30)  # other cells had tuples, and nothing expires in this one
+    cluster.batch({"b": [(0, 20, 2), (0, 21, 3)]}, watermark=30)
+    cluster.batch({"b": [(0, 30, 4), (0, 31, 5), (0, 40, 6)]})
+    assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 3), (1, 5), (1, 6)]
+    assert sum(each["late"] for each in cluster.rows) == 2
 
 
 TABLE = [(0, 1, 7000), (1, 2, 7001), (1, 3, 7002)]

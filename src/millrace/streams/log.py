@@ -63,10 +63,12 @@ class Head:
         fingerprint: Of the join.
         batch: Number of the latest micro-batch, counted by the cell.
         token: Names what came of that attempt at it.
-        watermark: That it ended with, microseconds; None while there is none.
-        timer: When the cell is to be woken to evict, milliseconds; None for never.
+        watermark: Of the latest micro-batch of Spark's, microseconds; None while there is none.
+        timer: When tuples expire next, milliseconds; None while nothing is kept.
         chain: The tokens of micro-batches before it: who has the state after one of these has only to catch
             up.
+        tick: The timer of Spark's that wakes the cell, milliseconds. None before there is one: until format 2
+            had ticks it was ``timer``.
         format: Version of what is stored.
     """
 
@@ -76,6 +78,7 @@ class Head:
     watermark: int | None = None
     timer: int | None = None
     chain: dict[str, int] = field(default_factory=dict)
+    tick: int | None = None
     format: int = FORMAT
 
     def followed(self, token: str) -> dict[str, int]:
