@@ -246,6 +246,17 @@ def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
     assert max(each["held"] for each in cluster.rows) < 2_000
 
 
+@pytest.mark.parametrize("lessons", ["", "[", "7", '[["a,b,c", 1]]'])
+def test_lessons_that_cannot_be_read_are_none(lessons):
+    """They were cut off, or another version wrote them."""
+    cluster = HubCluster(hub_of(keeps_all=True), WINDOW)
+    cluster.batch({"a": [(0, 1, 1)]})
+    cluster.state.data["log"][0]["lessons",] = (lessons, b"")
+    cluster.restart()
+    cluster.batch({"a": [(0, 2, 2)]})
+    assert cluster.rows[-1]["rebuilt"] == 1
+
+
 RULES = {
     "a result's lineage is that of one component": lambda m: m.setattr(
         eddies,

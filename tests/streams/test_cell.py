@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import StateError
+from millrace.spark.hypercube import Axis
 from millrace.streams import cell as cells, log as logs
 from millrace.streams.mapped import MappedBlocks
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
@@ -270,6 +273,51 @@ def test_another_join_is_refused_and_another_version():
     cluster.batch({"a": [(1, 2, 2)]})
     for state in cluster.state.data["log"].values():
         text, nothing = state["head",]
-        state["head",] = (text.replace('"format":2', '"format":7'), nothing)
-    with pytest.raises(StateError, match=r"has format 7.*reads format 2"):
+        state["head",] = (text.replace('"format":3', '"format":7'), nothing)
+    with pytest.raises(StateError, match=r"has format 7.*reads formats 2 and 3"):
         cluster.batch({"a": [(1, 3, 3)]})
+
+
+def test_a_checkpoint_of_format_2_is_gone_on_with():
+    """One that was recorded; from then on its fingerprint is of data."""
+    recorded = json.loads((Path(__file__).parent / "format_2.json").read_text())
+    cluster = Cluster(join_of("ab", WINDOW), WINDOW)
+    cluster.state.data["log"] = {
+        int(cell): {(name,): (text, base64.b64decode(block)) for name, (text, block) in own.items()}
+        for cell, own in recorded["log"].items()
+    }
+    cluster.state.timers = {int(cell): set(timers) for cell, timers in recorded["timers"].items()}
+    other = Cluster(replace(join_of("ab", WINDOW), cells=2), WINDOW)
+    other.state = cluster.state.copy()
+    with pytest.raises(StateError, match=r"of another join"):
+        other.batch({"b": [(0, 10, 4)]})
+    cluster.watermark = 6000
+    cluster.batch({"b": [(0, 10, 4), (1, 11, 5)]}, watermark=7)
+    assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 4), (2, 5)]
+    cluster.task = replace(cluster.task, dealt="another wording")
+    cluster.batch({"b": [(1, 12, 6)]}, watermark=30)
+    cluster.batch({})
+    assert not cluster.state.blocks() and len(cluster.state.timers[0]) == 1
+
+
+def test_fingerprints_are_of_data():
+    """Of names and types, also inner ones, and of how tuples are dealt; not of words."""
+    task = join_of("ab", WINDOW)
+    (a, b), inner = task.join.relations, pa.struct([("x", pa.int64()), ("y", pa.list_(pa.decimal128(9, 2)))])
+
+    def with_type(kind):
+        at = a.schema.get_field_index("n")
+        return replace(
+            task,
+            join=replace(task.join, relations=(replace(a, schema=a.schema.set(at, pa.field("n", kind))), b)),
+        )
+
+    kinds = [pa.int32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(9, 2), inner]
+    kinds += [pa.struct([("x", pa.int64()), ("z", inner.field(1).type)]), pa.list_(pa.decimal128(9, 3))]
+    axis = Axis(2, pa.int64(), ((0, "k"), (1, "k")))
+    others = [*map(with_type, kinds), replace(task, cells=2), replace(task, axes=(axis,))]
+    others.append(replace(task, axes=(replace(axis, share=3),)))
+    assert len({each.fingerprint for each in (task, *others)}) == len(others) + 1
+    assert replace(task, dealt="other words").fingerprint == task.fingerprint
+    named = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    assert with_type(named).fingerprint == with_type(pa.list_(pa.field("element", pa.int64()))).fingerprint

@@ -67,9 +67,8 @@ class Head:
         timer: When tuples expire next, milliseconds; None while nothing is kept.
         chain: The tokens of micro-batches before it: who has the state after one of these has only to catch
             up.
-        tick: The timer of Spark's that wakes the cell, milliseconds. None before there is one: until format 2
-            had ticks it was ``timer``.
-        format: Version of what is stored.
+        tick: The timer of Spark's that wakes the cell, milliseconds; None before there is one.
+        format: Version of what was stored.
     """
 
     fingerprint: str
@@ -124,11 +123,13 @@ class Log:
         if found is None:
             return None
         fields = json.loads(found)
-        if fields.get("format") != FORMAT:
+        if fields.get("format") == 2:
+            fields["tick"] = fields["timer"]  # the cell was woken when tuples expired, and else not
+        elif fields.get("format") != FORMAT:
             raise StateError(
                 f"the checkpoint has format {fields.get('format')} of a continuous join, and this version of "
-                f"Millrace reads format {FORMAT}: go on with the version that wrote it, or begin with an "
-                "empty checkpoint folder"
+                f"Millrace reads formats 2 and {FORMAT}: go on with the version that wrote it, or begin with "
+                "an empty checkpoint folder"
             )
         return Head(**fields)
 
@@ -155,7 +156,7 @@ class Log:
 
     def put_head(self, head: Head) -> None:
         """Replace the head."""
-        self.put_text(_HEAD, json.dumps(asdict(head), separators=(",", ":")))
+        self.put_text(_HEAD, json.dumps(asdict(head) | {"format": FORMAT}, separators=(",", ":")))
 
     def lessons(self) -> str | None:
         """Return what eddies of the cell have learned; None while it is nothing."""

@@ -97,6 +97,8 @@ class CellProcessor(StatefulProcessor):
         head = self._log.head()
         if head is None:
             self._log.put_head(Head(self._task.fingerprint))
+        elif head.format == 2 and head.fingerprint == self._task.fingerprint_2:
+            self._log.put_head(replace(head, fingerprint=self._task.fingerprint))
         elif head.fingerprint != self._task.fingerprint:
             raise StateError(
                 "the checkpoint is of another join: tables, columns, conditions of equality, event times, "
@@ -192,10 +194,10 @@ class CellProcessor(StatefulProcessor):
 
     def _wake(self, head: Head, milliseconds: int) -> int:
         """Have the cell woken when the watermark moves on, in milliseconds of event time."""
-        old, new = head.timer if head.tick is None else head.tick, milliseconds + 1
+        new = milliseconds + 1
         if new != head.tick:
-            if old is not None:
-                self._handle.deleteTimer(old)
+            if head.tick is not None:
+                self._handle.deleteTimer(head.tick)
             self._handle.registerTimer(new)
         return new
 
