@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.errors import StateError
 from millrace.spark.hypercube import Axis
-from millrace.streams import cell as cells, log as logs
+from millrace.streams import cell as cells, log as logs, warm
+from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
@@ -153,6 +154,32 @@ def test_a_worker_that_is_behind_reads_what_it_missed():
     cluster.restart()
     cluster.batch({"a": [(1, 41, 999)]})
     assert cluster.rows[-1]["restored"] == before > 0
+
+
+def test_a_cell_above_the_budget_is_kept_and_others_go():
+    """It is not made anew with each micro-batch; cells that were used before it make room."""
+    cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
+    cluster.restart(memory_budget=1)
+    cluster.processes[0]["other", "plan", 0] = Cell(cluster.task)
+    for batch in cut(STEADY[:40])[0]:
+        cluster.batch(batch)
+    assert [each["rebuilt"] for each in cluster.rows] == [0] * len(cluster.rows)
+    assert [query for query, _, _ in cluster.processes[0]] == [""]
+
+
+def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
+    """Those of other queries stay."""
+    monkeypatch.setattr(warm, "query", lambda: "one")
+    cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
+    kept = cluster.processes[0]
+    kept.update({("one", cluster.task.name, 3): Cell(cluster.task), ("two", "plan", 0): Cell(cluster.task)})
+    cluster.batch({"a": [(0, 1, 1)]})
+    assert len(kept) == 3
+    cluster.restart()
+    cluster.processes[0] = kept
+    cluster.batch({"b": [(0, 1, 2)], "c": [(0, 1, 3)]})
+    assert [*kept] == [("two", "plan", 0), ("one", cluster.task.name, 0)]
+    assert len(cluster.results) == 1
 
 
 def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):

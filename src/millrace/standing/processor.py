@@ -47,7 +47,7 @@ class HubProcessor(CellProcessor):
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, for the queries of the next one."""
         seen = int(self._log.text(_SEEN) or 0)
-        kept = warm.take(self._task.name, number, head)
+        kept = warm.take(warm.query(), self._task.name, number, head)
         assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
         registry = kept.registry if kept is not None and kept.registry.seen == seen else None
         if registry is None:

@@ -147,7 +147,7 @@ class CellProcessor(StatefulProcessor):
                 tick=tick,
             )
         )
-        warm.put(task.name, number, cell, task.options.memory_budget or _MEMORY)
+        warm.put(warm.query(), task.name, number, cell, task.options.memory_budget or _MEMORY)
         yield _row(
             rows=sum(each.rows.num_rows for each in counted.values()),
             late=sum(each.late for each in counted.values()),
@@ -173,7 +173,7 @@ class CellProcessor(StatefulProcessor):
             The state; how much had been restored in it before; and whether it was made anew, for a cell that
             has worked before.
         """
-        cell = warm.take(self._task.name, number, head)
+        cell = warm.take(warm.query(), self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
         cell = cell or Cell(self._task, self._log.lessons())
         before = cell.restored
