@@ -161,7 +161,7 @@ class Options(Research):
 
     Attributes:
         memory_budget: Bytes that join state may take in one task; what does not fit is spilled to files. None
-            for no limit.
+            for no limit. Joins of streams spill nothing: it bounds what a worker keeps of several cells.
         spill_folder: Where to put the files; None for the system's folder of temporary files.
         cells: Number of eddies to run in parallel; None takes Spark's default parallelism.
         online: Interleave all sources, so that results come early, instead of building the

@@ -17,9 +17,10 @@ from millrace.standing.processor import HubProcessor
 from millrace.standing.query import StandingQuery
 from millrace.standing.registry import Change
 from millrace.standing.task import CHANGES, ENVELOPE, Hub
+from millrace.streams import cell as streams_cell
 from millrace.streams.task import ContinuousJoin
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
-from tests.streams.test_cell import DELAY, NAMES, WINDOW, cut
+from tests.streams.test_cell import DELAY, NAMES, WINDOW, cut, play_future
 
 whole = pa.int64()
 
@@ -227,6 +228,33 @@ def test_what_no_query_wants_is_not_in_join_state(keeps_all):
 
     assert (logged(empty) > 0) == keeps_all
     assert logged(some) <= logged(all_)
+
+
+def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
+    """In no eddy of a cell."""
+    monkeypatch.setattr(streams_cell, "_STUCK", 256)
+    task = join_of(NAMES, 0)
+    fields = {n: getattr(task, n) for n in ContinuousJoin.__dataclass_fields__}
+    cluster = HubCluster(Hub(**fields, keeps_all=True), 0)
+    whole_query, _ = query_of(1, ("all", "a", 0, "now", NAMES))
+    pair, _ = query_of(2, ("all", "a", 0, "now", "ab"))
+    cluster.schemas = {each.id: each.schema for each in (whole_query, pair)}
+    changes = [Change(each.id, each) for each in (whole_query, pair)]
+    numbers = play_future(cluster, [(CHANGES, json.dumps(each.to_json()).encode()) for each in changes])
+    got = sorted(row for row in cluster.results if row[0] != "made")
+    assert got == [*((1, n, n, n) for n in numbers), *((2, n, n) for n in numbers)]
+    assert max(each["held"] for each in cluster.rows) < 2_000
+
+
+@pytest.mark.parametrize("lessons", ["", "[", "7", '[["a,b,c", 1]]'])
+def test_lessons_that_cannot_be_read_are_none(lessons):
+    """They were cut off, or another version wrote them."""
+    cluster = HubCluster(hub_of(keeps_all=True), WINDOW)
+    cluster.batch({"a": [(0, 1, 1)]})
+    cluster.state.data["log"][0]["lessons",] = (lessons, b"")
+    cluster.restart()
+    cluster.batch({"a": [(0, 2, 2)]})
+    assert cluster.rows[-1]["rebuilt"] == 1
 
 
 RULES = {

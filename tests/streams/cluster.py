@@ -138,7 +138,7 @@ class Cluster:
         calls = [(CONTROL, lambda times: spark.handleInputRows((CONTROL,), iter([frames[:0]]), times))]
         if len(frames):
             calls.append((0, lambda times: spark.handleInputRows((0,), iter([frames]), times)))
-        else:
+        elif any(timer <= self.watermark for timer in state.timers.get(0, ())):
             calls.append((0, lambda times: spark.handleExpiredTimer((0,), times, None)))
         for cell, call in calls:
             state.cell = cell
@@ -151,7 +151,7 @@ class Cluster:
         for row in out:
             if row["block"] is not None:
                 self.results += self.read(pa.py_buffer(row["block"]))
-        self.rows.append(out[-1])
+        self.rows += out[-1:]
         if watermark is not None:
             self.watermark = max(self.watermark, watermark * 1000)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import StateError
-from millrace.streams import cell as cells, log as logs
+from millrace.spark.hypercube import Axis
+from millrace.streams import cell as cells, log as logs, warm
+from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
@@ -118,7 +122,26 @@ def test_state_is_bounded_by_the_windows():
     cluster.watermark = timer + 60_000
     cluster.batch({})
     assert cluster.rows[-1]["held"] == 0 and not cluster.state.blocks()
-    assert not cluster.state.timers[0]
+    assert len(cluster.state.timers[0]) == 1
+
+
+def play_future(cluster, blocks=()):
+    """Play steady micro-batches after one with a row of the far future; returns the numbers of their rows."""
+    cluster.batch({"a": [(1, 10**9, 0)]}, blocks=blocks)
+    for second in range(1, 60):
+        rows = [(k, second, second * 1000 + k) for k in range(40)]
+        cluster.batch(dict.fromkeys("abc", rows), watermark=second - DELAY)
+    return [second * 1000 + k for second in range(1, 60) for k in range(40)]
+
+
+def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
+    """What came after it and has expired leaves memory all the same."""
+    monkeypatch.setattr(cells, "_STUCK", 256)
+    cluster = Cluster(join_of(NAMES, 0), 0)
+    numbers = play_future(cluster)
+    assert sorted(tuple(each[n] for n in NAMES) for each in cluster.results) == [(n,) * 3 for n in numbers]
+    assert max(each["held"] for each in cluster.rows) < 2_000
+    assert sum(each["rebuilt"] for each in cluster.rows) < 10
 
 
 def test_a_worker_that_is_behind_reads_what_it_missed():
@@ -129,8 +152,34 @@ def test_a_worker_that_is_behind_reads_what_it_missed():
     assert all(restored[i] <= arrived[i - 1] for i in range(2, len(restored)))
     before = cluster.rows[-1]["held"]
     cluster.restart()
-    cluster.batch({})
+    cluster.batch({"a": [(1, 41, 999)]})
     assert cluster.rows[-1]["restored"] == before > 0
+
+
+def test_a_cell_above_the_budget_is_kept_and_others_go():
+    """It is not made anew with each micro-batch; cells that were used before it make room."""
+    cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
+    cluster.restart(memory_budget=1)
+    cluster.processes[0]["other", "plan", 0] = Cell(cluster.task)
+    for batch in cut(STEADY[:40])[0]:
+        cluster.batch(batch)
+    assert [each["rebuilt"] for each in cluster.rows] == [0] * len(cluster.rows)
+    assert [query for query, _, _ in cluster.processes[0]] == [""]
+
+
+def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
+    """Those of other queries stay."""
+    monkeypatch.setattr(warm, "query", lambda: "one")
+    cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
+    kept = cluster.processes[0]
+    kept.update({("one", cluster.task.name, 3): Cell(cluster.task), ("two", "plan", 0): Cell(cluster.task)})
+    cluster.batch({"a": [(0, 1, 1)]})
+    assert len(kept) == 3
+    cluster.restart()
+    cluster.processes[0] = kept
+    cluster.batch({"b": [(0, 1, 2)], "c": [(0, 1, 3)]})
+    assert [*kept] == [("two", "plan", 0), ("one", cluster.task.name, 0)]
+    assert len(cluster.results) == 1
 
 
 def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
@@ -205,6 +254,17 @@ def test_late_rows_are_left_out_and_counted():
     assert set(got) < set(want) and len(set(got)) == len(got) and all(31 not in each for each in got)
 
 
+def test_what_is_late_is_so_in_a_cell_that_was_silent():
+    """Late is what the micro-batch before had the watermark of, or earlier, whoever had tuples in it."""
+    cluster = Cluster(join_of("ab", 100), 100)
+    cluster.batch({"a": [(0, 5, 1)]}, watermark=20)
+    cluster.batch({}, watermark=30)  # other cells had tuples, and nothing expires in this one
+    cluster.batch({"b": [(0, 20, 2), (0, 21, 3)]}, watermark=30)
+    cluster.batch({"b": [(0, 30, 4), (0, 31, 5), (0, 40, 6)]})
+    assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 3), (1, 5), (1, 6)]
+    assert sum(each["late"] for each in cluster.rows) == 2
+
+
 TABLE = [(0, 1, 7000), (1, 2, 7001), (1, 3, 7002)]
 
 
@@ -240,6 +300,51 @@ def test_another_join_is_refused_and_another_version():
     cluster.batch({"a": [(1, 2, 2)]})
     for state in cluster.state.data["log"].values():
         text, nothing = state["head",]
-        state["head",] = (text.replace('"format":2', '"format":7'), nothing)
-    with pytest.raises(StateError, match=r"has format 7.*reads format 2"):
+        state["head",] = (text.replace('"format":3', '"format":7'), nothing)
+    with pytest.raises(StateError, match=r"has format 7.*reads formats 2 and 3"):
         cluster.batch({"a": [(1, 3, 3)]})
+
+
+def test_a_checkpoint_of_format_2_is_gone_on_with():
+    """One that was recorded; from then on its fingerprint is of data."""
+    recorded = json.loads((Path(__file__).parent / "format_2.json").read_text())
+    cluster = Cluster(join_of("ab", WINDOW), WINDOW)
+    cluster.state.data["log"] = {
+        int(cell): {(name,): (text, base64.b64decode(block)) for name, (text, block) in own.items()}
+        for cell, own in recorded["log"].items()
+    }
+    cluster.state.timers = {int(cell): set(timers) for cell, timers in recorded["timers"].items()}
+    other = Cluster(replace(join_of("ab", WINDOW), cells=2), WINDOW)
+    other.state = cluster.state.copy()
+    with pytest.raises(StateError, match=r"of another join"):
+        other.batch({"b": [(0, 10, 4)]})
+    cluster.watermark = 6000
+    cluster.batch({"b": [(0, 10, 4), (1, 11, 5)]}, watermark=7)
+    assert [(each["a"], each["b"]) for each in cluster.results] == [(1, 4), (2, 5)]
+    cluster.task = replace(cluster.task, dealt="another wording")
+    cluster.batch({"b": [(1, 12, 6)]}, watermark=30)
+    cluster.batch({})
+    assert not cluster.state.blocks() and len(cluster.state.timers[0]) == 1
+
+
+def test_fingerprints_are_of_data():
+    """Of names and types, also inner ones, and of how tuples are dealt; not of words."""
+    task = join_of("ab", WINDOW)
+    (a, b), inner = task.join.relations, pa.struct([("x", pa.int64()), ("y", pa.list_(pa.decimal128(9, 2)))])
+
+    def with_type(kind):
+        at = a.schema.get_field_index("n")
+        return replace(
+            task,
+            join=replace(task.join, relations=(replace(a, schema=a.schema.set(at, pa.field("n", kind))), b)),
+        )
+
+    kinds = [pa.int32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(9, 2), inner]
+    kinds += [pa.struct([("x", pa.int64()), ("z", inner.field(1).type)]), pa.list_(pa.decimal128(9, 3))]
+    axis = Axis(2, pa.int64(), ((0, "k"), (1, "k")))
+    others = [*map(with_type, kinds), replace(task, cells=2), replace(task, axes=(axis,))]
+    others.append(replace(task, axes=(replace(axis, share=3),)))
+    assert len({each.fingerprint for each in (task, *others)}) == len(others) + 1
+    assert replace(task, dealt="other words").fingerprint == task.fingerprint
+    named = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    assert with_type(named).fingerprint == with_type(pa.list_(pa.field("element", pa.int64()))).fingerprint

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
@@ -86,6 +88,49 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     few = "WITH few AS (SELECT unnest(range(40)) AS k)"
     assert feed.rows("alike") == feed.answer(f"{few} {alike.replace('clicks', limit, 2)}") != []
     assert sum(each.rows for each in found) < 4 * 60, "once for both roles"
+
+
+def test_what_is_late_is_late_to_sparks_own_join(streaming, tmp_path):
+    """At the watermark, beside it, and before 1970; also in a cell that had no rows for a while."""
+    second = 1_000_000
+    steps = [
+        {0: [-5, 0, 100]},
+        {0: [50, 100, 200]},
+        {0: [100, 100.000001, 150, 300]},
+        {0: [300.001]},
+        {k: [199, 200, 300, 300.0005, 300.001, 300.001001, 400] for k in range(6)},
+        {k: [300, 300.001, 300.001001, 350, 500] for k in range(6)},
+    ]
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number, step in enumerate(steps):
+            rows = [(k, round(t * second)) for k, times in step.items() for t in times]
+            keys, times = (pa.array(each) for each in zip(*rows, strict=True))
+            path = tmp_path / name / f"{number:05}.parquet"
+            pq.write_table(pa.table({"k": keys, "t": times.cast(pa.timestamp("us", "UTC"))}), path)
+            os.utime(path, (1e9 + number, 1e9 + number))
+    tables = {
+        name: streaming.readStream.schema("k bigint, t timestamp")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(tmp_path / name))
+        .withWatermark("t", "0 seconds")
+        for name in "ab"
+    }
+    text = """
+        SELECT a.k, unix_micros(a.t) AS one, unix_micros(b.t) AS other FROM {a} a JOIN {b} b
+            ON a.k = b.k AND b.t BETWEEN a.t - INTERVAL 1 HOUR AND a.t + INTERVAL 1 HOUR
+    """
+    feed = Feed(streaming, tmp_path, ())
+    late = []
+    for name, df in (
+        ("spark", streaming.sql(text, **tables)),
+        ("millrace", millrace.sql(text.format(a="a", b="b"), streaming, tables)),
+    ):
+        progress = feed.run(df, name)
+        dropped = sum(each.numRowsDroppedByWatermark for p in progress for each in p.stateOperators)
+        late.append(dropped if name == "spark" else sum(each.late for each in figures(progress)))
+    assert feed.rows("millrace") == feed.rows("spark") != []
+    assert late[0] == late[1] > 20
 
 
 CRASHES = ("read", "append", "put_head", "rows", "close")

@@ -122,7 +122,7 @@ class Deliver:
     """
 
     folder: Folder
-    functions: Mapping[str, Sink]
+    functions: Mapping[int, Sink]
     retained: int
 
     def __call__(self, rows: DataFrame, batch: int) -> None:

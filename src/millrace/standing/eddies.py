@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from millrace.expressions import ColumnRef, columns_of, evaluate
 from millrace.standing.lineage import by_slot, columns, mask, rows_by_slot, shared
 from millrace.standing.query import StandingQuery
-from millrace.standing.registry import Admitted, Registry
+from millrace.standing.registry import Admitted, Registry, read_fields
 from millrace.standing.task import ENVELOPE, Hub, name_of
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class Eddies:
     """
 
     def __init__(self, task: Hub, registry: Registry, lessons: str | None = None) -> None:
-        known = {} if lessons is None else json.loads(lessons)
+        read = read_fields(lessons or "")
+        known = read if isinstance(read, dict) else {}  # what cannot be read is nothing
         # All streams together always have one, if only to have something to tell of.
         kinds = dict.fromkeys((task.join.aliases, *(each.query.streams for each in registry.queries)))
         self._footprints = {

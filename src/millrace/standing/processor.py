@@ -13,6 +13,7 @@ from millrace.standing.cell import HubCell
 from millrace.standing.registry import Change, Registry
 from millrace.standing.task import CHANGES, Hub
 from millrace.streams import warm
+from millrace.streams.arrivals import Arrived
 from millrace.streams.cell import Cell
 from millrace.streams.log import Head
 from millrace.streams.processor import CellProcessor
@@ -38,12 +39,15 @@ class HubProcessor(CellProcessor):
     ) -> Iterator[pd.DataFrame]:
         self._changes = [Change.from_json(json.loads(block)) for n, block in blocks if n == CHANGES]
         self._watermark = milliseconds * 1000 if milliseconds > 0 else None
-        yield from super()._work(number, [each for each in blocks if each[0] != CHANGES], milliseconds)
+        yield from super()._work(number, blocks, milliseconds)
+
+    def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int) -> dict[int, Arrived]:
+        return super()._arrived([each for each in blocks if each[0] != CHANGES], watermark)
 
     def _cell(self, number: int, head: Head) -> tuple[Cell, int, bool]:
         """Return the cell's state after the latest micro-batch, for the queries of the next one."""
         seen = int(self._log.text(_SEEN) or 0)
-        kept = warm.take(self._task.name, number, head)
+        kept = warm.take(warm.query(), self._task.name, number, head)
         assert kept is None or isinstance(kept, HubCell), "the plan is a hub's"
         registry = kept.registry if kept is not None and kept.registry.seen == seen else None
         if registry is None:

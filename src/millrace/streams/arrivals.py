@@ -43,13 +43,13 @@ class Arrived:
             start = end
 
 
-def arrived(batches: list[pa.RecordBatch], time: str, watermark: int | None) -> Arrived | None:
+def arrived(batches: list[pa.RecordBatch], time: str, watermark: int) -> Arrived | None:
     """Return what is in time of a micro-batch; None if nothing is.
 
     Args:
         batches: Tuples, at least one batch.
         time: The column of their event times. A tuple without a time meets nothing.
-        watermark: Microseconds: earlier tuples are late; None while there is none.
+        watermark: Microseconds. Tuples that are not later are late, as they are to Spark's own joins.
     """
     whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     column = whole.column(time)
@@ -58,8 +58,8 @@ def arrived(batches: list[pa.RecordBatch], time: str, watermark: int | None) -> 
         column = whole.column(time)
     times: Array = column.cast(pa.int64()).to_numpy()
     late = 0
-    if watermark is not None and len(times) and int(times.min()) < watermark:
-        kept = times >= watermark
+    if len(times) and int(times.min()) <= watermark:
+        kept = times > watermark
         late = len(times) - int(np.count_nonzero(kept))
         whole, times = whole.filter(pa.array(kept)), times[kept]
     if not len(times):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 1 << 30
 """Rows have 32-bit numbers that count up for as long as an eddy lives."""
+
+_STUCK = 1 << 12
+"""Fewer expired tuples than this are left in memory, wherever they lie."""
 
 
 class Kept(Protocol):
@@ -83,6 +87,7 @@ class Cell:
         # By stream, in order of arrival: the number of tuples up to the end of each part, and its newest.
         self._ends: dict[str, deque[tuple[int, int]]] = {stream.alias: deque() for stream in task.streams}
         self._fresh: list[tuple[Part, pa.RecordBatch]] = []
+        self._stuck = 0
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +106,12 @@ class Cell:
 
     @property
     def is_worn(self) -> bool:
-        """Whether the eddy has seen so many tuples that it should be made anew."""
+        """Whether the eddy should be made anew: it has seen too many tuples, or keeps too many expired ones.
+
+        Tuples leave it in order of arrival, so one from the far future holds back all that came after it.
+        """
+        if self._stuck > max(_STUCK, self.held - self._stuck):
+            return True
         return any(self._run.rows(alias) > _MOST_ROWS for alias in self._ends)
 
     def streams(self, arrived: Mapping[int, Arrived], expired: Mapping[str, int]) -> Iterator[StreamFigures]:
@@ -162,7 +172,7 @@ class Cell:
             blocks[key] = stored
             start = 0
             for part, count in stored.parts:
-                if part not in self._parts:
+                if part not in self._parts and not self._is_over(part, head.watermark):
                     missed.append((part, rows.slice(start, count)))
                 start += count
         self._blocks = blocks
@@ -266,13 +276,18 @@ class Cell:
 
     def _forget(self, watermark: int | None) -> None:
         """Evict from memory what has expired, as far as it was the first to arrive."""
-        below = {}
+        below, self._stuck = {}, 0
         for stream in self._task.streams:
             ends, first = self._ends[stream.alias], 0
             while ends and self._is_over(Part(stream.number, ends[0][1], 0), watermark):
                 first = ends.popleft()[0]
             if first:
                 below[stream.alias] = first
+            self._stuck += sum(
+                end - start
+                for (start, _), (end, newest) in pairwise(ends)
+                if self._is_over(Part(stream.number, newest, 0), watermark)
+            )
         if below:
             self._run.evict(below)
         self._parts = {part for part in self._parts if not self._is_over(part, watermark)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
 from millrace.spark.dealing import ByContent
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, BlockWriter, Cut, block_rows
@@ -34,8 +35,11 @@ class Pack:
 
     @prompt
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield blocks, and before them one for the key that watches over the checkpoint."""
-        yield block_rows([(CONTROL, NOTHING, pa.py_buffer(b""))])
+        """Yield blocks, and before them one for the key that watches over the checkpoint, and each cell."""
+        context = TaskContext.get()
+        # One task is enough to tell all cells that there is a micro-batch.
+        others = self.keys if context is None or context.partitionId() == 0 else ()
+        yield block_rows([(key, NOTHING, pa.py_buffer(b"")) for key in (CONTROL, *others)])
         writers = {
             number: BlockWriter(Cut(number, self.cube, self.block_bytes), ByContent(0))
             for number in self.layouts

@@ -63,11 +63,12 @@ class Head:
         fingerprint: Of the join.
         batch: Number of the latest micro-batch, counted by the cell.
         token: Names what came of that attempt at it.
-        watermark: That it ended with, microseconds; None while there is none.
-        timer: When the cell is to be woken to evict, milliseconds; None for never.
+        watermark: Of the latest micro-batch of Spark's, microseconds; None while there is none.
+        timer: When tuples expire next, milliseconds; None while nothing is kept.
         chain: The tokens of micro-batches before it: who has the state after one of these has only to catch
             up.
-        format: Version of what is stored.
+        tick: The timer of Spark's that wakes the cell, milliseconds; None before there is one.
+        format: Version of what was stored.
     """
 
     fingerprint: str
@@ -76,6 +77,7 @@ class Head:
     watermark: int | None = None
     timer: int | None = None
     chain: dict[str, int] = field(default_factory=dict)
+    tick: int | None = None
     format: int = FORMAT
 
     def followed(self, token: str) -> dict[str, int]:
@@ -121,11 +123,13 @@ class Log:
         if found is None:
             return None
         fields = json.loads(found)
-        if fields.get("format") != FORMAT:
+        if fields.get("format") == 2:
+            fields["tick"] = fields["timer"]  # the cell was woken when tuples expired, and else not
+        elif fields.get("format") != FORMAT:
             raise StateError(
                 f"the checkpoint has format {fields.get('format')} of a continuous join, and this version of "
-                f"Millrace reads format {FORMAT}: go on with the version that wrote it, or begin with an "
-                "empty checkpoint folder"
+                f"Millrace reads formats 2 and {FORMAT}: go on with the version that wrote it, or begin with "
+                "an empty checkpoint folder"
             )
         return Head(**fields)
 
@@ -152,7 +156,7 @@ class Log:
 
     def put_head(self, head: Head) -> None:
         """Replace the head."""
-        self.put_text(_HEAD, json.dumps(asdict(head), separators=(",", ":")))
+        self.put_text(_HEAD, json.dumps(asdict(head) | {"format": FORMAT}, separators=(",", ":")))
 
     def lessons(self) -> str | None:
         """Return what eddies of the cell have learned; None while it is nothing."""

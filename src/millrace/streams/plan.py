@@ -157,6 +157,7 @@ def deal(
         options,
         cells,
         cube.show(aliases),
+        cube.axes,
     )
     frames = {s.number: _frame(block, s.alias).frame for s in streams}
     together, layouts = tagged_union(frames, {s.number: task.schema_of(s) for s in streams})

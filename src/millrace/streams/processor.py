@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
+from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
@@ -64,7 +65,12 @@ class CellProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803  # Spark's names
     ) -> Iterator[pd.DataFrame]:
         """Yield the results of a micro-batch in a cell."""
-        blocks = [(int(n), bytes(b)) for df in rows for n, b in zip(df["relation"], df["block"], strict=True)]
+        blocks = [
+            (int(n), bytes(b))
+            for df in rows
+            for n, b in zip(df["relation"], df["block"], strict=True)
+            if n != NOTHING
+        ]
         if key[0] == CONTROL:
             self._check()
             return
@@ -76,7 +82,7 @@ class CellProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803  # Spark's names
         expiredTimerInfo: Any,  # noqa: N803  # Spark's names
     ) -> Iterator[pd.DataFrame]:
-        """Evict from a cell that gets no tuples."""
+        """Tell a cell that gets no tuples of the watermark, and evict from it."""
         yield from self._work(self._cells[key[0]], [], timerValues.getCurrentWatermarkInMs())
 
     def close(self) -> None:
@@ -91,6 +97,8 @@ class CellProcessor(StatefulProcessor):
         head = self._log.head()
         if head is None:
             self._log.put_head(Head(self._task.fingerprint))
+        elif head.format == 2 and head.fingerprint == self._task.fingerprint_2:
+            self._log.put_head(replace(head, fingerprint=self._task.fingerprint))
         elif head.fingerprint != self._task.fingerprint:
             raise StateError(
                 "the checkpoint is of another join: tables, columns, conditions of equality, event times, "
@@ -107,9 +115,16 @@ class CellProcessor(StatefulProcessor):
         task, log = self._task, self._log
         watermark = milliseconds * 1000 if milliseconds > 0 else None
         head = log.head() or Head(task.fingerprint)
+        # Each cell knows the watermark of each micro-batch, for what is late does not depend on the cell.
+        tick = self._wake(head, milliseconds)
+        if not blocks and (head.timer is None or head.timer > milliseconds):
+            if tick != head.tick:
+                log.put_head(replace(head, watermark=watermark, tick=tick))
+            return
         log.begin(MappedBlocks.of_task(number), head)
         cell, before, rebuilt = self._cell(number, head)
-        came = self._arrived(blocks, head.watermark)
+        # Until the first one Spark's watermark is 0, and that is what its joins go by.
+        came = self._arrived(blocks, head.watermark or 0)
         results = 0
         for batch in cell.extend(came):
             results += self._counted(batch)
@@ -121,12 +136,18 @@ class CellProcessor(StatefulProcessor):
         log.seal(cell.batch, cell.token, cell.blocks)
         if cell.batch % _LEARNING == 0:
             log.put_lessons(cell.learned)
-        timer = self._wake(head.timer, cell.due)
-        chain = head.followed(cell.token)
         log.put_head(
-            replace(head, batch=cell.batch, token=cell.token, watermark=watermark, timer=timer, chain=chain)
+            replace(
+                head,
+                batch=cell.batch,
+                token=cell.token,
+                watermark=watermark,
+                timer=None if cell.due is None else -(-cell.due // 1000),
+                chain=head.followed(cell.token),
+                tick=tick,
+            )
         )
-        warm.put(task.name, number, cell, task.options.memory_budget or _MEMORY)
+        warm.put(warm.query(), task.name, number, cell, task.options.memory_budget or _MEMORY)
         yield _row(
             rows=sum(each.rows.num_rows for each in counted.values()),
             late=sum(each.late for each in counted.values()),
@@ -152,14 +173,14 @@ class CellProcessor(StatefulProcessor):
             The state; how much had been restored in it before; and whether it was made anew, for a cell that
             has worked before.
         """
-        cell = warm.take(self._task.name, number, head)
+        cell = warm.take(warm.query(), self._task.name, number, head)
         rebuilt = cell is None and head.batch >= 0  # a cell that has worked before
         cell = cell or Cell(self._task, self._log.lessons())
         before = cell.restored
         cell.catch_up(self._log, head)
         return cell, before, rebuilt
 
-    def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int | None) -> dict[int, Arrived]:
+    def _arrived(self, blocks: list[tuple[int, bytes]], watermark: int) -> dict[int, Arrived]:
         """Return what is in time, by the stream's number."""
         batches: dict[int, list[pa.RecordBatch]] = {}
         for number, block in blocks:
@@ -171,14 +192,13 @@ class CellProcessor(StatefulProcessor):
         }
         return {number: each for number, each in found.items() if each is not None}
 
-    def _wake(self, old: int | None, due: int | None) -> int | None:
-        """Have the cell woken when the next tuples expire, in milliseconds of event time."""
-        new = None if due is None else -(-due // 1000)
-        if new != old:
-            if old is not None:
-                self._handle.deleteTimer(old)
-            if new is not None:
-                self._handle.registerTimer(new)
+    def _wake(self, head: Head, milliseconds: int) -> int:
+        """Have the cell woken when the watermark moves on, in milliseconds of event time."""
+        new = milliseconds + 1
+        if new != head.tick:
+            if head.tick is not None:
+                self._handle.deleteTimer(head.tick)
+            self._handle.registerTimer(new)
         return new
 
 

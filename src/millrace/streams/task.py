@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
 from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
 from millrace.spark.dealt_scan import Held, Scan
+from millrace.spark.hypercube import Axis
 from millrace.spec import JoinSpec
 from millrace.values import Value, computed
 
-FORMAT = 2
-"""Version of what a checkpoint holds."""
+FORMAT = 3
+"""Version of what a checkpoint holds. Format 2, which is read too, has fingerprints of text."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class ContinuousJoin:
         streams: Its streams, by the relation's number.
         tables: How its tables are read, by alias: every cell reads them whole, when it begins.
         options: The run's settings.
-        cells: Number of cells that its tuples are dealt to, by the axes described in ``dealt``.
+        cells: Number of cells that its tuples are dealt to.
         dealt: How they are, as text.
+        axes: The same as data.
     """
 
     name: str
@@ -62,6 +66,7 @@ class ContinuousJoin:
     options: Options
     cells: int
     dealt: str
+    axes: tuple[Axis, ...] = ()
 
     @cached_property
     def by_number(self) -> dict[int, Stream]:
@@ -74,6 +79,23 @@ class ContinuousJoin:
 
         Policies, architectures and the size of batches are free, and so is how long tuples are kept.
         """
+        stored = {s.alias: self.schema_of(s) for s in self.streams}
+        relations = [
+            (r.alias, _columns(stored.get(r.same_as or r.alias, r.schema)), r.distinct, r.same_as)
+            for r in self.join.sources
+        ]
+        edges = sorted(
+            (e.left.relation, e.left.column, e.right.relation, e.right.column, _shape(e.type))
+            for e in self.join.equalities
+        )
+        axes = [(a.share, a.type and _shape(a.type), a.columns, a.nulls) for a in self.axes]
+        times = [(s.alias, s.time) for s in self.streams]
+        text = json.dumps((relations, edges, times, self.cells, axes))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def fingerprint_2(self) -> str:
+        """The fingerprint in checkpoints of format 2, of what pyarrow and ``dealt`` print."""
         stored = {s.alias: self.schema_of(s).to_string() for s in self.streams}
         schemas = [
             (r.alias, stored.get(r.same_as or r.alias) or r.schema.to_string(), r.distinct, r.same_as)
@@ -116,6 +138,17 @@ class ContinuousJoin:
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
         return ContinuousRun(self.join, streams, tables, self.options, warm_start=_Lessons(lessons))
+
+
+def _columns(schema: pa.Schema) -> list[Any]:
+    return [(field.name, _shape(field.type)) for field in schema]
+
+
+def _shape(kind: pa.DataType) -> list[Any]:
+    """Return a type as data: how pyarrow prints it may change with its version."""
+    names = ("unit", "tz", "precision", "scale")
+    inner = [kind.field(number) for number in range(kind.num_fields)]
+    return [kind.id, [str(getattr(kind, name, "")) for name in names], _columns(pa.schema(inner))]
 
 
 @dataclass(frozen=True)

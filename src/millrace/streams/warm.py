@@ -9,42 +9,54 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from pyspark import TaskContext
+
 from millrace.spark.worker import look_again
 from millrace.streams.cell import Cell
 from millrace.streams.log import Head
 
-_CELLS: OrderedDict[tuple[str, int], Cell] = OrderedDict()
+_CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()
 
 
-def take(plan: str, cell: int, head: Head) -> Cell | None:
+def query() -> str:
+    """Return Spark's number of the query whose task runs here, which stays over restarts; else nothing."""
+    context = TaskContext.get()
+    return (context.getLocalProperty("sql.streaming.queryId") or "") if context else ""
+
+
+def take(query: str, plan: str, cell: int, head: Head) -> Cell | None:
     """Take a cell out that can go on; None if there is none. Who fails with it does not put it back.
 
     Args:
+        query: The query; what is here of its earlier starts goes.
         plan: The plan's name.
         cell: The cell's number.
         head: Of the cell's log, which a state has to lead to.
     """
-    found = _CELLS.pop((plan, cell), None)
-    if found is None or (found.follows(head) and not found.is_worn):
-        return found
-    look_again()
-    return None
+    old = [key for key in _CELLS if query and key[0] == query and key[1] != plan]
+    for key in old:
+        del _CELLS[key]
+    found = _CELLS.pop((query, plan, cell), None)
+    if found is not None and (not found.follows(head) or found.is_worn):
+        old, found = [*old, (query, plan, cell)], None
+    if old:
+        look_again()
+    return found
 
 
-def put(plan: str, cell: int, state: Cell, budget: int) -> None:
+def put(query: str, plan: str, cell: int, state: Cell, budget: int) -> None:
     """Keep a cell, and let go of others that have not been used for long.
 
     Args:
+        query: The query.
         plan: The plan's name.
         cell: The cell's number.
-        state: The cell.
+        state: The cell. It stays whatever it takes: it was just in memory, and making it anew costs most.
         budget: Bytes that cells kept here may take together.
     """
-    _CELLS[plan, cell] = state
+    _CELLS[query, plan, cell] = state
     kept = len(_CELLS)
     while len(_CELLS) > 1 and sum(each.nbytes for each in _CELLS.values()) > budget:
         _CELLS.popitem(last=False)
-    if state.nbytes > budget:
-        _CELLS.clear()
     if len(_CELLS) < kept:
         look_again()
