@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.arrivals.access_modules import Index, Scan
+from millrace.arrivals.access_modules import Answer, Index, Scan
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock, WallClock
 from millrace.errors import ExecutionError, InputError
@@ -342,3 +342,22 @@ def test_a_closed_module_returns_nothing() -> None:
     scan = Scan("s", table.to_batches(), clock)
     scan.close()
     assert scan.poll() is None
+
+
+@pytest.mark.parametrize("architecture", ["stems", "joins"])
+def test_an_answer_to_bindings_of_other_types_is_refused(architecture: str) -> None:
+    """The error names the index, the types that it answered, and those that it was asked for."""
+
+    class Retyping(Index):
+        def poll(self) -> list[Answer]:
+            narrow = pa.schema([("k", pa.int32())])
+            return [Answer(each.bindings.cast(narrow), each.rows) for each in super().poll()]
+
+    case = block({"r": pa.table({"k": range(5)}), "s": pa.table({"k": range(5)})}, ["r.k = s.k"])
+    clock = VirtualClock()
+    index = Retyping("mine", ["k"], case.tables["s"], clock)
+    sources = {"r": case.tables["r"].to_batches()}
+    options = Options(architecture=architecture)
+    eddy = EddyRun(case.spec, sources, options, clock=clock, access={"s": [index]})
+    with pytest.raises(ExecutionError, match=r"'mine'.*int32.*int64"):
+        list(eddy.run())

@@ -15,11 +15,11 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.arrivals.key_ranges import KeyRanges
 from millrace.clock import VirtualClock
-from millrace.options import Options
+from millrace.options import ALGORITHMS, Options
 from millrace.relations import RelationStore
-from millrace.runs.eddy_run import EddyRun
 from millrace.sources.parquet import open_table, splits
 from millrace.sources.reading import read_splits
+from millrace.spill import run_of
 from tests.eddy.blocks import Rows, block
 from tests.eddy.oracle import Case, cases, multiset
 
@@ -42,7 +42,7 @@ def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, t
     ranges = KeyRanges()
     with TemporaryDirectory() as folder:
         sources = scanned(case, folder, rows, ranges)
-        eddy = EddyRun(case.spec, sources, Options(**settings), clock=VirtualClock(), ranges=ranges)
+        eddy = run_of(case.spec, sources, Options(**settings), clock=VirtualClock(), ranges=ranges)
         found = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
 
@@ -61,7 +61,11 @@ def test_no_row_is_lost(data: st.DataObject) -> None:
     case = case if key is None else in_order(case, key)
     architecture = data.draw(st.sampled_from(["stems", "joins", "stairs"]))
     online = data.draw(st.booleans())
-    rows, _ = joined(case, data.draw(st.integers(1, 3)), architecture=architecture, online=online)
+    budget: dict[str, object] = {}
+    if data.draw(st.booleans()):
+        budget = {"memory_budget": data.draw(st.sampled_from([1_500, 1 << 30]))}
+        budget["algorithm"] = data.draw(st.sampled_from(ALGORITHMS))
+    rows, _ = joined(case, data.draw(st.integers(1, 3)), architecture=architecture, online=online, **budget)
     assert rows == case.expected(), case.sql()
 
 
@@ -82,6 +86,11 @@ def test_row_groups_out_of_range_are_not_read() -> None:
     for options, read in (
         ({}, 2),
         ({"architecture": "stairs"}, 2),
+        *(
+            ({"memory_budget": budget, "algorithm": algorithm, "batch_size": 16}, 2)
+            for budget in (2_000, 1 << 30)
+            for algorithm in ALGORITHMS
+        ),
         ({"transfer": False}, 40),
         ({"online": True}, 40),
     ):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.arrivals.schedule import Schedule
+from millrace.clock import VirtualClock
 from millrace.errors import InputError
 from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import POLICY_NAMES, Options
@@ -21,6 +22,7 @@ from millrace.router import buffer
 from millrace.router.buffer import Buffer
 from millrace.router.run_statistics import RunStatistics
 from millrace.runs.eddy_run import EddyRun
+from millrace.runs.run_of import run_of
 from millrace.spec import Equality, JoinSpec, RelationSpec
 from millrace.state.stem import SteM
 from millrace.state.waiting import Waiting
@@ -274,3 +276,29 @@ def test_merged_paths_are_told_apart() -> None:
     statistics = RunStatistics(["a"], 10)
     statistics.end(TupleBatch.merged([merged("u", "v"), merged("w", "x")]))
     assert dict(statistics.figures(0, 0.0, "", 0).orders) == {f"{n} → z": 2 for n in "uvwx"}
+
+
+@pytest.mark.parametrize("architecture", ["stems", "joins", "static"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_time_of_a_run_that_does_not_end_is_told(architecture: str, fails: bool) -> None:
+    """A run that is closed early, or fails, has taken the time that it has taken."""
+    clock = VirtualClock()
+    case = block({"a": pa.table({"k": range(9)}), "b": pa.table({"k": range(9)})}, ["a.k = b.k"])
+
+    def slow(alias: str) -> Iterator[pa.RecordBatch]:
+        for batch in case.tables[alias].to_batches(max_chunksize=3):
+            clock.advance(2.0)
+            yield batch
+        if fails:
+            raise OSError("the source broke")
+
+    options = Options(architecture=architecture, batch_size=2)
+    run = run_of(case.spec, {alias: slow(alias) for alias in "ab"}, options, clock=clock)
+    results = run.run()
+    if fails:
+        with pytest.raises(OSError, match="broke"):
+            list(results)
+    else:
+        next(results)
+        results.close()
+    assert run.figures().seconds == clock.now() > 0

@@ -190,6 +190,18 @@ def test_a_join_by_its_edge_is_like_a_probe(policy: str) -> None:
     law()
 
 
+@pytest.mark.parametrize("policy", ["greedy", "rank", "interactive", "a_greedy", "bounded"])
+def test_joins_that_are_known_are_explored_in_large_pieces(policy: str) -> None:
+    """Pieces are coarse where joins are known, and only there, whoever decides for a policy."""
+    made = POLICIES[policy](Options(policy=policy))
+    known = [candidate(i, measured=(100_000, 50_000, 1.0)) for i in range(2)]
+    for candidates, is_coarse in ((known, True), ([known[0], candidate(2)], False), (known, True)):
+        for _ in range(3):
+            shares = made.choose(Signature(1), candidates)
+        assert len(shares) == 2
+        assert made.coarse == is_coarse
+
+
 def test_random_routing_tries_everything() -> None:
     """Over many decisions every candidate gets a part, alone and shared with another."""
     answers = chosen("random", [[candidate(i) for i in range(4)]] * 200)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import sys
+from collections.abc import Iterator
+from itertools import count, pairwise
+from types import FrameType
 
 import numpy as np
 import pyarrow as pa
@@ -228,3 +231,44 @@ def test_forgetting_frees_memory_and_costs_little() -> None:
         assert sum(chunk.num_rows for chunk in store._chunks) <= 240
         assert sum(column.size for column in store._codes) <= 1024
     assert store.nbytes <= 8 * window
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_reading_the_size_changes_nothing(moment: int) -> None:
+    """Another thread may read it at any moment of a reading; it is that of what is held, before and after."""
+    size = RelationStore.nbytes.fget
+    assert size is not None
+    store = RelationStore(SCHEMA, KEYS)
+    held = 0
+    for rows in (10, 100, 1000):
+        (batch,) = table(rows).to_batches()
+        store.append(batch, [np.arange(rows)])
+        held += batch.nbytes + 8 * rows
+        lines = count()
+
+        def beside(frame: FrameType, event: str, _: object, lines: Iterator[int] = lines) -> object:
+            if event == "line" and next(lines) == moment:
+                size(store)  # which is not traced itself
+            return beside
+
+        before = sys.gettrace()
+        sys.settrace(lambda frame, event, _, each=beside: each if frame.f_code is size.__code__ else None)
+        try:
+            found = store.nbytes
+        finally:
+            sys.settrace(before)
+        assert found == store.nbytes == held
+
+
+def test_the_size_follows_what_is_forgotten_and_merged() -> None:
+    """It is the sum of the rows held, whatever was copied together."""
+    store = RelationStore(SCHEMA, KEYS)
+    for low in range(0, 90, 10):
+        store.append(table(90).to_batches()[0].slice(low, 10), [np.arange(low, low + 10)])
+    whole = store.nbytes
+    assert store.gather("k", np.arange(90)[::-1]).to_pylist() == list(range(90))[::-1]
+    assert store.nbytes == pytest.approx(whole, rel=0.1)  # bitmaps of nulls are cut off at bytes
+    store.forget(60)
+    assert store.nbytes == pytest.approx(whole / 3, rel=0.2)
+    store.forget(90)
+    assert store.nbytes == 0

@@ -249,6 +249,23 @@ def test_a_query_that_is_kept_sees_changed_files(spark, server, tmp_path, monkey
         del found
 
 
+def test_a_store_is_asked_about_a_file_once_a_scan(server, monkeypatch):
+    """However many row groups the file has; the next scan asks again."""
+    files, options = server.files, StorageOptions(server.options)
+    files.create_dir("shop")
+    rows = pa.table({"a": list(range(40)), "b": [f"t{n % 3}" for n in range(40)]})
+    for name in ("one", "two"):
+        pq.write_table(rows, f"shop/{name}.parquet", filesystem=files, row_group_size=2)
+    tables = [open_table(f"s3://shop/{name}.parquet", options) for name in ("one", "two")]
+    planned = [split for table in tables for split in splits(table)]
+    asked: list[str] = []
+    state = Remote.state
+    monkeypatch.setattr(Remote, "state", lambda self, path: (asked.append(path), state(self, path))[1])
+    for _ in range(2):
+        assert sum(batch.num_rows for batch in read_splits(planned, ("a", "b"))) == 80
+    assert sorted(asked) == sorted(["s3://shop/one.parquet", "s3://shop/two.parquet"] * 2)
+
+
 def test_logs_and_odd_folders_stay_with_spark(spark, server):
     files, options = server.files, StorageOptions(server.options)
     for path in ("shop/delta/part-0.parquet", "shop/odd/within/x.parquet", "shop/mixed/a.parquet"):

@@ -8,11 +8,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from millrace.arrivals.schedule import Schedule
+from millrace.errors import InputError
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import ALGORITHMS, Options
-from millrace.spill import SpillingEddy, algorithms, guard, partitions, runs
+from millrace.spill import SpillingEddy, algorithms, guard, partitions, run_of, runs
 from millrace.spill.folder import SpillFolder
-from tests.eddy.blocks import block, chain
+from millrace.state.memory import Watch
+from tests.eddy.blocks import batches, block, chain
 from tests.eddy.oracle import Case, multiset, third
 from tests.spill.runs import spilled
 
@@ -240,3 +243,12 @@ def test_a_run_has_no_more_than_arrows_texts_can(tmp_path, monkeypatch, bound):
     assert rows == case.expected()
     per_run = eddy.tally.bytes_written / len(sizes)
     assert (per_run < 1_000) == (bound is not None)
+
+
+@pytest.mark.parametrize("name", ["schedule", "watch"])
+def test_what_a_budget_has_no_use_for_is_refused(name):
+    """Nothing that a caller asks for is left out in silence."""
+    case = large(3, rows=5)
+    own = {"schedule": Schedule.of(case.spec, online=False, stream=None), "watch": Watch()}
+    with pytest.raises(InputError, match=rf"memory_budget.*{name}"):
+        run_of(case.spec, batches(case, 4), Options(memory_budget=BUDGET), **{name: own[name]})

@@ -322,6 +322,21 @@ def checked(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatc
     return rows
 
 
+def asked_types(name: str, bindings: pa.RecordBatch, asked: Sequence[list[pa.DataType]]) -> int:
+    """Return which types of bindings an index has answered, by their place among those it was asked for.
+
+    Raises:
+        ExecutionError: It was asked for no bindings of these types.
+    """
+    if bindings.schema.types not in asked:
+        expected = " or ".join(str(list(map(str, types))) for types in asked)
+        raise ExecutionError(
+            f"index {name!r} answered bindings of types {list(map(str, bindings.schema.types))}; "
+            f"expected the bindings that it was asked for, of types {expected}"
+        )
+    return asked.index(bindings.schema.types)
+
+
 def agreeing(rows: pa.RecordBatch, bindings: pa.RecordBatch, keys: Sequence[KeyColumn]) -> pa.RecordBatch:
     """Return the rows that were asked for: others would come again with their own binding."""
     asked = BindingSet(keys)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from millrace.expressions import Column, ColumnRef, Compare, Literal, Predicate
 from millrace.figures import ModuleFigures
 from millrace.graph import QueryGraph
-from millrace.state.stem import SteM
 
 
 class KeyRanges:
@@ -37,7 +36,13 @@ class KeyRanges:
         self._groups[alias] = seen + 1, read + kept
         return kept
 
-    def ended(self, graph: QueryGraph, stem: SteM, relation: int, aliases: Sequence[str]) -> None:
+    def ended(
+        self,
+        graph: QueryGraph,
+        relation: int,
+        aliases: Sequence[str],
+        ends_of: Callable[[str], tuple[pa.Scalar, pa.Scalar] | None],
+    ) -> None:
         """Learn from a relation of which all tuples have come.
 
         A relation whose tuples several roles of a self-join share tells nothing and is told nothing: a tuple
@@ -45,18 +50,18 @@ class KeyRanges:
 
         Args:
             graph: The block's query graph.
-            stem: Holds the tuples.
             relation: Its number.
             aliases: The relations' aliases.
+            ends_of: Returns the least and the greatest value of a column; None where nothing tells.
         """
-        if len(graph.roles(relation)) > 1 or not stem.rows:
+        if len(graph.roles(relation)) > 1:
             return
         for known in graph.classes:
             others = [(n, c) for n, c in known.members if n != relation and len(graph.roles(n)) == 1]
             if not others or pa.types.is_floating(known.type):
                 continue
             for column in known.columns(relation):
-                ends = stem.store.ends(column)
+                ends = ends_of(column)
                 if ends is None:
                     continue
                 for other, theirs in others:

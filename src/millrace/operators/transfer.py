@@ -124,8 +124,9 @@ class Transfers:
 
     def ended(self, relation: int) -> None:
         """Learn from a relation of which all tuples have come; an index alone told what it was asked for."""
-        if self._stems[relation].base.scanned:
-            self._ranges.ended(self._graph, self._stems[relation], relation, self._aliases)
+        stem = self._stems[relation]
+        if stem.base.scanned and stem.rows:
+            self._ranges.ended(self._graph, relation, self._aliases, stem.store.ends)
 
     def reduce(self, relation: int, batch: TupleBatch) -> TupleBatch:
         """Return those of a relation's base tuples that may have matches in all relations that are complete.

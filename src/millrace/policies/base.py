@@ -127,6 +127,12 @@ class Policy(ABC):
             candidates: At least one; every operator returned must be among them.
         """
 
+    def follow(self, policy: Policy, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Make the choice of another policy, which also says how long it holds and how it is cut."""
+        shares = policy.choose(signature, candidates)
+        self.hold, self.coarse = policy.hold, policy.coarse
+        return shares
+
 
 class LearningPolicy(Policy):
     """Sends tuples to the candidate of the least score, a small share to the least known one.

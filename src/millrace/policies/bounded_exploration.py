@@ -84,6 +84,8 @@ class BoundedExploration(LearningPolicy):
         if unknown:
             share = min(share, TRIAL / TRIAL_HOLD)
             self.hold = TRIAL_HOLD
+        else:
+            self.coarse = True  # no surprise is to be met any more
         return ((best.operator, 1 - share), (tried.operator, share))
 
     def affordable(self, best: Candidate, tried: Candidate) -> float:

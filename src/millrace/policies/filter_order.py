@@ -229,14 +229,11 @@ class FilterOrderPolicy(Policy):
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the next predicate of the order, and a share for profiling where it is worth it."""
-        self.hold = None
+        self.hold, self.coarse = None, False
         selections = [c for c in candidates if isinstance(c.operator, Select)]
         modules = modules_of(candidates)
         if len(selections) < len(modules) or len(selections) > _MOST_ORDERED:
-            other = self._mixed if selections else self._joins
-            shares = other.choose(signature, candidates)
-            self.hold = other.hold
-            return shares
+            return self.follow(self._mixed if selections else self._joins, signature, candidates)
         optimizer = self._optimizers.get(signature.span)
         if optimizer is None:
             written = tuple(sorted(c.operator.target for c in selections))

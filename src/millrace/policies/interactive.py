@@ -31,7 +31,7 @@ class Interactive(Policy):
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the operator that suits tuples like these, with a small share for exploration."""
         policy = self._preferred if signature.preferred else self._others
-        return policy.choose(signature, candidates)
+        return self.follow(policy, signature, candidates)
 
 
 class _MostPerSecond(LearningPolicy):

@@ -83,7 +83,7 @@ class RelationStore:
         self.complete = False
         self._base = 0
         self._chunks: list[pa.RecordBatch] = []
-        self._payload, self._weighed = 0, 0  # bytes of so many chunks
+        self._payload = 0  # bytes of the chunks: other threads read it, so reading changes nothing
         self._starts: list[int] = []
         self._taken = 0
         self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
@@ -96,14 +96,13 @@ class RelationStore:
         store = cls(batch.schema, keys)
         store.rows = batch.num_rows
         store._chunks, store._starts = [batch], [0]
+        store._payload = int(batch.nbytes)
         store._codes = [CodeColumn.of(values) for values in coded]
         return store
 
     @property
     def nbytes(self) -> int:
         """Memory of the tuples and their codes in bytes."""
-        self._payload += sum(int(chunk.nbytes) for chunk in self._chunks[self._weighed :])
-        self._weighed = len(self._chunks)
         # Room that was made and is not filled takes no memory yet.
         return self._payload + 8 * len(self._codes) * (self.rows - self._base)
 
@@ -122,6 +121,7 @@ class RelationStore:
         for column, values in zip(self._codes, coded, strict=True):
             column.append(values)
         self._chunks.append(batch)
+        self._payload += int(batch.nbytes)
         self._starts.append(first)
         self.rows = last
 
@@ -154,14 +154,16 @@ class RelationStore:
         self.first = max(self.first, min(below, self.rows))
         starts = [*self._starts[1:], self.rows]
         gone = next((i for i, end in enumerate(starts) if end > self.first), len(starts))
+        self._payload -= self._weigh(gone)
         del self._chunks[:gone], self._starts[:gone]
         self._merged = 0, False
-        self._payload, self._weighed = 0, 0
         if self._chunks and self.schema.names:
             dead, size = self.first - self._starts[0], self._chunks[0].num_rows
             if dead > size - dead:
+                self._payload -= self._weigh(1)
                 self._chunks[0] = self._chunks[0].take(pa.array(np.arange(dead, size)))
                 self._starts[0] = self.first
+                self._payload += self._weigh(1)
         if self.first - self._base > self.held:
             for column in self._codes:
                 column.drop(self.first - self._base)
@@ -170,7 +172,7 @@ class RelationStore:
     def hand_over(self) -> list[pa.RecordBatch]:
         """Return the rows held, as batches; they are the caller's from now on, and nobody else's."""
         chunks, self._chunks = self._chunks, []
-        self._payload, self._weighed = 0, 0
+        self._payload = 0
         if chunks:
             chunks[0] = chunks[0].slice(self.first - self._starts[0])
         return chunks
@@ -276,7 +278,11 @@ class RelationStore:
                 starts.append(start)
                 start += chunk.num_rows
         self._chunks, self._starts, self._merged = chunks, starts, (len(chunks), whole)
-        self._payload, self._weighed = 0, 0
+        self._payload = self._weigh()
+
+    def _weigh(self, first: int | None = None) -> int:
+        """Return the bytes of the first chunks, so many or all."""
+        return sum(int(chunk.nbytes) for chunk in self._chunks[:first])
 
     def _joined(self, chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         if len(chunks) == 1:

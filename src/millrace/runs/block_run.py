@@ -134,9 +134,9 @@ class BlockRun(ABC):
             yield from self._results()
             yield from self._output.finish()
         finally:
+            self._seconds = self._clock.now() - began
             self._selecting.close()
             self._methods.close()
-        self._seconds = self._clock.now() - began
 
     @abstractmethod
     def _results(self) -> Iterator[Any]:

@@ -8,7 +8,8 @@ evaluated once a dictionary entry instead of once a row.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from millrace.expressions import ColumnRef, Predicate, columns_of as columns_rea
 from millrace.sources.footers import Footer, footer_of
 from millrace.sources.listing import State
 from millrace.sources.pruning import Keeps, bounds_of, may_match
-from millrace.sources.stores import Store
+from millrace.sources.stores import DISKS, Store
 from millrace.sources.tables import Split
 from millrace.sources.types import cast, counted
 from millrace.values import Value, columns_of, computed as computed_of, type_of
@@ -66,8 +67,9 @@ def read_splits(
     """
     held: list[pa.RecordBatch] = []
     rows = size = 0
+    asked = cache(_state)
     for split in splits:
-        batch = _read(split, columns, filters, computed, keeps)
+        batch = _read(split, columns, filters, computed, keeps, asked if split.store != DISKS else _state)
         if batch is None or batch.num_rows == 0:
             continue
         if not rows and batch.num_rows >= batch_size // 2:
@@ -81,6 +83,11 @@ def read_splits(
             held, rows, size = [], 0, 0
     if held:
         yield from _slices(_join(held), batch_size)
+
+
+def _state(store: Store, path: str) -> State:
+    """Return a file's state: on disks before each row group; of a store it is a request, made once a scan."""
+    return store.state(path)
 
 
 def _slices(batch: pa.RecordBatch, batch_size: int) -> Iterator[pa.RecordBatch]:
@@ -105,9 +112,10 @@ def _read(
     filters: tuple[Predicate, ...],
     computed: Mapping[str, Value],
     keeps: Keeps | None,
+    state_of: Callable[[Store, str], State],
 ) -> pa.RecordBatch | None:
     try:
-        state = split.store.state(split.path)
+        state = state_of(split.store, split.path)
         group = _Group(split, footer_of(split.path, split.store, state), state, computed)
         return group.read(columns, filters) if keeps is None or keeps(group.may_match) else None
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
@@ -126,6 +134,7 @@ class _Group:
     def __init__(self, split: Split, footer: Footer, state: State, computed: Mapping[str, Value]) -> None:
         self._split = split
         self._footer = footer
+        self._state = state
         self._constants = {name.lower(): (kind, value) for name, kind, value in split.constants}
         self._stored = footer.spelled
         self._computed = computed
@@ -201,7 +210,7 @@ class _Group:
         if not stored:
             return result
         dictionaries = tuple(name for name in stored if self._repeats(name.lower()))
-        reader = _reader(self._split, self._footer, dictionaries)
+        reader = _reader(self._split, self._footer, self._state, dictionaries)
         table = reader.read_row_group(self._split.group, columns=stored, use_threads=False)
         for name in stored:
             array = _whole(table.column(name))
@@ -229,10 +238,9 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
-def _reader(split: Split, footer: Footer, dictionaries: tuple[str, ...]) -> Any:
+def _reader(split: Split, footer: Footer, state: State, dictionaries: tuple[str, ...]) -> Any:
     """Return an open file; a few stay open, because a task reads many row groups of one file."""
     store = split.store
-    state = split.state or store.state(split.path)
     key = (store, split.path, state, dictionaries)
     reader = _OPEN.get(key)
     if reader is None:

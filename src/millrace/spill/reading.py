@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.clock import Clock
 from millrace.relations import keyed
 from millrace.spill.chunks import Chunk, Extent
 from millrace.spill.work import Setting, batches, fitting_batches
+
+Ends = tuple[pa.Scalar, pa.Scalar]
 
 
 class Reading:
@@ -23,6 +26,8 @@ class Reading:
         sources: By relation number.
         shared: For relations without a source, the one that they share it with.
         clock: What times are measured by.
+        ended: Told of each relation that has been read to its end, and of the ends of its columns, so that
+            less is read of others (:meth:`millrace.arrivals.key_ranges.KeyRanges.ended`).
     """
 
     def __init__(
@@ -31,11 +36,13 @@ class Reading:
         sources: Mapping[int, Iterator[pa.RecordBatch]],
         shared: Mapping[int, int],
         clock: Clock,
+        ended: Callable[[int, Sequence[str], Callable[[str], Ends | None]], None] | None = None,
     ) -> None:
         self._setting = setting
         self._sources = sources
         self._shared = shared
         self._clock = clock
+        self._ended = ended
         self._copies: dict[int, list[Chunk]] = {}
 
     def raw(self, relation: int) -> Iterator[pa.RecordBatch]:
@@ -55,13 +62,21 @@ class Reading:
 
     def _scan(self, relation: int, source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         size = self._setting.options.batch_size
+        keys = (
+            {} if self._ended is None else dict.fromkeys(k.name for k in self._setting.layouts[relation].keys)
+        )
+        ends: dict[str, Ends | None] = {}
         while True:
             began = self._clock.now()
             batch = next(source, None)
             rows = 0 if batch is None else batch.num_rows
             self._setting.folder.tally.scan(relation, rows, self._clock.now() - began)
             if batch is None:
+                if self._ended is not None:
+                    self._ended(relation, self._setting.spec.aliases, ends.get)
                 return
+            for key in keys:
+                ends[key] = _widened(ends.get(key), batch.column(key))
             for low in range(0, rows, size):
                 piece = batch.slice(low, size)
                 self._setting.check(relation, piece)
@@ -75,3 +90,16 @@ class Reading:
             yield batch
         self._setting.folder.finish(writer)
         self._copies[lead] = copy
+
+
+def _widened(ends: Ends | None, column: pa.Array) -> Ends | None:
+    """Return the least and the greatest value of a column and of what came before it.
+
+    None where there is none, or the type has no order.
+    """
+    before = [] if ends is None else [pa.array(ends, column.type)]
+    try:
+        found = pc.min_max(pa.chunked_array([*before, column]))
+    except pa.ArrowException:
+        return None
+    return (found["min"], found["max"]) if found["min"].is_valid else None

@@ -33,7 +33,8 @@ def run_of(
         sources: Record batches by alias.
         options: The run's settings.
         warm_start: Where eddies of the same run leave what they learned.
-        given: See :class:`millrace.runs.block_run.Given`; no access modules under a memory budget.
+        given: See :class:`millrace.runs.block_run.Given`; no access modules under a memory budget, and
+            neither a schedule nor a watch, for it has its own.
 
     Raises:
         OptionError: A spill folder that cannot be used.
@@ -57,6 +58,11 @@ def run_of(
             f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "
             "that wait for answers wait in memory; expected one of the two: leave memory_budget out"
         )
+    if spills and (own := [name for name in ("schedule", "watch") if given.get(name) is not None]):
+        raise InputError(
+            f"option memory_budget is set for a run that is given a {' and a '.join(own)}; expected one of "
+            "the two: under a budget sources are read, and memory is watched, by the way of spilling"
+        )
     if spills:
         return SpillingEddy(
             spec,
@@ -66,6 +72,7 @@ def run_of(
             clock=given.get("clock"),
             output=given.get("output"),
             callers=given.get("callers"),
+            ranges=given.get("ranges"),
             warm_start=warm_start,
         )
     return in_memory.run_of(spec, sources, options, warm_start=warm_start, **given)

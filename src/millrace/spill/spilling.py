@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.architectures.choice import settled
+from millrace.arrivals.key_ranges import KeyRanges
 from millrace.arrivals.schedule import Schedule
 from millrace.clock import Clock, WallClock
 from millrace.errors import OptionError
 from millrace.expressions import Call
 from millrace.figures import CellFigures
+from millrace.graph import QueryGraph
 from millrace.options import Options
 from millrace.predicates import Caller, Outcome
 from millrace.predicates.callers import caller_of
@@ -60,6 +62,7 @@ class SpillingEddy:
         clock: What times are measured by.
         output: What becomes of result tuples; by default the block's record batches.
         callers: Returns what calls a user's predicate; asked once for each.
+        ranges: Learns from relations that have ended what need not be read of others.
         warm_start: Where eddies leave what they learned; each begins with what those before it learned.
 
     Raises:
@@ -77,12 +80,15 @@ class SpillingEddy:
         clock: Clock | None = None,
         output: Sink | None = None,
         callers: Callable[[int, Call], Caller] | None = None,
+        ranges: KeyRanges | None = None,
         warm_start: WarmStart | None = None,
     ) -> None:
         self._options = settled(spec, options or Options())
         if self._options.memory_budget is None:
             raise OptionError("option memory_budget is None: spilling needs a number of bytes to stay below")
         check_folder(self._options.spill_folder)
+        learns = ranges is not None and self._options.transfer and not self._options.online
+        self._ended = partial(ranges.ended, QueryGraph.of(spec)) if ranges and learns else None
         shared = {i: spec.aliases.index(r.same_as) for i, r in enumerate(spec.relations) if r.same_as}
         spec = replace(spec, relations=tuple(replace(r, same_as=None) for r in spec.relations))
         self._spec = spec
@@ -128,7 +134,7 @@ class SpillingEddy:
                 algorithm = _ALGORITHMS[self._options.algorithm]
                 yield from algorithm(
                     setting,
-                    Reading(setting, self._sources, self._shared, self._clock),
+                    Reading(setting, self._sources, self._shared, self._clock, self._ended),
                     partial(self._join, setting),
                 )
             yield from self._rest()
