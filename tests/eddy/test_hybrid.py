@@ -395,14 +395,15 @@ def test_a_scan_is_measured() -> None:
 
 
 def test_a_scan_of_unknown_size_has_ten_times_as_much() -> None:
-    """And one that has returned more than was expected ends any moment."""
+    """And one that has returned more than was expected ends any moment, if that was no guess."""
     clock = VirtualClock()
-    unknown, small = Progress(clock, None), Progress(clock, 5)
+    unknown, small, guessed = Progress(clock, None), Progress(clock, 5), Progress(clock, 5, guessed=True)
     for _ in range(4):
         clock.advance(1.0)
         unknown.arrive(10)
         small.arrive(10)
-    assert unknown.flow == pytest.approx(9 * 4 / 2)
+        guessed.arrive(10)
+    assert unknown.flow == guessed.flow == pytest.approx(9 * 4 / 2)
     assert small.flow == 0.0
 
 

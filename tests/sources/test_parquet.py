@@ -202,6 +202,47 @@ def test_row_groups_are_ruled_out_by_statistics(tmp_path):
     assert len(splits(table, (compare("f", ">", 1e9, pa.float64()),))) == 10
 
 
+def _day(number: int) -> dt.date:
+    return dt.date(2024, 1, 1) + dt.timedelta(number)
+
+
+@pytest.mark.parametrize(
+    ("filters", "within"),
+    [
+        ((compare("n", "<", 250, pa.int64()),), 0.01),
+        ((compare("n", ">=", 250, pa.int64()), compare("n", "<", 400, pa.int64())), 0.01),
+        ((compare("n", "=", 7, pa.int64()),), 0.01),
+        ((compare("n", "<>", 7, pa.int64()),), 0.01),
+        ((InList(column("n"), (1, 2, 30, 4000), pa.int64()),), 0.01),
+        ((Compare(">", Literal(900, pa.int64()), column("n"), pa.int64()),), 0.01),
+        ((Not(compare("n", "<=", 99, pa.int64())),), 0.01),
+        ((IsNull(column("gap")),), 0.01),
+        ((compare("gap", "<", 500, pa.int64()),), 0.01),
+        ((compare("day", ">", _day(24), pa.date32()), compare("n", "<", 500, pa.int64())), 0.01),
+        ((compare("price", "<=", decimal.Decimal("2.50"), pa.decimal128(9, 2)),), 0.01),
+        ((Or((compare("n", "<", 250, pa.int64()), compare("day", "<=", _day(24), pa.date32()))),), 0.05),
+        ((compare("text", "=", "3", pa.string()),), 0.01),  # a tenth, as is guessed
+        ((compare("f", ">", 0.5, pa.float64()),), 0.2),  # a third, as is guessed
+        ((Like(column("text"), "%1%"),), 0.3),
+    ],
+)
+def test_what_filters_leave_is_estimated_by_statistics(tmp_path, filters, within):
+    """Of values that are spread evenly the share is known, else guessed; an estimate is never nothing."""
+    path = tmp_path / "t.parquet"
+    columns = {
+        "n": pa.array(range(1000)),
+        "gap": pa.array([n if n % 4 else None for n in range(1000)]),
+        "day": pa.array([_day(n * 7 % 100) for n in range(1000)]),
+        "price": pa.array([decimal.Decimal(n * 3 % 1000) / 100 for n in range(1000)], pa.decimal128(9, 2)),
+        "f": pa.array([n * 11 % 1000 / 1000 for n in range(1000)]),
+        "text": pa.array([str(n % 10) for n in range(1000)]),
+    }
+    pq.write_table(pa.table(columns), path)
+    rows = len(scanned(path, ["n"], filters))
+    (split,) = splits(open_table(path), filters)
+    assert 1 <= split.passing * split.rows == pytest.approx(rows, abs=1000 * within)
+
+
 def test_small_leftovers_are_joined(tmp_path):
     """Rows that survive in many row groups come in batches of about the size asked for."""
     path = tmp_path / "t.parquet"

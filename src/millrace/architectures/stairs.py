@@ -367,11 +367,15 @@ class StairState:
             arrived=sum(self.forecast.arrived),
             remaining=sum(self.forecast.remaining(r) for r in range(len(self.stems))),
             decision=self._serial,
-            guessed=any(self._spec.relations[s.number].rows is None for s in self.stems if not s.complete),
+            guessed=any(self._is_guessed(s.number) for s in self.stems if not s.complete),
             worked=self._worked,
             spent=FOUND * self.stairs.recomputed
             + sum(MOVED * stair.promoted + REPLACED * stair.demoted for _, stair in self.stairs.stairs()),
         )
+
+    def _is_guessed(self, relation: int) -> bool:
+        spec = self._spec.relations[relation]
+        return spec.guessed or spec.rows is None
 
     def switch(self, tree: JoinTree) -> None:
         """Go on with another spanning tree; to be called when no tuple is in flight."""

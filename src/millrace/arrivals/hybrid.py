@@ -89,8 +89,10 @@ class Hybrid:
         self._graph = graph
         self._stems = stems
         self._asks = asks
+        sizes = spec.relations
         self._scans = {
-            r: [Progress(clock, spec.relations[r].rows) for _ in range(n)] for r, n in scans.items()
+            r: [Progress(clock, sizes[r].rows, guessed=sizes[r].guessed) for _ in range(n)]
+            for r, n in scans.items()
         }
         self._clock = clock
         self._matching = Matching(graph)

@@ -22,15 +22,17 @@ class Progress:
     Args:
         clock: What it is measured by; the scan begins now.
         total: Rows that the scan is expected to return, None if nobody knows.
+        guessed: Whether more may come.
 
     Attributes:
         rows: What has come.
     """
 
-    def __init__(self, clock: Clock, total: int | None) -> None:
+    def __init__(self, clock: Clock, total: int | None, *, guessed: bool = False) -> None:
         self.rows = 0
         self._clock = clock
-        self._total = total
+        self._total: float | None = total
+        self._guessed = guessed
         self._last = clock.now()
         self._arrivals = 0
         self._recent = [0.0, 0.0, 0.0]  # arrivals, rows, seconds
@@ -54,7 +56,9 @@ class Progress:
         if not self.rows:
             return math.inf
         _, rows, seconds = self._recent
-        total = self.rows / _SEEN if self._total is None else self._total
+        total = self._total
+        if total is None or (self._guessed and total <= self.rows):
+            total = self.rows / _SEEN
         return max(0.0, total - self.rows) * seconds / rows / 2 if rows else 0.0
 
     @property

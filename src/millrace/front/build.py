@@ -134,7 +134,7 @@ def block_of(plan: BlockPlan, frames: Frames) -> Block:
         found = known.get(same) or _input(given, relation.schema, frames)
         known[same] = found  # a stream that is read twice in the same way is one input
         inputs[relation.alias], rows = found
-        sources.append(relation if rows is None else replace(relation, rows=rows))
+        sources.append(relation if rows is None else replace(relation, rows=rows, guessed=True))
     joined = len(plan.join.relations)
     join = replace(plan.join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
     return Block(plan.name, join, inputs, plan.result, plan.aggregate, plan.stream)

@@ -205,7 +205,7 @@ def rows_of(
         schema = schema_of(member.alias, columns)
         values = tuple((each.field.name, each.value) for each in computed if each.value is not None)
         direct = ParquetInput(table.parquet.with_computed(values), tuple(schema.names), filters)
-        return RelationSpec(member.alias, schema, rows=table.parquet.rows), direct
+        return RelationSpec(member.alias, schema), direct
     if not columns:
         # Spark needs a column to send; the narrowest that can be sent will do.
         carried = [f for f in member.columns if f.arrow is not None]

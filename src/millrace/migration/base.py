@@ -25,7 +25,7 @@ class Change:
         worked: Operations that routing has taken so far.
         spent: Operations that moves have taken so far.
         guessed: Whether the size of some relation that is still coming is not known, so that ``remaining``
-            and ``saving`` only go by what has arrived.
+            and ``saving`` go by an estimate of it, or by what has arrived.
     """
 
     tuples: int

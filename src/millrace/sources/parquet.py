@@ -23,6 +23,7 @@ from millrace.options import StorageOptions
 from millrace.sources.footers import Footer, Unreadable, footers_of
 from millrace.sources.listing import Entry, Folders, State
 from millrace.sources.partitions import Doubtful, infer, split_folder
+from millrace.sources.passing import share
 from millrace.sources.pruning import bounds_of, may_match
 from millrace.sources.reading import read_split, read_splits
 from millrace.sources.remote import NoConnection, Remote
@@ -256,5 +257,6 @@ def splits(
             bounds = bounds_of(footer, group, fixed, computed)
             if rows and all(may_match(predicate, rows, bounds) for predicate in filters):
                 size = sum(each[group] for each in sizes)
-                kept.append(Split(file.path, group, rows, size, constants, table.store, file.state))
+                passing = share(filters, rows, bounds)
+                kept.append(Split(file.path, group, rows, size, constants, table.store, file.state, passing))
     return tuple(kept)

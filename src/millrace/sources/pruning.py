@@ -17,7 +17,7 @@ Keeps = Callable[[Callable[[Predicate], bool]], bool]
 """Asked before a row group is read: given what tells of a predicate whether it may hold for one of its rows,
 returns whether to read it."""
 
-_MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def bounds_of(
@@ -68,7 +68,7 @@ def may_match(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> bo
         case Compare(op, Column() as column, Literal() as literal, to):
             return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
         case Compare(op, Literal() as literal, Column() as column, to):
-            op = _MIRROR.get(op, op)  # type: ignore[assignment]  # a mirrored comparison is one too
+            op = MIRROR.get(op, op)  # type: ignore[assignment]  # a mirrored comparison is one too
             return _compare(op, bounds(column.ref.column), rows, [literal.value], literal.type, to)
         case InList(operand, values, to):
             known = [v for v in values if v is not None]
@@ -91,13 +91,13 @@ def _compare(
     if low is None or pa.types.is_floating(to):
         return True
     try:
-        least, greatest = _plain(low, to), _plain(high, to)
-        return any(_possible(op, least, greatest, _plain(pa.scalar(value, kind), to)) for value in values)
+        least, greatest = plain(low, to), plain(high, to)
+        return any(_possible(op, least, greatest, plain(pa.scalar(value, kind), to)) for value in values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return True
 
 
-def _plain(scalar: pa.Scalar, to: pa.DataType) -> Any:
+def plain(scalar: pa.Scalar, to: pa.DataType) -> Any:
     """Return a value that Python orders as Spark orders the type."""
     scalar = scalar.cast(to)
     if pa.types.is_string(to):  # Spark orders texts by their bytes, which need not be UTF-8

@@ -45,6 +45,7 @@ class Split:
             partition columns, and columns that the file lacks, which are null.
         store: Where the file is.
         state: What the file has to be like still, None where the number of rows tells.
+        passing: Share of its rows that is expected to pass the filters.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Split:
     constants: tuple[tuple[str, pa.DataType, Any], ...] = ()
     store: Store = DISKS
     state: State | None = None
+    passing: float = 1.0
 
 
 @dataclass(frozen=True)

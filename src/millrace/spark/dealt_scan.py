@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from millrace.expressions import Predicate
 from millrace.sources.pruning import Keeps
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
+from millrace.spec import JoinSpec, RelationSpec
 from millrace.values import Value
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ class Scan:
             to all tasks, and a table of many files has ten thousands of splits: so each part is packed by
             itself, and a task unpacks its own only.
         computed: Columns that are computed of those of the files.
+        sizes: Of each part, its rows and how many of them are expected to pass the filters.
     """
 
     schema: pa.Schema
     filters: tuple[Predicate, ...]
     parts: tuple[bytes, ...]
     computed: tuple[tuple[str, Value], ...] = ()
+    sizes: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def of(
@@ -50,8 +53,15 @@ class Scan:
         computed: tuple[tuple[str, Value], ...] = (),
     ) -> Scan:
         """Return a scan of parts, which are packed; paths are long and alike, so they are compressed."""
-        packed = tuple(zlib.compress(pickle.dumps(tuple(part), -1), 1) for part in parts)
-        return cls(schema, filters, packed, computed)
+        dealt = [tuple(part) for part in parts]
+        packed = tuple(zlib.compress(pickle.dumps(part, -1), 1) for part in dealt)
+        sizes = tuple((sum(s.rows for s in part), sum(s.rows * s.passing for s in part)) for part in dealt)
+        return cls(schema, filters, packed, computed, sizes)
+
+    def tell(self, relation: RelationSpec, task: int) -> RelationSpec:
+        """Return the relation with the size of what is the task's to read."""
+        rows, passing = self.sizes[0] if len(self.sizes) == 1 else self.sizes[task]
+        return relation.expect(passing, rows, guessed=bool(self.filters))
 
     def read(self, task: int, batch_size: int, keeps: Keeps | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the tuples that are the task's to read, without row groups that are not to be kept."""
@@ -69,9 +79,20 @@ class Held:
 
     table: pa.Table
 
+    def tell(self, relation: RelationSpec, task: int) -> RelationSpec:
+        """Return the relation with the size of the table."""
+        return replace(relation, rows=self.table.num_rows, guessed=False)
+
     def read(self, task: int, batch_size: int, keeps: Keeps | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all of its rows; see :meth:`Scan.read`."""
         yield from self.table.to_batches(max_chunksize=batch_size)
+
+
+def tell_sizes(join: JoinSpec, scans: Mapping[str, Scan | Held], task: int) -> JoinSpec:
+    """Return a block with the sizes of what a task itself reads of it, by alias."""
+    sources = [scans[each.alias].tell(each, task) if each.alias in scans else each for each in join.sources]
+    joined = len(join.relations)
+    return replace(join, relations=tuple(sources[:joined]), beside=tuple(sources[joined:]))
 
 
 def held(frame: DataFrame, schema: pa.Schema) -> Held:

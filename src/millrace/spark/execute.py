@@ -33,7 +33,7 @@ from millrace.spark.streaming import Target, endless, stream_of
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 from millrace.spark.warm_start import FileWarmStart
-from millrace.spec import JoinSpec
+from millrace.spec import JoinSpec, RelationSpec
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
 _UNKNOWN_BYTES = 256 * 1024 * 1024
@@ -81,7 +81,9 @@ class _Assembly:
         self._sizes = _sizes(block.join, self._inputs, self._splits, self._looked_up)
         # Everything that arrives, by number: what stands beside the join comes behind its relations.
         self._arriving = tuple(
-            relation if size.asked else replace(relation, rows=size.rows)
+            relation
+            if size.asked
+            else replace(relation, rows=size.rows, guessed=relation.guessed or relation.rows is None)
             for relation, size in zip(block.join.sources, self._sizes, strict=True)
         )
         stream = None if block.stream is None else block.join.aliases.index(block.stream)
@@ -136,8 +138,10 @@ class _Assembly:
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
+        told = [self._told(n) for n in range(len(self._arriving))]
+        joined = len(self._join.relations)
         task = EddyTask(
-            join=self._join,
+            join=replace(self._join, relations=tuple(told[:joined]), beside=tuple(told[joined:])),
             options=self._options,
             stream=stream if last is None else self._join.aliases[last],
             scans={
@@ -168,6 +172,24 @@ class _Assembly:
         else:
             source = _numbers(self._spark, placement.cells or 1)
         return self._reports.attach(source.mapInArrow(task, sink.schema(self._result())))
+
+    def _told(self, number: int) -> RelationSpec:
+        """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
+        relation, size, placement = self._arriving[number], self._sizes[number], self._placement
+        mode, own = placement.modes[number], self._splits[number]
+        if mode not in (Mode.EXCHANGED, Mode.FRAME):
+            return relation
+        rows, guessed = float(size.rows), relation.guessed
+        passing = rows
+        if own is not None:
+            passing = sum(split.rows * split.passing for split in own)
+            given = self._inputs[number]
+            guessed = isinstance(given, ParquetInput) and bool(given.filters)
+        # A DataFrame that is streamed has as many cells as partitions, which are about as many as tasks.
+        cells = placement.cells or self._parallelism
+        share = 1 / cells if mode is Mode.FRAME else placement.cube.copies(number) / cells
+        guessed |= share < 1 or mode is Mode.FRAME or self._reduction is not None
+        return relation.expect(passing * share, rows * share, guessed=guessed)
 
     @cached_property
     def _called(self) -> dict[int, PredicateSpec]:
@@ -352,9 +374,8 @@ def _sizes(
             sizes.append(Size(0, 0, None, fixed[number], asked=True))
         elif isinstance(given, ParquetInput) and own is not None:
             rows = sum(split.rows for split in own)
-            kept = rows if relation.rows is None else min(rows, relation.rows)
             width = given.table.decoded_bytes_of(given.columns) / max(1, given.table.rows)
-            sizes.append(Size(kept, round(kept * width), len(own), fixed[number]))
+            sizes.append(Size(rows, round(rows * width), len(own), fixed[number]))
         elif isinstance(given, FrameInput) and given.bytes is not None:
             rows = relation.rows if relation.rows is not None else given.bytes // _row_bytes(relation.schema)
             sizes.append(Size(rows, given.bytes, None, fixed[number]))

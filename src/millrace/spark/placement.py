@@ -44,7 +44,7 @@ class Size:
     """What is known of a relation before the run.
 
     Attributes:
-        rows: Estimated rows that reach the eddies, after filters.
+        rows: Estimated rows that are read, before filters; but a DataFrame has its filters applied.
         bytes: Their estimated size in memory.
         splits: Number of row groups to read; None for a DataFrame.
         fixed: Whether it can be neither streamed nor spread by rows: it has set semantics, so that equal

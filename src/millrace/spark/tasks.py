@@ -17,7 +17,7 @@ from millrace.figures import CellFigures, ModuleFigures
 from millrace.options import Options
 from millrace.peak import peak_memory
 from millrace.spark.dealing import ByContent, Deal, InTurn
-from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan
+from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
@@ -97,7 +97,7 @@ class EddyTask:
             schema = self.aggregate.schema(schema)
         with self.lookups.open(self.join) if self.lookups else nullcontext() as opened:
             run = run_of(
-                self.join,
+                tell_sizes(self.join, self.scans, cell),
                 sources,
                 self.options,
                 stream=self.stream,

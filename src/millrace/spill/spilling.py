@@ -194,7 +194,7 @@ class SpillingEddy:
         """Yield what one eddy makes of its inputs; return what it has left when it outgrows the budget."""
         spec = self._spec
         relations = [
-            replace(relation, rows=extents[number].rows) if number in extents else relation
+            replace(relation, rows=extents[number].rows, guessed=False) if number in extents else relation
             for number, relation in enumerate(spec.relations)
         ]
         width = sum(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
-from millrace.spark.dealt_scan import Held, Scan
+from millrace.spark.dealt_scan import Held, Scan, tell_sizes
 from millrace.spark.hypercube import Axis
 from millrace.spec import JoinSpec
 from millrace.values import Value, computed
@@ -137,7 +137,8 @@ class ContinuousJoin:
         size = self.options.batch_size
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
-        return ContinuousRun(self.join, streams, tables, self.options, warm_start=_Lessons(lessons))
+        join = tell_sizes(self.join, self.tables, 0)
+        return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
 
 
 def _columns(schema: pa.Schema) -> list[Any]:

@@ -222,14 +222,12 @@ def lookup_rows(
     filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
     schema = schema_of(member.alias, columns)
     scan: ParquetInput | Read | None = None
-    rows = None
     if scans and lookup.parquet is not None:
         scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
-        rows = lookup.parquet.rows
     elif scans and lookup.scan is not None:
         placeholder = planning.frames.place(lookup.scan, "t")
         whole = f"SELECT * FROM {placeholder}"  # noqa: S608
         scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
     # Of a set, equal tuples from several access methods are one by that alone.
-    spec = RelationSpec(member.alias, schema, rows=rows)
+    spec = RelationSpec(member.alias, schema)
     return spec, LookedUp(indexes, scan, table.sources if scans else (), filters)

@@ -1,0 +1,142 @@
+"""What cells are told of relations' sizes, against what comes to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millrace.architectures.stairs import StairState
+from millrace.block import Block, FrameInput, ParquetInput
+from millrace.expressions import Column, ColumnRef, Compare, Literal
+from millrace.options import Options
+from millrace.runs.eddy_run import EddyRun
+from millrace.sources.parquet import open_table
+from millrace.spark import execute as execution
+from millrace.spark.dealt_scan import tell_sizes
+from millrace.spec import Equality, JoinSpec, RelationSpec
+
+ROWS = {"r": 2000, "s": 8000, "t": 4000}
+KEYS = 500
+HALF = KEYS // 2
+INT = pa.int64()
+HASHED = {"placement": "hypercube", "cells": 4, "transfer": False}
+IN_PLACE = {"placement": "in_place", "cells": 4, "transfer": False}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """R.a = S.a and S.b = T.b; keys are uniform, and so is v, which is filtered. S has eight row groups."""
+    folder, draw = tmp_path_factory.mktemp("sizes"), np.random.default_rng(0)
+    paths = {}
+    for alias, names in {"r": "av", "s": "abv", "t": "bv"}.items():
+        table = pa.table({name: pa.array(draw.integers(0, KEYS, ROWS[alias]), INT) for name in names})
+        paths[alias] = str(folder / f"{alias}.parquet")
+        pq.write_table(table, paths[alias], row_group_size=1000)
+    return paths
+
+
+def block_of(spark, tables, filtered: str = "", frames: str = "") -> Block:
+    inputs = {}
+    for alias, path in tables.items():
+        less = Compare("<", Column(ColumnRef(alias, "v")), Literal(HALF, INT), INT)
+        if alias in frames:
+            inputs[alias] = FrameInput(
+                spark.read.parquet(path).drop("v"), 8 * len(pq.read_schema(path).names) * ROWS[alias]
+            )
+        else:
+            table = open_table(path)
+            names = tuple(name for name in table.schema.names if name != "v")
+            inputs[alias] = ParquetInput(table, names, (less,) if alias in filtered else ())
+    relations = tuple(
+        RelationSpec(alias, pa.schema([(name, INT) for name in "ab" if name in pq.read_schema(path).names]))
+        for alias, path in tables.items()
+    )
+    edges = [(("r", "a"), ("s", "a")), (("s", "b"), ("t", "b"))]
+    equalities = tuple(Equality(ColumnRef(*one), ColumnRef(*other), INT) for one, other in edges)
+    return Block("b", JoinSpec(relations, equalities, count_only=True), inputs)
+
+
+@pytest.fixture
+def tasks(monkeypatch):
+    """The tasks of the cells, which are told."""
+    made = []
+    task = execution.EddyTask
+
+    def noted(**given):
+        made.append(task(**given))
+        return made[-1]
+
+    monkeypatch.setattr(execution, "EddyTask", noted)
+    return made
+
+
+CASES = [
+    ("", "", HASHED, ""),
+    ("rs", "", HASHED, ""),
+    ("", "", IN_PLACE, "rst"),
+    ("st", "", IN_PLACE, "r"),
+    ("", "", {**HASHED, "cells": 1}, "rst"),
+    ("t", "", {**HASHED, "cells": 1}, "rs"),
+    ("", "r", IN_PLACE, "st"),
+    ("", "rst", HASHED, ""),
+]
+
+
+@pytest.mark.parametrize(("filtered", "frames", "options", "exact"), CASES)
+def test_a_cell_is_told_what_comes_to_it(spark, tables, tasks, filtered, frames, options, exact):
+    """Dealt by keys, copied, or read by the cell itself; only what is certain is told as certain."""
+    run = execution.execute(spark, block_of(spark, tables, filtered, frames), Options.of(options))
+    run.frame.collect()
+    cells = [figures for figures in run.figures() if figures.cell >= 0]
+    assert len(cells) == options["cells"]
+    for figures in cells:
+        told = tell_sizes(tasks[0].join, tasks[0].scans, figures.cell)
+        came = {m.name: m.tuples_out for m in figures.modules if m.action == "scan"}
+        for relation in told.relations:
+            rows = came[f"Scan({relation.alias})"]
+            assert relation.guessed == (relation.alias not in exact)
+            if relation.alias in exact:
+                assert relation.rows == rows
+            else:
+                assert relation.rows == pytest.approx(rows, rel=0.2)
+            assert relation.passing == pytest.approx(0.5 if relation.alias in filtered else 1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("options", "guessed"), [(HASHED, True), (IN_PLACE, False)])
+def test_a_migration_in_a_cell_knows_what_is_still_to_come(
+    spark, tables, tasks, monkeypatch, options, guessed
+):
+    """As one that is told the truth does. It may cost much only where the end is certain."""
+    execution.execute(spark, block_of(spark, tables), Options.of(options))
+    told = tell_sizes(tasks[0].join, tasks[0].scans, 1)
+    sources = {}
+    for relation in told.relations:
+        table = pq.read_table(tables[relation.alias]).select(relation.schema.names)
+        sources[relation.alias] = table.slice(0, relation.rows)
+    truth = replace(
+        told,
+        relations=tuple(
+            RelationSpec(r.alias, r.schema, rows=sources[r.alias].num_rows) for r in told.relations
+        ),
+    )
+    changes = []
+    at_stasis = StairState.at_stasis
+
+    def noting(state):
+        changes.append(state._change(1, 1.0, 1.0))
+        return at_stasis(state)
+
+    monkeypatch.setattr(StairState, "at_stasis", noting)
+    seen = []
+    for spec in (told, truth):
+        changes.clear()
+        batches = {alias: table.to_batches(max_chunksize=100) for alias, table in sources.items()}
+        settings = Options(architecture="stairs", online=True, batch_size=100, transfer=False)
+        list(EddyRun(spec, batches, settings).run())
+        seen.append([(change.arrived, change.remaining) for change in changes if change.remaining])
+        assert {c.guessed for c in changes if c.remaining} == {guessed and spec is told}
+    assert seen[0] == seen[1]
