@@ -132,6 +132,9 @@ class Pipeline:
                 return self._as_written(statement, original, [str(leave)])
             if not plan.blocks and not plan.filters and not plan.parts:
                 return self._as_written(statement, original, list(plan.reasons))
+            if self.catalog.may_mix(plan):
+                self.catalog.leave_views()
+                continue
             try:
                 built = self._built(plan, schema)
                 return replace(built, filters=(*built.filters, *self._called(statement)))
