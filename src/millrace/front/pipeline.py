@@ -83,13 +83,13 @@ class Pipeline:
         args: Mapping[str, Any],
     ) -> None:
         self._predicates = predicates
-        self._functions = Functions(spark, options, predicates)
         self.frames = Frames(spark, args)
         self._settings = Settings(spark, options)
         self.catalog = Catalog(self.frames, tables, self._settings)
         self._planning: Planning | None = None
         self._original: Original | None = None
         self._aggregates = options.partial_aggregates
+        self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
     def close(self) -> None:
         """Take the names that it has made out of the session: what is analysed does not need them."""
