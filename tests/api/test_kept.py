@@ -117,6 +117,22 @@ def test_a_new_holder_starts_without_figures(spark, tables, planned):
     assert second.df.count() == second.report().totals.output_tuples == 3
 
 
+def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, folder, planned, monkeypatch):
+    """Else two queries had one run, and the figures of both."""
+    tables, seen = _tables(spark, folder, "paths"), []
+
+    def keep(*arguments):
+        made = kept_keep(*arguments)
+        seen.append(made.is_free)
+        return made
+
+    kept_keep = kept.keep
+    monkeypatch.setattr(session.kept, "keep", keep)
+    _rows(spark, tables)
+    assert seen == [False]
+    assert all(copy.is_free for copies in kept._kept.values() for copy in copies)
+
+
 def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
     text = "SELECT max(v) FROM l"
     assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]

@@ -224,6 +224,17 @@ def test_an_error_is_no_null_that_something_is_made_of(spark, condition):
         query(text, spark, given).df.collect()
 
 
+def test_a_sum_that_is_null_where_spark_raises_is_explained(spark):
+    """A key that has no value joins nothing; the explanation says so, for the query that has one."""
+    given = {
+        name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in (("a", 2**63 - 1), ("b", 0))
+    }
+    found = query("select a.id from a join b on a.k + 1 = b.k", spark, given)
+    assert taken(found) == "a b" and found.df.count() == 0
+    assert "(a.k + 1), as null" in found.explain()
+    assert "as null" not in query("select a.id from a join b on a.k = b.k", spark, given).explain()
+
+
 def test_without_ansi_sums_begin_again_at_the_other_end(spark):
     """A key that overflows is Spark's: not null, as what replaces arithmetic that raises would have it."""
     ends = {"a": (1 << 31) - 1, "b": -(1 << 31)}

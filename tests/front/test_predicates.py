@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from pyspark.sql.types import BooleanType, IntegerType
 
 from millrace import join, query, sql
 from millrace.errors import ExecutionError, MillraceWarning, PredicateError, QueryError
+from millrace.front import pipeline
 from millrace.spark.predicates import predicate
 from tests.front.compare import bag, taken
 
@@ -377,6 +379,18 @@ def test_no_name_of_a_filter_stays_in_the_session(spark, views):
     assert bag(found.df) == bag(found.df.where("true"))
 
 
+def test_no_name_of_a_function_stays_where_a_query_cannot_be_prepared(spark, views, monkeypatch):
+    """Whether another function cannot be sent, or what comes with them is wrong."""
+    lock = threading.Lock()
+    unsendable = udf(lambda x: lock is not None, BOOLEAN)
+    with pytest.raises(PredicateError):
+        query("select 1", spark, views, predicates={"above": above, "holds": unsendable})
+    monkeypatch.setattr(pipeline, "Catalog", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        query("select 1", spark, views, predicates={"above": above})
+    assert not [f.name for f in spark.catalog.listFunctions() if f.name.startswith("__millrace")]
+
+
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
@@ -423,8 +437,6 @@ def test_unknown_functions_are_for_spark_to_refuse(spark, views):
 
 def test_what_cannot_be_sent_is_told_before_anything_runs(spark):
     """A function that holds on to a lock is refused by name."""
-    import threading
-
     lock = threading.Lock()
 
     @predicate

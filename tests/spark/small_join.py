@@ -100,6 +100,7 @@ def main(kind: str, folder: str) -> None:
     outcome["live"] = check_live(spark, folder) if kind == "connect" else []
     outcome["hub"] = check_hub(spark, folder) if kind == "connect" else []
     outcome["lookups"] = [looked_up(spark, folder, dies=False) == UNHARMED] if kind == "connect" else []
+    outcome["views"] = check_views(spark, folder) if kind == "connect" else []
     outcome["failure"] = check_failure(spark)
     outcome["schema"] = check_schema(spark)
     outcome["doctor"] = check_doctor(spark, executors=1 if kind == "connect" else 2)
@@ -369,6 +370,34 @@ def check_page(spark: SparkSession) -> list[bool]:
         (query["state"], query["action"], query["title"]) == ("done", "count", "filter by even(id)"),
         (query["rows_in"], query["rows_out"]) == (1000, 500),
     ]
+
+
+def check_views(spark: SparkSession, folder: str) -> list[bool]:
+    """Views that change between a query and its action are all seen as they were, or all as they are."""
+    import millrace
+
+    def put(state: int) -> None:
+        for name in ("lv", "rv"):
+            path = f"{folder}/{name}{state}.parquet"
+            pq.write_table(pa.table({"id": [1, 2], "v": [state, state]}), path)
+            spark.read.parquet(path).createOrReplaceTempView(name)
+
+    join = "lv l join rv r on l.id = r.id"
+    checks = []
+    for text in (
+        f"select l.v a, r.v b from {join}",
+        f"select l.v a, r.v b, (select max(v) from lv) c from {join}",
+        "select l.v a, r.m b from lv l join (select id, max(v) m from rv group by id) r using (id)",
+        f"select q.v a, l.v b from (select l.id, r.v from {join}) q full join lv l on l.id = q.id",
+    ):
+        put(1)
+        found = millrace.query(text, spark, options={"take_all": True})
+        put(2)
+        for number in range(40):  # the server remembers what it has analysed lately
+            spark.sql(f"select {number} n").schema  # noqa: B018
+        seen = {value for row in found.df.collect() for value in row}
+        checks.append(len(found.blocks) == 1 and seen in ({1}, {2}))
+    return checks
 
 
 def check_failure(spark: SparkSession) -> list[bool]:

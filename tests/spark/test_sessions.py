@@ -25,4 +25,4 @@ def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
     """
     outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=600))
     assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
-    assert len(outcome) == 20
+    assert len(outcome) == 21

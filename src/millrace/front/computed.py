@@ -99,7 +99,9 @@ class Computed:
             if known is None:
                 return None
             known = replace(known, name=self._unlike(member, f"({self._planning.shown(node)})"))
-            member.computed.append(ComputedColumn(known, text, value))
+            member.computed.append(
+                ComputedColumn(known, text, value, bool(tried) and self._planning.settings.ansi)
+            )
         return member.alias, known
 
     @staticmethod

@@ -100,8 +100,12 @@ class Functions:
         self._made: list[str] = []
         self.names: dict[str, str] = {}
         self.masks: dict[str, Mask] = {}
-        for key, predicate in predicates.items():
-            self.names[key] = self._register(key, predicate)
+        try:
+            for key, predicate in predicates.items():
+                self.names[key] = self._register(key, predicate)
+        except BaseException:
+            self.close()
+            raise
 
     def _register(self, key: str, predicate: Predicate) -> str:
         spec = predicate.spec

@@ -150,7 +150,9 @@ def keep(
     conf = settings.conf
     conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
     _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
-    kept = Kept(prepared, understood, dict(conf.asked), default_parallelism(spark), tuple(states))
+    asked, parallelism = dict(conf.asked), default_parallelism(spark)
+    holders = (ref(catalog),)  # until it is lent, so that no other thread takes it
+    kept = Kept(prepared, understood, asked, parallelism, tuple(states), holders)
     with _lock:
         copies = _kept.setdefault((key, id(spark)), [])
         copies.append(kept)

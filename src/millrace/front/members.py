@@ -40,11 +40,13 @@ class ComputedColumn:
         field: The column.
         text: The expression where Spark reads the relation.
         value: The same where tasks read it themselves; None where only Spark computes it.
+        hides_errors: Whether it is null in rows in which the expression as written has no value and raises.
     """
 
     field: Field
     text: str
     value: Value | None = None
+    hides_errors: bool = False
 
 
 @dataclass(eq=False)
@@ -212,6 +214,11 @@ def rows_of(
         if not carried:
             raise Leave(f"no column of {member.alias} can pass through a join here")
         columns = [min(carried, key=lambda f: fixed_width(f.arrow) or 1 << 20)]
+    planning.reasons += [
+        f"Spark computes {each.field.name}, as null and without an error where it has no value of its type"
+        for each in computed
+        if each.hides_errors
+    ]
     schema = schema_of(member.alias, columns)
     where = list(dict.fromkeys(found.texts.get(member.alias, ())))
     made = _made_on_arrival(columns, computed) if in_cells else {}

@@ -83,13 +83,13 @@ class Pipeline:
         args: Mapping[str, Any],
     ) -> None:
         self._predicates = predicates
-        self._functions = Functions(spark, options, predicates)
         self.frames = Frames(spark, args)
         self._settings = Settings(spark, options)
         self.catalog = Catalog(self.frames, tables, self._settings)
         self._planning: Planning | None = None
         self._original: Original | None = None
         self._aggregates = options.partial_aggregates
+        self._functions = Functions(spark, options, predicates)  # last: what raises before leaves none behind
 
     def close(self) -> None:
         """Take the names that it has made out of the session: what is analysed does not need them."""
@@ -132,6 +132,9 @@ class Pipeline:
                 return self._as_written(statement, original, [str(leave)])
             if not plan.blocks and not plan.filters and not plan.parts:
                 return self._as_written(statement, original, list(plan.reasons))
+            if self.catalog.may_mix(plan):
+                self.catalog.leave_views()
+                continue
             try:
                 built = self._built(plan, schema)
                 return replace(built, filters=(*built.filters, *self._called(statement)))

@@ -7,6 +7,7 @@ A plan is data: it names no DataFrame, and making one changes nothing in the ses
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -148,6 +149,21 @@ class Plan:
     def size(self) -> int:
         """How many blocks it has, those of its parts included."""
         return len(self.blocks) + sum(part.size for _, part in self.parts)
+
+    def whole(self) -> Iterator[Plan]:
+        """Yield the plan and its parts."""
+        yield self
+        for _, part in self.parts:
+            yield from part.whole()
+
+    def rows(self) -> Iterator[Rows]:
+        """Yield where the rows of all its relations come from."""
+        yield from (rows for plan in self.whole() for block in plan.blocks for rows in block.rows.values())
+
+    def texts(self) -> Iterator[str]:
+        """Yield all that Spark reads."""
+        yield from (plan.template for plan in self.whole())
+        yield from (rows.template for rows in self.rows() if isinstance(rows, Read))
 
 
 def scanned(place: int) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.block import ParquetInput
 from millrace.errors import InputError
 from millrace.front.coercion import Field, field_of, is_plain
 from millrace.front.estimates import estimate
 from millrace.front.frames import Frames
 from millrace.front.lookups.tables import Lookup, lookup_of
+from millrace.front.plan import Plan
 from millrace.front.settings import Settings
 from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
@@ -26,6 +29,7 @@ from millrace.options import StorageOptions
 from millrace.sources.parquet import ParquetTable
 from millrace.sources.partitions import Doubtful
 from millrace.spark.conf import SessionConf
+from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import is_cached
 from millrace.spark.scans import scan_of, table_at
 from millrace.spark.stored import stored_at
@@ -175,6 +179,24 @@ class Catalog:
         self._given = {name.lower(): (name, where) for name, where in tables.items()}
         self._known: dict[str, Table] = {}
         self._where: tuple[str, ...] | None = None
+        self._opens_views = True
+
+    def leave_views(self) -> None:
+        """Let Spark read all views and tables of the session from now on."""
+        self._opens_views = False
+        self._known = {key: table for key, table in self._known.items() if table.placeholder is not None}
+
+    def may_mix(self, plan: Plan) -> bool:
+        """Tell whether a plan may see two states of the session's views.
+
+        Spark Connect looks the names in a text up again for each action; files that tasks read stay the same.
+        """
+        if not self._opens_views or not is_connect(self.frames.spark):
+            return False
+        names = [re.escape(table.name.rpartition(".")[2]) for table in self.used if table.placeholder is None]
+        word = re.compile(rf"\b({'|'.join(names)})\b", re.IGNORECASE)
+        is_direct = any(isinstance(rows, ParquetInput) for rows in plan.rows())
+        return is_direct and bool(names) and any(word.search(text) for text in plan.texts())
 
     def state_of(self, table: Table) -> Hashable | None:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
@@ -255,9 +277,10 @@ class Catalog:
                 frame,
                 None,
                 None,
-                settings=self._conf,
+                settings=self._conf if self._opens_views else None,
                 fixed=len(parts) == 1,
                 storage=self._storage,
+                left="" if self._opens_views else "Spark Connect looks its name up again for each action",
             )
         return self._known[key]
 
