@@ -109,7 +109,7 @@ def enable(
     >>> with millrace.enable(spark):  # doctest: +SKIP
     ...     spark.sql("SELECT … FROM orders JOIN customer ON …").show()
     ...     mails.filter(is_spam("text")).filter(is_ours("text")).count()
-    ...     orders.join(customer, orders.custkey == customer.id).join(nation, "nationkey").count()
+    ...     orders.filter("status = 'open'").join(customer, orders.custkey == customer.id).count()
 
     Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. Taken
     are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins,
@@ -118,8 +118,9 @@ def enable(
     DataFrame that is joined (``orders.custkey``, ``orders["custkey"]``) while the session is enabled, or is
     ``col("custkey")`` of a name that one of them has. Other comparisons stay with Spark, and so does, on
     Spark Connect, whatever is derived from a join by columns of the DataFrames that were joined
-    (``orders.total``, in place of ``"total"``). :func:`explain` of a DataFrame says why it was left to
-    Spark, and so does the log ``millrace``, at the level INFO.
+    (``orders.total``, in place of ``"total"``). A chain of joins has to keep few rows, or small ones: all
+    its columns leave the tasks. :func:`explain` of a DataFrame says why it was left to Spark, and so does the
+    log ``millrace``, at the level INFO. A session that is enabled several times stays so until each is over.
 
     Args:
         spark: The session; by default the active one, or a new one.

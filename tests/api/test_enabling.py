@@ -15,7 +15,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 import millrace
 import millrace.accessor
-from millrace.api import chains, enabling
+from millrace.api import chains, enabling, gain
 from millrace.front import worth
 from millrace.spark import patches
 from millrace.spark.actions import ACTIONS
@@ -172,6 +172,7 @@ def test_what_is_left_to_spark_says_why(spark, files, caplog):
 def test_joins_whose_rows_do_not_pay_to_pass_are_sparks(spark, files, monkeypatch, asked):
     """Taken are those of which conditions keep little; what pays below one that does not stays taken."""
     monkeypatch.setattr(worth, "start_seconds", lambda spark: 0.0)
+    monkeypatch.setattr(gain, "PLANNING_SECONDS", 0.0)
     a, b, c = (spark.read.parquet(files[name]) for name in "abc")
     a, b, c = a.select("id", "k"), b.select("id", "v"), c.select("id", "w")
     many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
@@ -190,6 +191,12 @@ def test_joins_whose_rows_do_not_pay_to_pass_are_sparks(spark, files, monkeypatc
         "both": (lambda: a.where("(k in (10, 20) and id > 0)").join(b, "id"), "block"),
         "above": (lambda: a.join(b, "id").join(c, "id").filter("w = 'p'"), "block"),
         "below": (lambda: a.where("k = 20").join(b, "id").withColumn("z", sf.lit(1)).join(c, "id"), "block"),
+        "filtered": (
+            lambda: (
+                a.where("k = 20").join(b, "id").withColumn("z", sf.lit(1)).join(many, "id").where("n > 2")
+            ),
+            "block",
+        ),
         "outer": (lambda: a.where("k = 20").join(b, "id").join(c, "id", "left"), "block"),
         "function": (lambda: a.join(b, "id").filter(even("k")).filter(third("k")), "2. <lambda>"),
         "function, inner": (lambda: a.filter(even("id")).filter(third("id")).join(many, "id"), "2. <lambda>"),
@@ -207,9 +214,32 @@ def test_joins_whose_rows_do_not_pay_to_pass_are_sparks(spark, files, monkeypatc
                 told = str(error)
             assert word in told, (name, told)
         assert "take_all" in explained_why(a.join(b, "id"))
+        monkeypatch.setattr(gain, "PLANNING_SECONDS", 0.1)
+        assert "joining 13 rows saves less" in explained_why(a.where("k = 20").join(b, "id"))
         forced = {"take_all": True}
         with millrace.enable(spark, options=forced):
             assert is_ours(a.join(b, "id"))
+
+
+def test_a_filter_above_a_join_that_is_left_stays(spark, files):
+    """Whoever joins: Spark, or Millrace below and Spark above."""
+    a, b, c = (spark.read.parquet(files[name]) for name in "abc")
+    a, b, c = a.select("id", "k"), b.select("id", "v"), c.select("id", "w")
+
+    def made() -> list[DataFrame]:
+        join = a.join(b, "id").limit(99)
+        return [
+            join.join(c, sf.col("k") / 10 == c.id).filter("w = 'p'"),
+            join.join(c, [a.k / 10 == c.id]).filter("w = 'p'").where("v > 0"),
+            join.join(c, "id").filter("w = 'p'"),
+        ]
+
+    plain = [bag(each) for each in made()]
+    assert all(plain)
+    with millrace.enable(spark, options={"take_all": True}):
+        found = made()
+        assert [bag(each) for each in found] == plain
+        assert all(is_ours(each) for each in found)
 
 
 def explained_why(frame) -> str:

@@ -186,11 +186,13 @@ def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Der
     chain = known.chain
     if isinstance(chain, Filters):
         return replace(chain, conditions=(*chain.conditions, condition), known=(*chain.known, df))
+    alone = Derived(df, known, "filter", (condition,), {})
     if isinstance(chain, Joins) and isinstance(condition, str) and not _is_qualified(condition):
         passed = (*chain.known, (df, len(chain.relations)))
-        return replace(chain, conditions=(*chain.conditions, condition), known=passed)
+        conditions = (*chain.conditions, condition)
+        return replace(chain, conditions=conditions, known=passed, otherwise=alone)
     if noted(condition) is None:
-        return Derived(df, known, "filter", (condition,), {})
+        return alone
     better = known.better(df)
     if isinstance(better, str):
         left_to_spark(df, better)

@@ -101,10 +101,11 @@ class Enabled:
     def disable(self) -> None:
         """Give the session back its own methods if nobody else has it enabled; once is enough."""
         with _lock:
-            others = tuple(each for each in _enabled.pop(id(self.spark), ()) if each is not self)
+            others = tuple(each for each in _enabled.get(id(self.spark), ()) if each is not self)
             if others:
-                _enabled[id(self.spark)] = others
+                _enabled[id(self.spark)] = others  # at once, for threads that look it up
             else:
+                _enabled.pop(id(self.spark), None)
                 restore("enable", self.spark)
             if not _enabled:
                 restore("enable")
@@ -147,7 +148,7 @@ def enable(
     enabled = Enabled(made, Options.of(options), predicates)
     with _lock:
         watch("enable")
-        replace("enable", made, "sql", _sql)
+        replace("enable", made, "sql", functools.partial(_sql, made))
         frames, columns = type(made.range(0)), type(sf.lit(0))
         for kind, name, make in (
             (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
@@ -159,9 +160,7 @@ def enable(
     return enabled
 
 
-def _sql(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
-    spark: SparkSession = plain.__self__  # type: ignore[attr-defined]  # a method of the session
-
+def _sql(spark: SparkSession, plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
     @functools.wraps(plain)
     def sql(sqlQuery: Any, args: Any = None, **named: Any) -> DataFrame:  # noqa: N803  # PySpark's name
         enabled = _latest(spark)

@@ -16,9 +16,11 @@ from sqlglot import exp
 from millrace.errors import QueryError
 from millrace.front.estimates import default_widths, estimate
 from millrace.front.parse import parse
+from millrace.front.worth import ROWS_A_SECOND
 from millrace.options import Options, StorageOptions
 from millrace.sources.partitions import Doubtful
 from millrace.spark.conf import SessionConf
+from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import scan_of
 
 if TYPE_CHECKING:
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 BYTES_A_ROW = 6
 """Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
 
-A row that tasks read and join saves about 0.2 microseconds of one core (``ROWS_A_SECOND`` of
-:mod:`millrace.front.worth`). A number that passes takes about 0.1, and a text 0.3: of a million rows, joined
-with 300, with one to eight columns. So 12 bytes use up the gain; half of them allow for wrong estimates.
+A row that tasks read and join saves some time (``ROWS_A_SECOND`` of :mod:`millrace.front.worth`). A number
+that passes takes about a third of that, and a text half as much again: of a million rows joined with 300,
+with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; half of them allow for wrong
+estimates.
 """
+PLANNING_SECONDS = 0.1
+"""What planning a query takes beyond Spark's own analysis: ``millrace bench tpch`` measures it."""
 KEPT_BY_EQUALITY = 0.1
 """The share of rows that a column has of one value: of Selinger et al., Access Path Selection, 1979.
 
@@ -68,6 +73,8 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
         )
     if passing + rows * sum(widths) * kept > BYTES_A_ROW * read:
         return _told(f"{rows:,} rows", sum(widths), kept)
+    if read / ROWS_A_SECOND / default_parallelism(relations[0].df.sparkSession) < PLANNING_SECONDS:
+        return f"joining {read:,} rows saves less than it takes to plan it (option take_all)"
     return None
 
 

@@ -74,8 +74,8 @@ class Joins:
             what is compared.
         known: DataFrames on the way here, and how many relations each joins.
         conditions: In SQL, over what is joined.
-        otherwise: The last join as a method of what Millrace makes of its two sides, for when it takes no
-            part in that join itself; None where it makes nothing of these.
+        otherwise: The last join or filter as a method of what Millrace makes below, for when it takes no part
+            in that itself; None where it makes nothing there.
     """
 
     relations: tuple[Relation, ...]
