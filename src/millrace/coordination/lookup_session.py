@@ -149,7 +149,9 @@ class LookupSession(OrderedSession):
 
     def expire(self) -> None:
         """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
-        latest = self._clock.now() - LEASE_SECONDS
+        now = self._clock.now()
+        latest = now - LEASE_SECONDS
+        self._heard.update((client, now) for client in self._heard if self._waits(client))  # for our disk
         for client in [client for client, heard in self._heard.items() if heard < latest]:
             self.permits.lapse(self._owners[client])
             self._do(partial(self._hand_over, client, None))
@@ -196,7 +198,7 @@ class LookupSession(OrderedSession):
         if not KINDS.isdisjoint(message):
             self.permits.handle(self._owners[client], message)
             return
-        self._do_for(client, self._job(client, message))
+        self._do_for(client, self._job(client, message), len(message.get("attachment", b"")))
 
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
