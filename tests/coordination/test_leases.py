@@ -176,3 +176,28 @@ def test_a_slow_disk_takes_no_permit_away(monkeypatch):
     finally:
         go_on.set()
         coordinator.close()
+
+
+def test_connections_between_calls_are_shared_out_to_the_last():
+    """However many clients there are: eight kept open in all, by eight of the sixteen, never more."""
+
+    async def play() -> None:
+        session = LookupSession(Registration("stock", max_in_flight=8))
+        shares: dict[int, int] = {}
+
+        def joined(name: int) -> int:
+            return session.join(lambda message: shares.update({name: message.get("share", shares.get(name))}))
+
+        numbers = {}
+        for name in range(16):
+            numbers[name] = joined(name)
+            assert sum(shares.values()) <= 8
+        assert sorted(shares.values()) == [0] * 8 + [1] * 8
+        for name in range(12):
+            session.leave(numbers[name])
+            del shares[name]
+            assert sum(shares.values()) <= 8 and sum(shares.values()) >= min(8, len(shares))
+        assert list(shares.values()) == [2] * 4
+        session.close()
+
+    asyncio.run(play())
