@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing.connection import Listener
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from millrace.coordination import Registration
-from millrace.coordination.detached import Call, Seal, Started, call, start
+from millrace.coordination.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
 from millrace.errors import ExecutionError
 from tests.coordination.test_process import KEYS, settled
 from tests.coordination.test_server import run
@@ -115,3 +118,24 @@ def test_what_cannot_start_says_why():
     public = X25519PrivateKey.generate().public_key().public_bytes_raw()
     with pytest.raises(ExecutionError, match=r"cannot listen.*192\.0\.2\.77"):
         start(public, "192.0.2.77", 0, None, 600.0)
+
+
+def test_strangers_get_few_places_and_little_time(monkeypatch):
+    """Who says nothing, or begins and stops, has one of a few threads for a moment; calls come after."""
+    monkeypatch.setattr("millrace.coordination.detached._SAID_SECONDS", 0.2)
+
+    class Echo:
+        def to(self, sealed: bytes) -> bytes:
+            return sealed[::-1]
+
+    before = threading.active_count()
+    with Listener(("127.0.0.1", 0), backlog=64) as listener:
+        _accept(listener, Echo())
+        strangers = [socket.create_connection(listener.address) for _ in range(20)]
+        for number, each in enumerate(strangers):
+            if number % 2:
+                each.sendall(b"\x00\x00\x01\x00half")
+        assert threading.active_count() - before <= _MOST_CALLERS
+        assert call(*listener.address, b"call") == b"llac"
+        for each in strangers:
+            each.close()

@@ -134,24 +134,56 @@ def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_p
     assert service.asked == dict.fromkeys(range(10), 1)
 
 
-def test_a_group_has_the_lowest_breaker_of_its_lookups(coordinator):
-    """Whoever came first, and whether that one has a breaker at all."""
-    coordinator.register("one", [Registration("prices", 9, group="api")])
-    coordinator.register("two", [Registration("stock", 9, circuit_breaker=3, group="api")])
+def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, monkeypatch):
+    """Each has a breaker of its own; the limits they share, so the healthy one takes all permits."""
+    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.coordination.breaker.MOST_PROBES", 2)
+    for name in ("dead", "well"):
+        coordinator.register(name, [Registration(name, 2, circuit_breaker=3, group="api")])
+
+    async def call(client: Client, outcome: str) -> None:
+        async with client.permit() as permit:
+            permit.outcome = outcome
 
     async def play() -> None:
-        one = await Client.connect(coordinator.address, "one/0/0")
-        two = await Client.connect(coordinator.address, "two/0/0")
-        for _ in range(3):
-            async with one.permit() as permit:
-                permit.outcome = "HTTP 502"
-        for client in (one, two):
-            await client.secrets()  # what was said before has been heard
-        problems = [
-            (await asyncio.to_thread(coordinator.progress, name))[0].problem for name in ("one", "two")
-        ]
-        assert all("HTTP 502" in problem for problem in problems)
-        await one.close()
-        await two.close()
+        dead, well = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("dead", "well")]
+        for number in range(5):
+            await call(dead, "HTTP 502")
+            if number < 4:
+                await call(well, "")
+                await well.secrets()
+        with pytest.raises(ExecutionError, match="'dead' does not answer: 5 requests in a row"):
+            await dead.secrets()
+        async with well.permit(), well.permit():
+            (progress,) = await asyncio.to_thread(coordinator.progress, "well")
+            assert (progress.problem, progress.in_flight) == ("", 2)
+        await dead.close()
+        await well.close()
+
+    run(play())
+
+
+def test_a_source_that_is_held_holds_up_no_other(coordinator, monkeypatch):
+    """Requests of the one wait for its pause; those of the other, behind them, go on."""
+    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 600.0)
+    monkeypatch.setattr("millrace.coordination.breaker.LONGEST_PAUSE", 600.0)
+    for name in ("dead", "well"):
+        coordinator.register(name, [Registration(name, 1, circuit_breaker=1, group="api")])
+
+    async def play() -> None:
+        dead, well = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("dead", "well")]
+        async with dead.permit() as permit:
+            permit.outcome = "HTTP 502"
+        probe = asyncio.create_task(dead.permit().__aenter__())
+        await dead.secrets()
+        assert "HTTP 502" in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
+        for _ in range(20):
+            async with well.permit() as permit:
+                permit.outcome = ""
+        assert not probe.done()
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        await dead.close()
+        await well.close()
 
     run(play())

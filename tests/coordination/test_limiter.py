@@ -191,3 +191,25 @@ def test_a_ticket_in_use_is_refused():
     limiter.grants()
     with pytest.raises(ValueError, match="in use"):
         limiter.request(0, 5)
+
+
+def test_a_source_that_is_held_gets_its_turn_beside_a_busy_one():
+    """One call of it starts when its pause is over, in the order of the queue, and no second one with it."""
+    clock = VirtualClock(100.0)
+    limiter = Limiter(clock, 1, None)
+    limiter.sources.update({1: "dead", 2: "well"})
+    limiter.hold(5.0, "dead")
+    for ticket in range(3):
+        limiter.request(1, ticket)
+    started = []
+    for ticket in range(10):
+        limiter.request(2, ticket)
+        (grant,) = limiter.grants()
+        started.append(grant.owner)
+        limiter.release(grant.owner, grant.ticket)
+        clock.advance(1.0)
+        if grant.owner == 1:
+            limiter.hold(5.0, "dead")  # the probe has failed
+    assert started == [2, 2, 2, 2, 2, 1, 2, 2, 2, 2]
+    limiter.resume("dead")
+    assert limiter.grants()[0].owner == 1

@@ -107,10 +107,16 @@ class Lookups:
         self.rooms: dict[str, LookupSession] = {}
 
     def index(
-        self, name: str, columns: tuple[str, ...], source: TableSource, *, on_error: OnError = "fail"
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        source: Any,
+        *,
+        on_error: OnError = "fail",
+        schema: pa.Schema | None = None,
     ) -> LookupIndex:
-        """Return an index over a source."""
-        spec = IndexSpec(name, columns, source.table.schema, source, on_error)
+        """Return an index over a source, of the schema of its table if there is none."""
+        spec = IndexSpec(name, columns, schema or source.table.schema, source, on_error)
 
         async def connect() -> Client:
             if name not in self.rooms:

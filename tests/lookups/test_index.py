@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.clock import WallClock
 from millrace.coordination import Client, Coordinator, LookupSession
 from millrace.errors import ExecutionError
-from millrace.lookups import Refused, Secrets, Terms, function
+from millrace.lookups import Refused, Secrets, Terms, database, function, http
 from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
@@ -25,6 +27,7 @@ from tests.coordination.test_server import PATIENCE
 from tests.eddy.access_cases import options, plans
 from tests.eddy.blocks import block
 from tests.eddy.oracle import Case, cases, multiset
+from tests.lookups import web
 from tests.lookups.tables import TableSource, lookups
 
 INT = pa.int64()
@@ -454,3 +457,178 @@ def test_a_coordinator_that_goes_while_a_failure_is_told_is_an_error(monkeypatch
 
 async def _nothing() -> None:
     pass
+
+
+BAD = (13,)
+FAULTS = [
+    Refused("HTTP 400", "bad key"),
+    Refused("unfit answer", "a text in a column of numbers"),
+    Refused("malformed answer", "no JSON", again=True),
+    Refused("connection", "dropped", again=True),
+    Refused("timeout", "no answer", again=True),
+    ZeroDivisionError("a source's own mistake"),
+]
+
+
+def _of_100(refuse, batch: int = 20, **terms) -> tuple[TableSource, Case]:
+    """A source that refuses requests by their keys, and a join that asks for a hundred."""
+    source = TableSource(S, Terms(batch=batch, **terms), refuse=refuse)
+    return source, block({"r": pa.table({"a": range(100)}), "s": S}, ["r.a = s.x"])
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda each: getattr(each, "kind", "exception"))
+@pytest.mark.parametrize("on_error", ["skip", "null"])
+def test_a_key_at_fault_fails_alone(monkeypatch, on_error: str, fault: Exception) -> None:
+    """Its batch is asked by halves: the other keys have their rows, and it takes few requests more."""
+    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
+    source, case = _of_100(lambda key, _: fault if key == BAD else None, retries=2, max_in_flight=2)
+    with lookups() as maker:
+        found = run(case, {"s": [maker.index("s", ("x",), source, on_error=on_error)]}, chunk=100)
+        failed = maker.rooms["s"].failed()
+    wanted = case.expected()
+    wanted = {row: n for row, n in wanted.items() if row[0] != 13}
+    assert {row: n for row, n in multiset(found).items() if row[0] != 13} == wanted
+    assert found.num_rows == 99 + (on_error == "null")
+    assert [each.key for each in failed] == ['{"x": 13}']
+    # Five batches; the one is repeated twice, then by halves of 10, 5, 2 or 3, and so on to the key alone.
+    assert len(source.requests) <= 5 + 2 + 2 * 5 + 2
+    assert failed[0].attempts == source.asked[BAD]
+
+
+def test_the_error_names_the_key_at_fault() -> None:
+    """And no neighbour of it in the batch."""
+    source, case = _of_100(lambda key, _: Refused("HTTP 400", "bad key") if key == BAD else None)
+    with lookups() as maker, pytest.raises(ExecutionError, match=r'key \{"x": 13\} could not'):
+        run(case, {"s": [maker.index("s", ("x",), source)]}, chunk=100)
+
+
+@pytest.mark.parametrize("bad", [{0, 1, 2, 3}, set(range(40, 80)), set(range(0, 100, 3)), set(range(99))])
+def test_any_number_of_keys_at_fault_cost_no_other(bad: set[int]) -> None:
+    """In a row, spread out, or all but one."""
+    source, case = _of_100(lambda key, _: Refused("HTTP 422", "bad") if key[0] in bad else None)
+    with lookups() as maker:
+        found = run(case, {"s": [maker.index("s", ("x",), source, on_error="skip")]}, chunk=100)
+    assert sorted(found.column(0).to_pylist()) == sorted(set(range(100)) - bad)
+
+
+@pytest.mark.parametrize("kind", ["HTTP 401", "HTTP 429", "HTTP 503"])
+def test_a_failure_that_is_of_no_key_is_not_asked_by_halves(monkeypatch, kind: str) -> None:
+    """A wrong password is as wrong for each key; what it says is of the whole request."""
+    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
+    source, case = _of_100(
+        lambda *_: Refused(kind, "no", again=kind != "HTTP 401"), retries=1, circuit_breaker=None
+    )
+    with lookups() as maker:
+        run(case, {"s": [maker.index("s", ("x",), source, on_error="skip")]}, chunk=100)
+        failed = maker.rooms["s"].failed()
+    assert len(source.requests) == 5 * (1 if kind == "HTTP 401" else 2)
+    assert len(failed) == 100 and "together with 19 other keys" in failed[0].message
+
+
+def test_a_source_that_refuses_everything_is_not_asked_for_each_key(monkeypatch) -> None:
+    """When so many keys in a row have failed alone, it is not the keys: later batches are not split."""
+    monkeypatch.setattr("millrace.lookups.asking._IN_VAIN", 10)
+    source, case = _of_100(lambda *_: Refused("HTTP 404", "no such page"), batch=10, max_in_flight=1)
+    with lookups() as maker:
+        found = run(case, {"s": [maker.index("s", ("x",), source, on_error="skip")]}, chunk=100)
+        failed = maker.rooms["s"].failed()
+    assert (found.num_rows, len(failed)) == (0, 100)
+    assert len(source.requests) == 19 + 9
+
+
+def test_a_source_that_is_down_is_spared_by_batches_too(monkeypatch) -> None:
+    """Halves count for the circuit breaker as any request does."""
+    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.coordination.breaker.MOST_PROBES", 2)
+    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
+    down = Refused("connection", "refused", again=True)
+    source, case = _of_100(lambda *_: down, retries=1, max_in_flight=1, circuit_breaker=8)
+    with lookups() as maker, pytest.raises(ExecutionError, match="'s' does not answer: 10 requests in a row"):
+        run(case, {"s": [maker.index("s", ("x",), source, on_error="skip")]}, chunk=100)
+    assert len(source.requests) == 10
+
+
+def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:
+    """Two tasks want a key whose rows no message holds: both hear, and neither waits for ever."""
+    monkeypatch.setattr("millrace.coordination.codec.LARGEST_ATTACHMENT", 10)
+    monkeypatch.setattr("millrace.lookups.asking.codec.USUAL_ATTACHMENT", 10)
+    source = TableSource(S, Terms(max_in_flight=1), before=_shuffler([3]))
+    errors: list[str] = []
+    with lookups() as maker:
+
+        def task() -> None:
+            with pytest.raises(ExecutionError) as caught:
+                run(joined(), {"s": [maker.index("s", ("x",), source)]})
+            errors.append(str(caught.value))
+
+        threads = [threading.Thread(target=task, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert len(errors) == 2 and all("bind more columns" in each for each in errors)
+
+
+@asynccontextmanager
+async def _served(fault: web.Handler):
+    """A service over HTTP that has rows for keys, unless 13 is among them."""
+
+    async def answer(request):
+        keys = list(map(int, request.query["x"].split(",")))
+        if 13 in keys:
+            return await fault(request)
+        return await web.answering([{"x": key, "y": key} for key in keys])(request)
+
+    async with web.serving(answer) as seen:
+        yield seen.url + "/rows?x={x}"
+
+
+def _stored(folder) -> str:
+    """A database with a text where a number belongs."""
+    with closing(sqlite3.connect(folder / "base")) as base, base:
+        base.execute("CREATE TABLE s (x INTEGER, y)")
+        base.executemany("INSERT INTO s VALUES (?, ?)", [(x, "oops" if x == 13 else x) for x in range(100)])
+    return f"sqlite:///{folder / 'base'}"
+
+
+def _of_function(x: list[int]) -> list[dict[str, int]]:
+    if 13 in x:
+        raise ValueError("bad \udcff key")
+    return [{"x": each, "y": each} for each in x]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        web.answering({"error": "bad key"}, 400),
+        web.answering("{no JSON"),
+        web.answering([{"x": 13, "y": "oops"}]),
+        web.resets,
+        web.truncates,
+        web.stalls,
+        "function",
+        "database",
+    ],
+    ids=["status", "malformed", "unfit", "dropped", "truncated", "hanging", "function", "database"],
+)
+def test_a_key_at_fault_fails_alone_whatever_is_asked(fault, tmp_path, monkeypatch) -> None:
+    """One of a hundred, in batches of twenty: ninety-nine have their rows, and the one is listed."""
+    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("millrace.lookups.asking._backoff", lambda state: 0.0)
+    case = block({"r": pa.table({"a": range(100)}), "s": S}, ["r.a = s.x"])
+    terms = {"batch": 20, "retries": 1, "timeout": 0.2 if fault is web.stalls else 10.0}
+    with lookups() as maker:
+        if fault == "function":
+            source, service = function(_of_function, **terms), None
+        elif fault == "database":
+            source, service = database(_stored(tmp_path), "s", **terms), None
+        else:
+            service = _served(fault)
+            source = http(maker.loop.start(service.__aenter__).result(), check=False, **terms)
+        index = maker.index("s", ("x",), source, on_error="skip", schema=S.schema)
+        found = run(case, {"s": [index]}, chunk=100)
+        failed = maker.rooms["s"].failed()
+        if service is not None:
+            maker.loop.start(lambda: service.__aexit__(None, None, None)).result()
+    assert [each.key for each in failed] == ['{"x": 13}']
+    assert sorted(found.column(0).to_pylist()) == sorted(set(range(100)) - {13})

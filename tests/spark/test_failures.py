@@ -311,3 +311,38 @@ def test_a_file_that_has_gone_is_told_in_a_few_lines(spark, tmp_path):
     for kind in (Py4JJavaError, ReadError):
         with pytest.raises(kind):
             frame.count()
+
+
+def _surrogate(k: int) -> dict[str, int]:
+    if k == 13:
+        raise ValueError("bad \udcff text")
+    return {"k": k, "v": 10 * k}
+
+
+def test_half_a_character_in_a_users_error_hangs_nothing(spark):
+    """A lookup that fails or goes on, its failed keys, and predicates: each ends, and the next query runs."""
+
+    @millrace.predicate
+    def by_row(k: int) -> bool:
+        return _surrogate(k) is not None
+
+    @millrace.predicate(kind="async", retries=0)
+    async def awaited(k: int) -> bool:
+        return _surrogate(k) is not None
+
+    rows = spark.range(0, 40, 1, 2).selectExpr("cast(id AS int) AS k")
+    for ask in (by_row, awaited):
+        with pytest.raises(MillraceError, match=r"bad \\udcff text"):
+            millrace.where(rows, ask("k")).collect()
+    for on_error in ("null", "fail"):
+        source = millrace.function(_surrogate, retries=0)
+        table = millrace.lookup("names", "k int, v int", ["k"], source, on_error=on_error)
+        query = millrace.query("SELECT r.k, v FROM r, n WHERE r.k = n.k", spark, {"r": rows, "n": table})
+        if on_error == "fail":
+            with pytest.raises(ExecutionError, match=r"bad \\udcff text"):
+                query.df.collect()
+        else:
+            wanted = [(k, None if k == 13 else 10 * k) for k in range(40)]
+            assert sorted(map(tuple, query.df.collect())) == wanted
+        (failed,) = query.failed_keys().to_pylist()
+        assert failed["key"] == '{"k": 13}' and r"bad \udcff text" in failed["message"]

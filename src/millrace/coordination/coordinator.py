@@ -258,6 +258,7 @@ class Coordinator(Server):
                 registration,
                 self._calendar,
                 permits=self._permits(namespace, registration),
+                source=f"{_run_of(namespace)}/{namespace.rpartition('/')[2]}",
                 after=self._flushed(registration),
                 loop=self._loop,
             )
@@ -284,7 +285,6 @@ class Coordinator(Server):
                 f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "
                 f"{registration.name!r} has {settings}: give all of a group the same limits"
             )
-        permits.breaker.at_most(registration.circuit_breaker)
         self._groups.move_to_end(group)
         for each in [name for name, found in self._groups.items() if found.empty][:-_MOST_GROUPS]:
             del self._groups[each]

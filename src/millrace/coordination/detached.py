@@ -13,6 +13,7 @@ import pickle
 import secrets
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -81,6 +82,11 @@ _END_SECONDS = 120.0
 _DIAL_SECONDS = 5.0
 _CALL_SECONDS = 60.0
 _LARGEST = 1 << 26
+_LARGEST_CALL = 1 << 22
+_MOST_CALLERS = 8
+_SAID_SECONDS = 10.0
+"""For a call to come: who calls is a stranger until then, with few places and little memory for all."""
+
 _MOST_REPLIES = 64
 """Replies kept for tasks that Spark runs again: a call is done once."""
 
@@ -273,7 +279,7 @@ def serve() -> None:
     _say(told)
     _let_go()
     replies = Replies(seal, coordinator)
-    threading.Thread(target=_accept, args=(listener, replies), name="millrace calls", daemon=True).start()
+    _accept(listener, replies)
     seen = time.monotonic()
     while (
         not replies.over.is_set()
@@ -311,13 +317,21 @@ def _let_go() -> None:
 
 
 def _accept(listener: Listener, replies: Replies) -> None:
+    for _ in range(_MOST_CALLERS):
+        threading.Thread(target=_answer_all, args=(listener, replies), daemon=True).start()
+
+
+def _answer_all(listener: Listener, replies: Replies) -> None:
     while True:
-        with suppress(OSError, EOFError):  # of one who hung up
+        try:
             connection = listener.accept()
-            threading.Thread(target=_answer, args=(connection, replies), daemon=True).start()
-
-
-def _answer(connection: Connection, replies: Replies) -> None:
-    with connection, suppress(OSError, EOFError, ValueError):  # it died, or is nobody that may call
-        if connection.poll(_CALL_SECONDS):
-            connection.send_bytes(replies.to(connection.recv_bytes(_LARGEST)))
+        except OSError as error:
+            if error.errno is None:  # the listener is closed
+                return
+            continue  # the caller hung up
+        # It died, says nothing, or is nobody that may call.
+        with connection, suppress(OSError, EOFError, ValueError):
+            with socket.socket(fileno=os.dup(connection.fileno())) as same:
+                wait = struct.pack("ll", int(_SAID_SECONDS), int(_SAID_SECONDS % 1 * 1e6))
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+            connection.send_bytes(replies.to(connection.recv_bytes(_LARGEST_CALL)))

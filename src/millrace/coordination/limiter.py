@@ -89,6 +89,9 @@ class Limiter:
         ahead: Seconds by which a start may be given out before its time.
         spending: Counts permits against a budget; None without one.
         tokens_per_minute: That calls take together; None sets no bound.
+
+    Attributes:
+        sources: What each owner's calls ask; calls of an owner that is not in it are never held.
     """
 
     def __init__(
@@ -104,7 +107,8 @@ class Limiter:
         self._tokens = None if tokens_per_minute is None else TokenRate(tokens_per_minute)
         self._spending = spending
         self._most = float("inf") if max_in_flight is None else max_in_flight
-        self._held: float | None = None
+        self._held: dict[str, float] = {}
+        self.sources: dict[int, str] = {}
         self._spacing = 0.0 if per_second is None else 1.0 / per_second
         self._ahead = ahead
         self._next_start = float("-inf")
@@ -113,14 +117,26 @@ class Limiter:
 
     @property
     def _bound(self) -> float:
-        if self._held is not None or (self._tokens is not None and not self._tokens.known):
+        if self._tokens is not None and not self._tokens.known:
             return 1
         return self._most
 
     @property
     def _next(self) -> float:
-        following = self._next_start if self._held is None else max(self._next_start, self._held)
-        return following if self._tokens is None else max(following, self._tokens.next)
+        return self._next_start if self._tokens is None else max(self._next_start, self._tokens.next)
+
+    def _first(self) -> tuple[_Key | None, float]:
+        """Return the first request of those that may start soonest, and when; None where none may."""
+        first, due = None, float("inf")
+        soonest = max(self._next, self._clock.now())
+        busy = {self.sources.get(owner) for owner, _ in self._out} if self._held else set()
+        for key in self._waiting:
+            source = self.sources.get(key[0])
+            if source not in self._held:
+                return (key, soonest) if soonest < due else (first, due)
+            if source not in busy and self._held[source] < due:
+                first, due = key, max(soonest, self._held[source])
+        return first, due
 
     def out_of(self, owners: set[int]) -> int:
         """Return how many permits some owners have."""
@@ -151,14 +167,17 @@ class Limiter:
         """Give out the permits that are due, in the order of the requests."""
         now = self._clock.now()
         given = []
-        while self._waiting and len(self._out) < self._bound and self._next <= now + self._ahead:
+        while self._waiting and len(self._out) < self._bound:
+            key, due = self._first()
+            if key is None or due > now + self._ahead:
+                break
             if self._spending is not None:
                 if not self._spending.may_begin:
                     break
                 self._spending.begin()
-            key, _ = self._waiting.popitem(last=False)
+            del self._waiting[key]
             self._out.add(key)
-            start = max(now, self._next)
+            start = max(now, due)
             self._next_start = start + self._spacing
             if self._tokens is not None:
                 self._tokens.begin(key, start)
@@ -171,7 +190,8 @@ class Limiter:
             return None
         if self._spending is not None and not self._spending.may_begin:
             return None
-        return self._next - self._ahead
+        key, due = self._first()
+        return None if key is None else due - self._ahead
 
     def refused(self) -> list[_Key]:
         """Take out and return the requests that the budget will never have a permit for."""
@@ -197,13 +217,13 @@ class Limiter:
             self._tokens.end(key, tokens, self._clock.now())
         return was_out
 
-    def hold(self, seconds: float) -> None:
-        """Let no call start for so long, and after that one at a time, until :meth:`resume`."""
-        self._held = self._clock.now() + seconds
+    def hold(self, seconds: float, source: str) -> None:
+        """Let no call of a source start for so long, and after that one at a time, until :meth:`resume`."""
+        self._held[source] = self._clock.now() + seconds
 
-    def resume(self) -> None:
-        """Let as many calls start as before."""
-        self._held = None
+    def resume(self, source: str) -> None:
+        """Let as many calls of a source start as before."""
+        self._held.pop(source, None)
 
     def pause(self, seconds: float) -> None:
         """Let no call start for so long: the service has asked for that, or is overloaded."""

@@ -74,6 +74,7 @@ class LookupSession(OrderedSession):
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
         clock: Tells the seconds of limits and leases; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
+        source: Names what it asks, among those that share the permits.
         after: What other sessions still write to the cache, to be waited for (with a ``loop``).
         loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
             all is done at once where it is called, for clients that have nobody beside them.
@@ -88,12 +89,16 @@ class LookupSession(OrderedSession):
         calendar: Clock | None = None,
         clock: Clock | None = None,
         permits: Permits | None = None,
+        source: str = "",
         after: Sequence[Future[None]] = (),
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(loop)
         self.registration = registration
         self.permits = permits or Permits(registration.settings, clock, registration.circuit_breaker)
+        self._source = source
+        self._breaker = self.permits.breaker(source)
+        self._breaker.at_most(registration.circuit_breaker)
         self._clock = clock or WallClock()
         self._heard: dict[int, float] = {}
         self._owners: dict[int, int] = {}  # among the permits, by client
@@ -131,7 +136,7 @@ class LookupSession(OrderedSession):
         """Let a client in, and return its number; messages for it go to ``deliver``."""
         number = super().join(deliver)
         self._heard[number] = self._clock.now()
-        self._owners[number] = self.permits.join(deliver, self._give_up)
+        self._owners[number] = self.permits.join(deliver, self._give_up, self._source)
         if self._lost:
             deliver(self._lost)
         return number
@@ -149,7 +154,9 @@ class LookupSession(OrderedSession):
 
     def expire(self) -> None:
         """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
-        latest = self._clock.now() - LEASE_SECONDS
+        now = self._clock.now()
+        latest = now - LEASE_SECONDS
+        self._heard.update((client, now) for client in self._heard if self._waits(client))  # for our disk
         for client in [client for client, heard in self._heard.items() if heard < latest]:
             self.permits.lapse(self._owners[client])
             self._do(partial(self._hand_over, client, None))
@@ -198,12 +205,12 @@ class LookupSession(OrderedSession):
                 self._end(str(message["unpriced"]), spent=True)
             self.permits.handle(self._owners[client], message)
             return
-        self._do_for(client, self._job(client, message))
+        self._do_for(client, self._job(client, message), len(message.get("attachment", b"")))
 
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
-        breaker = self.permits.breaker
+        breaker = self._breaker
         problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
         return self._figures.progress(
             self.registration.name, in_flight, running=not self.empty, problem=problem
@@ -331,7 +338,7 @@ class LookupSession(OrderedSession):
             self._say(client, news)
 
     def _give_up(self) -> None:
-        told = self.permits.breaker.told()
+        told = self._breaker.told()
         self._end(
             f"the source of lookup {self.registration.name!r} does not answer: {told}, "
             "tries of one request at a time among them. Is it up, and can the executors reach it? What was "

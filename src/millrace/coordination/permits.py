@@ -16,7 +16,7 @@ One lookup has permits of its own; those of a ``limit_group`` are shared by the 
 and predicates, whatever queries they are of.
 
 Between calls all clients together keep as many connections open as there may be calls at once: each gets an
-equal share, and hears when it changes.
+equal share, or the first of many one each, and hears when that changes.
 """
 
 from __future__ import annotations
@@ -52,13 +52,12 @@ class Permits:
     Args:
         settings: The limits.
         clock: Tells seconds; the system's clock by default.
-        circuit_breaker: Failures in a row after which calls pause; None for never.
+        circuit_breaker: Failures in a row after which calls of a source pause; None for never.
         spending: Of the settings' budget, where others have spent of it before.
 
     Attributes:
         settings: The limits.
         spending: What has been spent.
-        breaker: What is known of the source's health.
     """
 
     def __init__(
@@ -70,7 +69,8 @@ class Permits:
     ) -> None:
         self.settings = settings
         self.spending = spending or Spending(settings.budget)
-        self.breaker = Breaker(circuit_breaker)
+        self._threshold = circuit_breaker
+        self._breakers: dict[str, Breaker] = {}
         self._clock = clock or WallClock()
         counted = self.spending if settings.budget else None
         self._limiter = Limiter(
@@ -81,9 +81,11 @@ class Permits:
             counted,
             settings.tokens_per_minute,
         )
+        self._sources = self._limiter.sources
         self._numbers = count()
         self._deliver: dict[int, Deliver] = {}
         self._given_up: dict[int, Callable[[], None]] = {}
+        self._shares: dict[int, int] = {}
         self._lapsed: dict[int, list[int]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -96,27 +98,30 @@ class Permits:
         """Return how many permits some of the clients have."""
         return self._limiter.out_of(owners)
 
-    def join(self, deliver: Deliver, given_up: Callable[[], None]) -> int:
+    def breaker(self, source: str) -> Breaker:
+        """Return what is known of a source's health; each has a breaker, whatever limits it shares."""
+        return self._breakers.setdefault(source, Breaker(self._threshold))
+
+    def join(self, deliver: Deliver, given_up: Callable[[], None], source: str = "") -> int:
         """Let a client in, and return its number.
 
         Args:
             deliver: Takes messages for it.
             given_up: Called when the source is taken to be down.
+            source: That it asks.
         """
         number = next(self._numbers)
-        before = self._share
+        self._sources[number] = source
         self._deliver[number] = deliver
         self._given_up[number] = given_up
-        if self._share == before and before is not None:
-            deliver({"share": before})
-        self._tell_share(before)
+        self._tell_shares()
         return number
 
     def leave(self, client: int) -> None:
         """Take back all that a client has."""
-        before = self._share
-        del self._deliver[client], self._given_up[client]
-        self._tell_share(before)
+        self._shares.pop(client, None)
+        del self._deliver[client], self._given_up[client], self._sources[client]
+        self._tell_shares()
         self._lapsed.pop(client, None)
         self._limiter.drop(client)
         self.grant()
@@ -160,7 +165,7 @@ class Permits:
             self._timer.cancel()
             self._timer = None
         for grant in self._limiter.grants():
-            self.breaker.started((grant.owner, grant.ticket))
+            self.breaker(self._sources[grant.owner]).started((grant.owner, grant.ticket))
             wait = max(0.0, grant.start - self._clock.now())
             self._deliver[grant.owner]({"permit": grant.ticket, "wait": wait})
         for owner, ticket in self._limiter.refused():
@@ -170,30 +175,30 @@ class Permits:
             delay = max(0.0, due - self._clock.now())
             self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
 
-    @property
-    def _share(self) -> int | None:
-        """How many connections a client may keep open between calls; None for any number."""
+    def _tell_shares(self) -> None:
+        """Let clients know how many connections they may keep open between calls, where that has changed."""
         most = self.settings.max_in_flight
         if most is None or not self._deliver:
-            return None
+            return
         # Of as many clients as the next power of two, so that few of them are told of each that comes.
-        return most // (1 << (len(self._deliver) - 1).bit_length())
-
-    def _tell_share(self, before: int | None) -> None:
-        share = self._share
-        if share is not None and share != before:
-            for deliver in self._deliver.values():
+        each = most // (1 << (len(self._deliver) - 1).bit_length())
+        for place, (client, deliver) in enumerate(self._deliver.items()):
+            share = each or int(place < most)  # of more clients than connections the first have one
+            if share != self._shares.get(client):
+                self._shares[client] = share
                 deliver({"share": share})
 
     def _judge(self, client: int, ticket: int, outcome: object) -> None:
-        """Let the breaker know what came of a call."""
+        """Let the breaker of the client's source know what came of a call."""
+        source = self._sources[client]
+        breaker = self.breaker(source)
         if outcome == "":
-            if self.breaker.answered():
-                self._limiter.resume()
+            if breaker.answered():
+                self._limiter.resume(source)
         elif isinstance(outcome, str):
-            pause = self.breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
+            pause = breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
             if pause is not None:
-                self._limiter.hold(pause)
-            if self.breaker.given_up:
-                for given_up in list(self._given_up.values()):
-                    given_up()
+                self._limiter.hold(pause, source)
+            if breaker.given_up:
+                for each in [each for each, other in self._sources.items() if other == source]:
+                    self._given_up[each]()

@@ -34,6 +34,9 @@ T = TypeVar("T")
 _HELLO_SECONDS = 10.0
 _LARGEST_HELLO = 4096
 _LOOK_SECONDS = 5.0
+_MOST_STRANGERS = 1024
+"""Connections that have not said yet who they are; a task that finds no place among them dials again."""
+
 _GOODBYE_SECONDS = 2.0
 
 _FAILED = "the place where the job's {} are kept failed ({}: {}): run the query again"
@@ -180,6 +183,9 @@ class Server(Shared):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._connections) - len(self._seats) >= _MOST_STRANGERS:
+            writer.transport.abort()
+            return
         self._connections[task] = writer
         try:
             codec.watch(writer.get_extra_info("socket"))

@@ -70,7 +70,11 @@ class Session(ABC):
 T = TypeVar("T")
 
 _UPKEEP_SECONDS = 0.2
-_MOST_QUEUED = 4
+_MOST_QUEUED = 1 << 24
+"""Bytes of a client's messages that wait for the disk, from which on it has to wait itself."""
+
+_BYTES_A_JOB = 1 << 10
+"""That a message takes beside its attachment, roughly."""
 
 
 class OrderedSession(Session):
@@ -193,13 +197,18 @@ class OrderedSession(Session):
 
         self._effects.append(deliver)
 
-    def _do_for(self, client: int, job: Job) -> None:
-        """Do what a client has said."""
-        self._queued[client] += 1
-        self._do(job, lambda: self._done(client))
+    def _waits(self, client: int) -> bool:
+        """Whether something that a client has said is not done yet."""
+        return client in self._queued
 
-    def _done(self, client: int) -> None:
-        self._queued[client] -= 1
+    def _do_for(self, client: int, job: Job, attached: int) -> None:
+        """Do what a client has said, with an attachment of so many bytes."""
+        size = _BYTES_A_JOB + attached
+        self._queued[client] += size
+        self._do(job, lambda: self._done(client, size))
+
+    def _done(self, client: int, size: int) -> None:
+        self._queued[client] -= size
         if not self._queued[client]:
             del self._queued[client]
         self._progressed.set()

@@ -3,6 +3,9 @@
 Runs in an event loop. Keys that the job knows already, or that another task is asking, are never in the
 way of keys to ask: answers are delivered as they come, in any order, so there is no head-of-line blocking
 (Raman, Deshpande & Hellerstein 2003, section 4.1).
+
+A batch that fails for good may have one key at fault. Its halves are asked, and theirs, so that no other key
+fails with it. A half is asked once, for its batch has been repeated; a key alone has all its attempts.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from millrace.coordination import Chunk, Claimed, Client, Failure
+from millrace.coordination import Chunk, Claimed, Client, Failure, codec
 from millrace.coordination.client import KEYS_A_MESSAGE
 from millrace.coordination.secrets import Secrets
 from millrace.errors import ExecutionError
@@ -43,6 +46,11 @@ _CLAIMED_AHEAD = 4
 
 _LIMITED = ("HTTP 429",)
 _OVERLOADED = (*_LIMITED, "HTTP 503")
+_OF_NO_KEY = (*_OVERLOADED, "HTTP 401", "HTTP 402", "HTTP 407", "stuck")
+"""Failures that have nothing to do with the keys that were asked for."""
+
+_IN_VAIN = 100
+"""Keys in a row that failed alone: with so many (or a batch's, if these are more) it is not the keys."""
 
 Connect = Callable[[], Awaitable[Client]]
 """Joins the limits of a lookup's job."""
@@ -97,6 +105,8 @@ class Asking:
         self._keys: dict[bytes, tuple[pa.RecordBatch, int]] = {}
         self._wanted: deque[bytes] = deque()  # not claimed yet
         self._due: deque[bytes] = deque()
+        self._halves: deque[tuple[list[bytes], int]] = deque()  # of batches that failed, asked so often
+        self._in_vain = 0
         self._claiming = False
         self._settled: list[tuple[list[bytes], list[int], pa.RecordBatch]] = []
         self._waiting: set[bytes] = set()
@@ -203,7 +213,10 @@ class Asking:
             self.receiver.failed(failed)
         self._due.extend(ask)
         self.totals.keys += len(ask)
-        requests = -(-len(self._due) // self.spec.source.terms.batch)
+        self._start_askers()
+
+    def _start_askers(self) -> None:
+        requests = len(self._halves) - (-len(self._due) // self.spec.source.terms.batch)
         for _ in range(min(self._most - self._askers, requests)):
             self._askers += 1
             self._start(self._ask)
@@ -212,20 +225,25 @@ class Asking:
         """Ask for what is due, request after request."""
         try:
             client, session, secrets = await self._open()
-            while self._due:
-                size = min(self.spec.source.terms.batch, len(self._due))
-                digests = [self._due.popleft() for _ in range(size)]
+            while self._halves or self._due:
+                if self._halves:
+                    digests, attempts = self._halves.popleft()
+                else:
+                    size = min(self.spec.source.terms.batch, len(self._due))
+                    digests, attempts = [self._due.popleft() for _ in range(size)], 0
                 self._claim_more()
-                await self._request(digests, client, session, secrets)
+                await self._request(digests, attempts, client, session, secrets)
         finally:
             self._askers -= 1
 
     async def _request(
-        self, digests: list[bytes], client: Client, session: Session, secrets: Secrets
+        self, digests: list[bytes], attempts: int, client: Client, session: Session, secrets: Secrets
     ) -> None:
-        """Ask for some keys at once, and settle them: with their rows, or as failed."""
+        """Ask for some keys at once, and settle them: with their rows, by halves, or as failed."""
         keys, terms = self._taken(digests), self.spec.source.terms
-        attempts = 0
+        retrying = self._retrying.copy()
+        if attempts and len(digests) > 1:
+            retrying = self._retrying.copy(retry=retry_if_exception(_is_of_no_key))
 
         async def attempt() -> pa.RecordBatch:
             nonlocal attempts
@@ -255,16 +273,21 @@ class Asking:
                     client.took(seconds, limited=limited)
 
         try:
-            rows, counts = grouped(await self._retrying.copy()(attempt), keys)
+            rows, counts = grouped(await retrying(attempt), keys)
+            _check_size(rows)
         except ExecutionError:
             raise  # the coordinator is gone
         except Exception as error:  # noqa: BLE001  # a source's own mistake must not stop the others' keys
-            if len(digests) > 1 and isinstance(error, Refused) and error.singly:
-                for each in digests:
-                    self._start(self._request, [each], client, session, secrets)
+            if self._may_be_of_a_key(digests, error):
+                half = len(digests) // 2
+                self._halves.extendleft([(digests[half:], attempts), (digests[:half], attempts)])
+                self._start_askers()
                 return
+            self._in_vain += len(digests) == 1
             refused = error if isinstance(error, Refused) else Refused(type(error).__name__, str(error))
             message = secrets.scrub(refused.message) + self._too_long(refused)
+            if len(digests) > 1:
+                message += f" (asked together with {len(digests) - 1} other keys)"
             failures = {
                 digest: Failure(refused.kind, message, attempts, json.dumps(binding, default=str))
                 for digest, binding in zip(digests, keys.to_pylist(), strict=True)
@@ -274,11 +297,17 @@ class Asking:
             await client.fail(failures)
             self.receiver.failed(failures)
             return
+        self._in_vain = 0
         self._forget(digests)
         self.totals.rows += rows.num_rows
         if not self._settled:
             asyncio.get_running_loop().call_soon(self._settle, client)
         self._settled.append((digests, counts, rows))
+
+    def _may_be_of_a_key(self, digests: list[bytes], error: Exception) -> bool:
+        """Whether some of the keys may have an answer without the others."""
+        most = max(_IN_VAIN, self.spec.source.terms.batch)
+        return len(digests) > 1 and self._in_vain < most and not _is_of_no_key(error)
 
     def _asked_for(self, refused: Refused) -> float:
         """Return the seconds that a source asks to be left alone, within bounds."""
@@ -302,9 +331,13 @@ class Asking:
         counts = [count for _, each, _ in self._settled for count in each]
         batches = [rows for _, _, rows in self._settled]
         self._settled = []
-        chunk = Chunk.of(digests, counts, pa.concat_batches(batches) if len(batches) > 1 else batches[0])
-        self.receiver.found(chunk)
-        client.settle(chunk)
+        try:
+            chunk = Chunk.of(digests, counts, pa.concat_batches(batches) if len(batches) > 1 else batches[0])
+            self.receiver.found(chunk)
+            client.settle(chunk)
+        except Exception as error:  # noqa: BLE001  # nobody awaits this: the eddy, and other tasks, must hear
+            client.give_up(digests)
+            self.receiver.broke(error)
 
     def _taken(self, digests: list[bytes]) -> pa.RecordBatch:
         """Return the keys of some digests as one batch."""
@@ -325,6 +358,17 @@ class Asking:
     def _forget(self, digests: Sequence[bytes] | Mapping[bytes, object]) -> None:
         for digest in digests:
             self._keys.pop(digest, None)
+
+
+def _check_size(rows: pa.RecordBatch) -> None:
+    if rows.nbytes > codec.LARGEST_ATTACHMENT:
+        raise Refused(
+            "too large", f"rows of {rows.nbytes:,} bytes: bind more columns, so that a key has fewer"
+        )
+
+
+def _is_of_no_key(error: BaseException) -> bool:
+    return isinstance(error, Refused) and (error.kind in _OF_NO_KEY or bool(error.wait))
 
 
 async def _in_time(answer: Coroutine[Any, Any, pa.RecordBatch], seconds: float) -> pa.RecordBatch:

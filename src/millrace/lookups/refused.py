@@ -20,7 +20,7 @@ class Refused(Exception):
         again: Whether another attempt may succeed.
         wait: Seconds to wait before it, as the source asks for; None if it did not say. Whoever asks waits
             for ``max_retry_after`` at most.
-        singly: Of a request for several keys: whether they should be asked one by one instead.
+        singly: Of a request for several keys: whether fewer should be asked, rather than the same again.
         usage: What the request has taken all the same; None if that is not known.
     """
 
