@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar
+
+Kind = TypeVar("Kind")
+
+
+def read(kind: type[Kind], raw: Mapping[str, Any]) -> Kind:
+    """Return a dataclass of what JSON says; names that it lacks are of a newer Millrace, and left out."""
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: value for name, value in raw.items() if name in known})
 
 
 class Sums:
@@ -220,18 +228,18 @@ class CellFigures:
     def from_dict(cls, raw: Mapping[str, Any]) -> CellFigures:
         """Return what JSON made dictionaries and lists of."""
         parts = {
-            "modules": tuple(ModuleFigures(**m) for m in raw["modules"]),
+            "modules": tuple(read(ModuleFigures, m) for m in raw["modules"]),
             "orders": tuple((order, count) for order, count in raw["orders"]),
-            "state": tuple(StateFigures(**s) for s in raw["state"]),
-            "joins": tuple(JoinFigures(**{**j, "span": tuple(j["span"])}) for j in raw["joins"]),
+            "state": tuple(read(StateFigures, s) for s in raw["state"]),
+            "joins": tuple(read(JoinFigures, {**j, "span": tuple(j["span"])}) for j in raw["joins"]),
             "traces": tuple(
-                OrderTrace(**{**t, "changes": tuple(map(_change, t["changes"]))}) for t in raw["traces"]
+                read(OrderTrace, {**t, "changes": tuple(map(_change, t["changes"]))}) for t in raw["traces"]
             ),
             "readings": tuple(
                 ModuleTrace(r["module"], r["action"], tuple(map(tuple, r["points"]))) for r in raw["readings"]
             ),
         }
-        return cls(**{**raw, **parts})
+        return read(cls, {**raw, **parts})
 
 
 def _change(raw: Mapping[str, Any]) -> Change:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millrace.budget import Spent
 from millrace.coordination.progress import LookupProgress
 from millrace.errors import InputError, SetupError
-from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums
+from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
 from millrace.planned import Planned
 from millrace.report_tables import table_of
 from millrace.report_text import describe, describe_cell, describe_module, describe_state
@@ -189,7 +189,7 @@ class RunReport:
                 {name: map(CellFigures.from_dict, each["cells"]) for name, each in raw["blocks"].items()},
                 Planned.from_dict(raw["planned"]),
                 tuple(map(_progress, raw["lookups"])),
-                tuple(Spent(**each) for each in raw.get("budgets", ())),
+                tuple(read(Spent, each) for each in raw.get("budgets", ())),
                 tuple(map(_progress, raw.get("calls", ()))),
             )
         except (ValueError, TypeError, KeyError) as error:
@@ -334,4 +334,4 @@ def total(cells: Iterable[CellFigures]) -> Totals:
 
 def _progress(raw: dict[str, Any]) -> LookupProgress:
     pairs = {name: tuple(map(tuple, raw.get(name, ()))) for name in ("failures", "latencies")}
-    return LookupProgress(**{**raw, **pairs})
+    return read(LookupProgress, {**raw, **pairs})

@@ -18,13 +18,18 @@ Behaviour = Callable[[int, int], str]
 class Service:
     """Answers ``GET /?x=…`` on a port of its own, in a thread of its own, while the ``with`` block runs.
 
+    Args:
+        behaviour: What it does.
+        gate: If given, no answer comes before it is open.
+
     Attributes:
         asked: How often each argument was asked.
         most: The most requests that were under way at once.
         starts: When each request came, in seconds.
     """
 
-    def __init__(self, behaviour: Behaviour) -> None:
+    def __init__(self, behaviour: Behaviour, gate: threading.Event | None = None) -> None:
+        self._gate = gate
         self._behaviour = behaviour
         self.asked: Counter[int] = Counter()
         self.now = self.most = 0
@@ -39,6 +44,8 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._gate is not None:
+            self._gate.set()  # a thread waits for it
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -62,6 +69,8 @@ class Service:
         self.most = max(self.most, self.now)
         try:
             behaviour = self._behaviour(x, self.asked[x])
+            if self._gate is not None:
+                await asyncio.to_thread(self._gate.wait)
             if behaviour == "hang":
                 await asyncio.Event().wait()
             await asyncio.sleep(0.002)  # long enough for others to come meanwhile

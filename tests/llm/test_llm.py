@@ -178,6 +178,21 @@ def test_braces_and_nulls_in_prompts():
     assert prompt.fill({"x": "{y}", "y": None}) == "{{y}} or null, {y}"
 
 
+def test_an_estimate_tells_what_a_model_costs(spark):
+    """By the tokens of the sample: 16 of a million a row here, 100 rows of which are different."""
+    rows = spark.range(0, 400, 1, 2).selectExpr("id", "CAST(id % 100 AS INT) AS x")
+    with ModelServer(even) as server:
+        asked = asking(server, batch=10, price_read=1.0, price_written=3.0)
+        found = millrace.estimate(rows, asked("x"), sample=60)
+        sampled, requests = sum(server.asked.values()), server.requests
+        assert millrace.where(rows, asked("x")).count() == 200
+    (one,) = found.predicates
+    assert one.calls[0] <= 100 <= one.calls[2] and one.requests == -(-one.calls[1] // 10)
+    assert one.cost == pytest.approx(one.calls[1] * 16e-6)
+    assert (one.sample_requests, one.sample_cost) == (requests, pytest.approx(sampled * 16e-6))
+    assert "the sample took" in str(found)
+
+
 def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
     """Rows are right in where() and in SQL, answers are kept, and equal rows are asked once a job."""
     rows = spark.range(0, 200, 1, 4).selectExpr("id", "id % 50 AS x")

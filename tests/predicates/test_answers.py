@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from uuid import uuid4
@@ -153,3 +156,28 @@ def test_kept_answers_are_asked_once_in_a_job_too(tmp_path):
     spec = PredicateSpec("p", with_helper, "async", answers=str(tmp_path))
     assert spec.dedupe and spec.limited and spec.answers == tmp_path
     assert replace(spec, name="q").answers == tmp_path
+
+
+CAPTURED = """
+from millrace.predicates.identity import identity_of
+
+def of(words, more):
+    def known(x):
+        return x in words or x in more["a"][0]
+    known.__module__ = "m"
+    return identity_of(known, "known")
+
+print(of({"ham", "spam", "eggs"}, {"a": [frozenset(("b", "c", "d"))]}), of({"ham"}, {"a": [{"b"}]}))
+"""
+
+
+def test_captured_sets_are_known_again_by_another_process():
+    """In each process a set has an order of its own; other members make another function."""
+
+    def said(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-c", CAPTURED]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    (one,) = {said(seed) for seed in (1, 2, 3)}
+    assert len(set(one.split(" function "))) == 2

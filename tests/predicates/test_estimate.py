@@ -58,11 +58,38 @@ def test_limits_prices_and_equal_arguments_count() -> None:
     kept = np.arange(100) % 2 == 0
     found = estimated(6000, [Judged("ask", kept, 1.0, per_second=10.0, distinct=600, price=0.01, raised=2)])
     (ask,) = found.predicates
-    assert (ask.calls, ask.minutes, ask.cost, found.cost) == ((0, 600, 600), 1.0, 6.0, 6.0)
+    assert (ask.calls, ask.minutes, ask.cost, found.cost) == ((533, 600, 686), 1.0, 6.0, 6.0)
     assert str(found) == (
         "6,000 rows; 3,000 (2,389 to 3,611) are left, as 100 of them say\n"
-        "ask: 600 (0 to 600) calls, 1.0 min, keeps 50.0%, costs 6.00, raised for 2 rows of the sample"
+        "ask: 600 (533 to 686) rows in 600 requests, 1.0 min, keeps 50.0%, costs 6.00, "
+        "raised for 2 rows of the sample"
     )
+
+
+@pytest.mark.parametrize("distinct", [40, 200, 600, 5000])
+def test_a_count_that_is_not_exact_widens_the_interval(distinct: int) -> None:
+    """Spark's has a standard error of 5 %: the real number is within the interval in 95 of 100 draws."""
+    kept = np.arange(100) % 2 == 0
+    draw = np.random.default_rng(distinct)
+    held = 0
+    for told in distinct * (1 + 0.05 * draw.standard_normal(400)):
+        (ask,) = estimated(60_000, [Judged("ask", kept, 1.0, distinct=round(told))]).predicates
+        held += ask.calls[0] <= distinct <= ask.calls[2]
+    assert held >= 0.95 * 400
+
+
+def test_a_request_of_several_rows_is_paid_once() -> None:
+    """At its own price; where answers tell what they cost, by the rows that they were for."""
+    kept = np.ones(100, np.bool_)
+    of_price = Judged("ask", kept, 1.0, per_second=1.0, price=0.5, batch=20, asked=100, requests=5)
+    (ask,) = estimated(1000, [of_price]).predicates
+    assert (ask.calls[1], ask.requests, ask.cost) == (1000, 50, 25.0)
+    assert (ask.minutes, ask.sample_requests, ask.sample_cost) == (50 / 60, 5, 2.5)
+    by_answers = Judged("ask", kept, 1.0, batch=20, asked=40, requests=3, spent=80.0, distinct=400)
+    (ask,) = estimated(1000, [by_answers]).predicates
+    assert (ask.calls[1], ask.requests, ask.cost, ask.sample_cost) == (400, 20, 800.0, 80.0)
+    assert "400 (355 to 458) rows in 20 requests" in str(ask)
+    assert "costs 800.00 (the sample took 3 requests and cost 80.00)" in str(ask)
 
 
 @pytest.mark.spark

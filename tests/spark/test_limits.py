@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
+from millrace.coordination import CoordinatorProcess
 from tests.coordination.service import Service
 
 ROWS, PARTITIONS = 240, 8
@@ -32,6 +34,18 @@ def asking(url, **options):
             return await response.json()
 
     return ask
+
+
+def finding(url):
+    """A lookup's function that asks the service."""
+
+    async def find(x):
+        import aiohttp
+
+        async with aiohttp.ClientSession() as session, session.get(url, params={"x": x}) as response:
+            return {"name": await response.text()}
+
+    return find
 
 
 def kept(frame):
@@ -143,6 +157,47 @@ def test_an_action_that_computes_a_filter_twice_asks_once(numbers, spark, shape)
     assert rows and all(row.id % 2 for row in rows)
     assert service.asked == Counter(dict.fromkeys(range(120), 1))
     assert service.most <= 2
+
+
+def cancelled(frame, spark):
+    spark.sparkContext.cancelAllJobs()
+
+
+def interrupted(frame, spark):
+    spark.interruptAll()
+
+
+@pytest.mark.parametrize("cancel", [cancelled, interrupted])
+@pytest.mark.parametrize("kind", ["predicate", "lookup"])
+def test_an_action_that_is_cancelled_asks_nothing_more(spark, numbers, cancel, kind):
+    """What is under way ends, and that is all that a service sees."""
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    def behave(x, _):
+        begun.release()
+        return "yes"
+
+    with Service(behave, gate) as service:
+        url = service.url
+        if kind == "predicate":
+            frame = millrace.where(numbers, asking(url, dedupe=True, max_in_flight=3)("x"))
+        else:
+            via = millrace.function(finding(url), max_in_flight=3)
+            names = millrace.lookup("names", "x int, name string", bind=["x"], via=via)
+            text = "SELECT id, name FROM n JOIN names ON n.x = names.x"
+            frame = millrace.sql(text, spark, {"n": numbers, "names": names})
+        with ThreadPoolExecutor(1) as pool:
+            action = pool.submit(frame.collect)
+            for _ in range(3):
+                assert begun.acquire(timeout=60)
+            cancel(frame, spark)
+            assert action.exception(timeout=60) is not None
+            for each in CoordinatorProcess.all():
+                each.progress("")  # who answers this has heard of the end
+        gate.set()
+        # Needs both cores, so the tasks before it are over.
+        assert spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(list).count() == 2
+        assert sum(service.asked.values()) == 3
 
 
 def test_two_actions_at_once_share_the_limits_of_their_query(numbers):

@@ -201,8 +201,8 @@ def estimate(
         predicates: As for :func:`where`, one of Python's functions at least.
         sample: Rows to judge.
         seed: Of the sample.
-        prices: Of a call, by the predicate's name, in any unit; where ``cost`` of the predicate is a number,
-            that by default.
+        prices: Of a request, by the predicate's name, in any unit; with ``batch`` a request has several rows.
+            By default what ``cost`` of the predicate says, or what a model's prices make of the sample.
 
     Raises:
         MillraceError: A predicate cannot be used, a price is of no predicate, the sample is out of range.

@@ -109,7 +109,7 @@ class Query(Prepared):
         Args:
             sample: Rows to judge, and keys to ask for.
             seed: Of the sample.
-            prices: Of a predicate's call, by the predicate's name, in any unit; its own ``cost`` by default.
+            prices: Of a predicate's request, by the predicate's name; its own ``cost`` by default.
 
         Raises:
             QueryError: It has neither, or calls a predicate elsewhere than alone in the outermost WHERE.

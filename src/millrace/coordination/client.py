@@ -157,11 +157,11 @@ class Client:
             ExecutionError: The coordinator is gone.
             BudgetError: The budget has nothing left for the call.
         """
+        self._check()
         permit = Permit()
         if not self._settings.turns:
             yield permit
             return
-        self._check()
         ticket = next(self._tickets)
         granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
         self._send({"request": ticket})

@@ -7,7 +7,7 @@ import atexit
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -202,6 +202,16 @@ class Coordinator(Server):
         if self.running:
             with suppress(RuntimeError):  # it has just been closed
                 self._loop.call_soon_threadsafe(released)
+
+    def stop(self, runs: Collection[str]) -> None:
+        """Let tasks of runs ask nothing more: their actions are over. Later ones, and streams, may ask."""
+
+        def stop() -> None:
+            for name, session in self._sessions.items():
+                if _run_of(name) in runs and not stream_in(name):
+                    session.stop()
+
+        self._within(stop)
 
     def _forget(self, run: str) -> list[LookupSession]:
         """Let a run go; returns its sessions, which are being closed."""

@@ -141,7 +141,7 @@ class LastingSpending(Spending):
 
         self._succeeds("written", write)
 
-    def _succeeds(self, what: str, act: Callable[[], None]) -> bool:
+    def _succeeds(self, what: str, act: Callable[[], object]) -> bool:
         """Do something with the file; where it fails, no more calls may be made, and errors say why."""
         self._why = ""
         try:

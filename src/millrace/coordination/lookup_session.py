@@ -172,6 +172,13 @@ class LookupSession(OrderedSession):
         self._do(self._answers.close)
         self._end_thread()
 
+    def stop(self) -> None:
+        """Let nothing more be asked; tasks hear why."""
+        self._end(
+            f"nothing more is asked for {self.registration.name!r}: the action that wanted it was stopped, "
+            "or has failed"
+        )
+
     def flush(self) -> Future[None]:
         """Write to the cache, now, what is not there yet; the result is there when that is done."""
         if self._written is not None:

@@ -18,7 +18,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from asyncio import sslproto
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -140,6 +140,13 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
         if self.running:
             with suppress(ExecutionError):
                 self._put(_Call("release", (run,), None))
+
+    @classmethod
+    def stop(cls, runs: Collection[str]) -> None:
+        """Let tasks of runs ask nothing more, of whichever coordinator here; does not wait."""
+        for each in cls.all():
+            with suppress(ExecutionError):
+                each._put(_Call("stop", (runs,), None))  # noqa: SLF001  # of this class
 
     def close(self) -> None:
         """End it, when caches have what they lack; clients hear that it has ended."""

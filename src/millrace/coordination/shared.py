@@ -66,6 +66,12 @@ class Shared(ABC):
             return found
 
     @classmethod
+    def all(cls) -> list[Self]:
+        """Return all of this process that serve."""
+        with _sharing:
+            return [each for each in _shared.values() if isinstance(each, cls) and each.running]
+
+    @classmethod
     def at(cls, address: Address) -> Self:
         """Return this process's one with an address.
 

@@ -7,7 +7,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from millrace.coordination.secrets import Secrets
-from millrace.llm.endpoint import Endpoint, Model
+from millrace.llm.endpoint import Endpoint, Model, Priced
 from millrace.llm.prompt import Prompt
 from millrace.lookups.refused import Refused
 from millrace.predicates.service import Answered, CallError, Service
@@ -42,6 +42,11 @@ class ModelFilter(Service):
     def identity(self) -> str:
         """What it asks, as text without secrets."""
         return f"llm_filter {self.model.asks} {self.prompt.text}"
+
+    @property
+    def cost(self) -> Priced | None:
+        """What tells the cost of a request, where the model has prices."""
+        return Priced(self.model) if self.model.price_read or self.model.price_written else None
 
     def open(self, secrets: Secrets) -> ModelFilterSession:
         """Return a session, which connects with its first call."""

@@ -7,6 +7,7 @@ et al. 2004). How many rows reach it is a share of the sample, and so has an int
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from millrace.predicates.binomial import least_share, most_share
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _DOUBT = 0.05
+_COUNTING_ERROR = 2.5 * 0.05
+"""Of Spark's approximate count of different values: its standard error, as often as 98 of 100 need it."""
+
 _INSTANT = 1e-9
 
 
@@ -30,9 +34,14 @@ class Judged:
         kept: Whether it keeps each row, shape ``(n,)``.
         seconds: That it took for the whole sample.
         per_second: Calls a second that it may make, or None for any number.
-        distinct: Different arguments among all rows, where it is asked once for equal ones; else None.
-        price: Of a call.
+        distinct: About how many different arguments all rows have, where it is asked once for equal ones;
+            else None.
+        price: Of a request.
         raised: Rows of the sample that it raised for.
+        batch: Rows that a request has, at most.
+        asked: Rows of the sample that requests were made for: equal ones, and known ones, need none.
+        requests: That were made for these.
+        spent: What these cost by their answers.
     """
 
     name: str
@@ -42,6 +51,10 @@ class Judged:
     distinct: int | None = None
     price: float = 0.0
     raised: int = 0
+    batch: int = 1
+    asked: int = 0
+    requests: int = 0
+    spent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,9 @@ class PredicateEstimate:
         minutes: Of one process, within its limits, for the expected calls.
         cost: Of the expected calls, in the unit of the prices.
         raised: Rows of the sample that it raised for.
+        requests: For the expected calls: as few as their rows fill, and without repeated ones.
+        sample_requests: That the sample took.
+        sample_cost: What these have cost.
     """
 
     name: str
@@ -63,6 +79,20 @@ class PredicateEstimate:
     minutes: float
     cost: float
     raised: int
+    requests: int = 0
+    sample_requests: int = 0
+    sample_cost: float = 0.0
+
+    def __str__(self) -> str:
+        told = (
+            f"{self.name}: {_range(self.calls)} rows in {self.requests:,} requests, {self.minutes:,.1f} min"
+        )
+        told += f", keeps {self.passed:.1%}"
+        told += f", costs {_money(self.cost)}" if self.cost else ""
+        if self.sample_requests:
+            told += f" (the sample took {self.sample_requests:,} requests"
+            told += f" and cost {_money(self.sample_cost)})" if self.sample_cost else ")"
+        return told + (f", raised for {self.raised:,} rows of the sample" if self.raised else "")
 
 
 @dataclass(frozen=True)
@@ -130,13 +160,8 @@ class Estimate:
         lines = []
         if self.predicates:
             lines.append(f"{self.rows:,} rows; {_range(self.kept)} are left, as {self.sampled:,} of them say")
-        for each in self.predicates:
-            told = f"{each.name}: {_range(each.calls)} calls, {each.minutes:,.1f} min"
-            told += f", keeps {each.passed:.1%}"
-            told += f", costs {each.cost:,.2f}" if each.cost else ""
-            told += f", raised for {each.raised:,} rows of the sample" if each.raised else ""
-            lines.append(told)
-        lines += [*map(str, self.lookups), *(f"not estimated: {each}" for each in self.unknown)]
+        lines += [*map(str, self.predicates), *map(str, self.lookups)]
+        lines += [f"not estimated: {each}" for each in self.unknown]
         return "\n".join(lines)
 
 
@@ -155,17 +180,25 @@ def estimated(rows: int, judged: Sequence[Judged]) -> Estimate:
         reached = int(alive.sum())
         calls = _bounds(rows, reached, sampled)
         if best.distinct is not None:
+            least, most = (best.distinct / (1 + error) for error in (_COUNTING_ERROR, -_COUNTING_ERROR))
             # Which of these are left by then the sample does not say: equal arguments may meet other rows.
-            calls = (0, min(calls[1], best.distinct), min(calls[2], best.distinct))
-        each_takes = max(best.seconds / max(1, sampled), 1 / best.per_second if best.per_second else 0.0)
+            fewest = min(int(least), calls[0]) if reached == sampled else 0
+            calls = fewest, min(calls[1], best.distinct), min(calls[2], math.ceil(most))
+        asked, requests = best.asked or sampled, math.ceil(calls[1] / best.batch)
+        seconds = max(
+            calls[1] * best.seconds / max(1, asked), requests / best.per_second if best.per_second else 0.0
+        )
         found.append(
             PredicateEstimate(
                 best.name,
                 calls,
                 float(best.kept.mean()) if sampled else 1.0,
-                calls[1] * each_takes / 60,
-                calls[1] * best.price,
+                seconds / 60,
+                requests * best.price + calls[1] * best.spent / max(1, asked),
                 best.raised,
+                requests,
+                best.requests,
+                best.requests * best.price + best.spent,
             )
         )
         alive &= best.kept
@@ -178,6 +211,10 @@ def _bounds(rows: int, found: int, sampled: int) -> tuple[int, int, int]:
         return found, found, found
     least, most = (bound(found, sampled, _DOUBT / 2) for bound in (least_share, most_share))
     return int(rows * least), round(rows * found / sampled), int(np.ceil(rows * most))
+
+
+def _money(cost: float) -> str:
+    return f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
 
 
 def _range(numbers: tuple[int, int, int]) -> str:

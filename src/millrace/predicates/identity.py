@@ -73,11 +73,27 @@ def _value(value: object, package: str, seen: set[int], *, captured: bool) -> It
                 yield from _function(method, package, seen)
     else:
         try:
-            yield pickle.dumps(value, protocol=5)
+            yield _pickled(value)
         except Exception:
             if captured:
                 raise
             yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
+
+
+def _pickled(value: Any) -> bytes:
+    """Return a value as bytes that are the same in each process: sets have an order of their own in each."""
+    if isinstance(value, set | frozenset):
+        return pickle.dumps((type(value).__qualname__, sorted(map(_pickled, value))), protocol=5)
+    if type(value) in (list, tuple, dict) and _has_set(value):
+        parts = value.items() if isinstance(value, dict) else value
+        return pickle.dumps((type(value).__qualname__, list(map(_pickled, parts))), protocol=5)
+    return pickle.dumps(value, protocol=5)
+
+
+def _has_set(value: Any) -> bool:
+    if type(value) is dict:
+        return any(map(_has_set, value.items()))
+    return isinstance(value, set | frozenset) or (type(value) in (list, tuple) and any(map(_has_set, value)))
 
 
 def _names(code: CodeType) -> set[str]:

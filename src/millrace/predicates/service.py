@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Protocol
 
-from millrace.budget import Usage
+from millrace.budget import Cost, Usage
 from millrace.coordination.secrets import Secrets
 
 
@@ -71,6 +71,11 @@ class Service(ABC):
 
     Frozen and picklable; without values of secrets.
     """
+
+    @property
+    def cost(self) -> Cost | None:
+        """What tells the cost of a call by its answer, where prices are known."""
+        return None
 
     async def __call__(self, *values: Any, **named: Any) -> Answered:
         """Ask within the session that the task has open."""

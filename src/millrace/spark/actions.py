@@ -35,7 +35,7 @@ ACTIONS = {
 """Methods that run something, by the class that has them."""
 
 End = Callable[[BaseException | None], None]
-"""Takes what an action failed with, or None."""
+"""Takes what an action failed with, or None; GeneratorExit where whoever reads its rows has enough."""
 
 Watcher = Callable[[str, "Carried"], End | None]
 """Takes an action's name and what its DataFrame or writer carries; returns what hears of the end."""
@@ -128,8 +128,6 @@ def acted(name: str, frame: Any, rows: Iterator[Any]) -> Iterator[Any]:
     action, failed = Action(name, frame, nests=False), None
     try:
         yield from rows
-    except GeneratorExit:
-        raise  # whoever reads has enough
     except BaseException as error:
         failed = error
         raise

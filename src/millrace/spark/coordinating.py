@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import threading
 import weakref
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
+from millrace.spark import actions
 from millrace.spark.attempts import own_address, tried
 from millrace.spark.parallelism import default_parallelism
 
@@ -29,6 +31,11 @@ _PREFLIGHT_SECONDS = 30.0
 """What a session's first query with limits waits at most for that task: executors may have to start."""
 
 _SCOPE = "preflight"
+
+_under_way: Counter[str] = Counter()
+"""How many actions each run is in now."""
+
+_counting = threading.Lock()
 
 _KNOWN: weakref.WeakKeyDictionary[Any, dict[tuple[str, int], str]] = weakref.WeakKeyDictionary()
 
@@ -114,6 +121,7 @@ def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess 
         ExecutionError: It cannot listen, or is not reached and the option ``without_coordinator`` is
             ``"fail"``.
     """
+    actions.watch(_begun)
     found = _started(spark, options)
     why = found if isinstance(found, str) else _unreached(spark, found)
     if not isinstance(found, str) and not why:
@@ -121,6 +129,30 @@ def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess 
     if options.without_coordinator == "fail":
         raise ExecutionError(f"{why} (option without_coordinator='fail')")
     return Alone(default_parallelism(spark), why)
+
+
+def _begun(_name: str, carried: actions.Carried) -> actions.End:
+    """Close the taps of an action's runs when it ends early; Spark lets their tasks go on for seconds."""
+    with _counting:
+        _under_way.update(carried.runs)
+
+    def end(error: BaseException | None) -> None:
+        from millrace.coordination import CoordinatorProcess
+
+        with _counting:
+            _under_way.subtract(carried.runs)
+            over = {run for run in carried.runs if _under_way[run] <= 0}
+            for run in over:
+                del _under_way[run]
+        if error is not None and over:
+            CoordinatorProcess.stop({*over, *map(predicates_of, over)})
+
+    return end
+
+
+def predicates_of(run: str) -> str:
+    """Return what the sessions of a run's predicates are known by, beside those of its lookups."""
+    return f"{run}-predicates"
 
 
 def _started(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:

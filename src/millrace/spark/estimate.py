@@ -44,16 +44,20 @@ def estimate(
     values, found = spark_values(df.sparkSession), list[Judged]()
     for each in applied:
         mine, arrays = arrays[: len(each.arguments)], arrays[len(each.arguments) :]
-        outcome, seconds = judged(each.spec, mine, values)
+        outcome, bill = judged(each.spec, mine, values)
         found.append(
             Judged(
                 each.spec.name,
                 outcome.truth == KEPT,
-                seconds,
+                bill.seconds,
                 each.spec.per_second,
                 distinct.pop(0) if each.spec.dedupe else None,
                 float((prices or {}).get(each.spec.name, _price(each.spec))),
                 int((outcome.truth == RAISED).sum()),
+                each.spec.batch or 1,
+                bill.asked,
+                bill.requests,
+                0.0 if each.spec.name in (prices or {}) else bill.cost,
             )
         )
     return estimated(rows, found)

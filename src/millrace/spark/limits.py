@@ -16,7 +16,14 @@ from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.registering import registration_of
-from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of, stream_of
+from millrace.spark.coordinating import (
+    Alone,
+    coordinator_at,
+    coordinator_of,
+    execution_of,
+    predicates_of,
+    stream_of,
+)
 
 if TYPE_CHECKING:
     from millrace.coordination import Address, LookupProgress, Registration
@@ -113,8 +120,3 @@ def _job() -> str:
     context = TaskContext.get()
     stream = None if context is None else stream_of(context)
     return execution_of(context) if stream is None else stream
-
-
-def predicates_of(run: str) -> str:
-    """Return what the sessions of a run's predicates are known by, beside those of its lookups."""
-    return f"{run}-predicates"

@@ -104,4 +104,6 @@ def _begun(name: str, carried: actions.Carried) -> actions.End | None:
     if board is None:
         return None
     query = board.begun(name, sorted(carried.runs))
-    return None if query is None else lambda error: board.ended(query, error)
+    if query is None:
+        return None
+    return lambda error: board.ended(query, None if isinstance(error, GeneratorExit) else error)
