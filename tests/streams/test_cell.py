@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import StateError
+from millrace.errors import ExecutionError, StateError
+from millrace.sources.parquet import open_table, splits
+from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
 from millrace.streams import cell as cells, log as logs, warm
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
-from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
+from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
 
 NAMES = "abc"
@@ -287,6 +290,27 @@ def test_tables_and_cycles(architecture):
     want = sorted((a, b, number) for a, b in pairs for key, _, number in TABLE if key == keys[a])
     assert sorted(tuple(each[n] for n in names) for each in cluster.results) == want
     assert len(want) > 20
+
+
+def test_a_table_that_was_written_again_stops_the_query(tmp_path):
+    """A cell that is made anew would join other rows; a new start goes on with the table as it is."""
+    path = tmp_path / "d.parquet"
+
+    def scan(*rows):
+        pq.write_table(pa.Table.from_batches([rows_of(rows, WINDOW)]), path)
+        parts = (splits(open_table(path), (), tuple(SCHEMA.names)),)
+        return {"d": Scan.of(SCHEMA, (), parts)}
+
+    task = join_of("abd", WINDOW, tables={"d": pa.Table.from_batches([rows_of(TABLE, WINDOW)])})
+    cluster = Cluster(replace(task, tables=scan((1, 1, 70))), WINDOW)
+    cluster.batch({"a": [(1, 1, 1)]})
+    other = scan((1, 1, 71), (1, 1, 72))
+    cluster.restart()
+    with pytest.raises(ExecutionError, match=r"d\.parquet.*start it again from its checkpoint"):
+        cluster.batch({"b": [(1, 2, 2)]})
+    cluster.task = replace(cluster.task, tables=other)
+    cluster.batch({"b": [(1, 2, 2)]})
+    assert sorted(each["d"] for each in cluster.results) == [71, 72]
 
 
 def test_another_join_is_refused_and_another_version():
