@@ -242,14 +242,14 @@ def _table(block: Block, alias: str) -> Scan | Held:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput(frame):
-            table = held(frame, schema)
-            if table.table.nbytes > _MOST_TABLE:
+            kept = held(frame, schema)
+            if kept.table.nbytes > _MOST_TABLE:
                 raise SetupError(
-                    f"table {alias!r} is a DataFrame of {table.table.nbytes:,} bytes, and travels with every "
+                    f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "
                     f"task of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet "
                     "files and give these, for each cell reads files itself"
                 )
-            return table
+            return kept
     raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
 
 
