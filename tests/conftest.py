@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from millrace.benchmarks import postgres as postgresql, tpch_data
+from millrace.front import containment
 from tests.session import session
+
+containment.is_strict = True
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

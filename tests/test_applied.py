@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.applied import noted
+from millrace.applied import noted, watch
 from millrace.errors import MillraceWarning
 
 USES = {
@@ -26,7 +26,7 @@ def marks(code):
         f"{code}\nimport sys, pyspark.sql.udf\n"
         "modules = [sys.modules.get(name) for name in ('pyspark.sql.udf', 'pyspark.sql.connect.udf')]\n"
         "calls = [m.UserDefinedFunction.__call__ for m in modules if m is not None]\n"
-        "print([(hasattr(each, '_millrace_call'), each.__name__) for each in calls])\n"
+        "print([(hasattr(each, '__wrapped__'), each.__name__) for each in calls])\n"
     )
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -40,19 +40,19 @@ def test_functions_are_watched_from_the_first_use_on(use):
 
 
 def test_importing_millrace_changes_nothing_of_pyspark():
-    """Only the use of its functions does."""
-    assert marks("import millrace, millrace.runs.eddy_run, pyspark.sql.udf") == "[(False, '__call__')]"
+    """Only the use of some of its functions does."""
+    for code in ("millrace.runs.eddy_run", "millrace.api.session", "millrace.api.enabling"):
+        assert marks(f"import millrace, {code}, pyspark.sql.udf") == "[(False, '__call__')]", code
 
 
 def test_a_call_is_noted_with_its_arguments(spark):
     """Function, arguments and names; a Column of another origin has no note."""
-    assert millrace.where is not None
+    watch()
     even = sf.udf(lambda x: x % 2 == 0, "boolean")
     column = sf.col("id")
     note = noted(even(column))
-    assert note is not None
     assert note.function.func is even.func
-    assert note.arguments == (column,) or note.arguments[0] is column
+    assert [id(each) for each in note.arguments] == [id(column)]
     assert noted(even(x="id")).named == {"x": "id"}
     assert noted(even.asNondeterministic()("id")).function.deterministic is False
     assert noted(column) is None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -69,13 +70,22 @@ ALONE = {"kernels"}
 FILES = sorted(path for path in ROOT.rglob("*.py"))
 
 
+class Import(NamedTuple):
+    """An import: of which layer, where, what, and whether only a type checker sees it."""
+
+    layer: str
+    place: str
+    name: str
+    guarded: bool
+
+
 def layer_of(path: Path) -> str:
     """``router/eddy.py`` is of the layer ``router``, ``spec.py`` of the layer ``spec``."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
-    """Yield every import's full name, whether only a type checker sees it, and its line."""
+def imports(path: Path) -> Iterator[Import]:
+    """Yield every import of a file; a relative one as the dots that it begins with."""
     tree = ast.parse(path.read_text(), str(path))
     guarded = {
         id(inner)
@@ -85,18 +95,19 @@ def imports(path: Path) -> Iterator[tuple[str, bool, int]]:
         for inner in ast.walk(statement)
     }
     for node in ast.walk(tree):
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) in guarded, node.lineno
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: a relative import; write it from millrace on"
-            assert node.module is not None
+            whole = "." * node.level + (node.module or "")
             # ``from millrace import demo`` imports a module, ``from millrace import sql`` a function.
-            if node.module == "millrace":
-                for alias in node.names:
-                    yield f"millrace.{alias.name}", id(node) in guarded, node.lineno
-            else:
-                yield node.module, id(node) in guarded, node.lineno
+            names = [f"millrace.{alias.name}" for alias in node.names] if whole == "millrace" else [whole]
+        for name in names:
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            yield Import(layer_of(path), place, name, id(node) in guarded)
+
+
+IMPORTS = [each for path in FILES for each in imports(path)]
 
 
 def target_layer(name: str) -> str:
@@ -105,34 +116,50 @@ def target_layer(name: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] in RANK else "__init__"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_downwards(path):
+def points_up(each: Import) -> bool:
+    """Whether a module imports from a layer above its own, or should stand alone; or how is not clear."""
+    if each.name.startswith("."):
+        return True
+    if each.name.split(".")[0] != "millrace" or each.guarded or each.layer == "__init__":
+        return False  # functions of the package itself load the front when they are called
+    other = target_layer(each.name)
+    return RANK[other] > RANK[each.layer] or (each.layer in ALONE and other != each.layer)
+
+
+def test_imports_point_downwards():
     """A module imports from its own layer and from layers below."""
-    own = layer_of(path)
-    assert own in RANK, f"{own} has no place among the layers: give it one in {Path(__file__).name}"
-    for name, guarded, line in imports(path):
-        if name.split(".")[0] != "millrace" or guarded:
-            continue
-        other = target_layer(name)
-        if own == "__init__":
-            continue  # its functions load the front when they are called
-        assert RANK[other] <= RANK[own], f"{path}:{line}: {own} imports {name}, which lies above it"
-        assert own not in ALONE or other == own, f"{path}:{line}: {own} imports {name}, it should stand alone"
+    assert IMPORTS
+    assert [each for each in IMPORTS if points_up(each)] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pyspark_stays_at_the_top(path):
-    """The engine runs without Spark; annotations may name Spark's types."""
-    own = layer_of(path)
-    for name, guarded, line in imports(path):
-        if name.split(".")[0] not in ("pyspark", "py4j") or own in WITH_PYSPARK:
-            continue
-        assert guarded, f"{path}:{line}: {own} imports {name}"
-        assert own in ANNOTATIONS_ONLY, f"{path}:{line}: {own} names Spark's types"
+def has_pyspark(each: Import) -> bool:
+    """Whether a module loads PySpark where it should not; annotations may name Spark's types."""
+    if each.name.split(".")[0] not in ("pyspark", "py4j") or each.layer in WITH_PYSPARK:
+        return False
+    return not (each.guarded and each.layer in ANNOTATIONS_ONLY)
+
+
+def test_pyspark_stays_at_the_top():
+    """The engine runs without Spark."""
+    assert [each for each in IMPORTS if has_pyspark(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "breaks"),
+    [
+        ("router", "millrace.spark.execute", points_up),
+        ("router", ".front", points_up),
+        ("kernels", "millrace.errors", points_up),
+        ("router", "pyspark.sql", has_pyspark),
+    ],
+)
+def test_what_breaks_the_layers_is_seen(layer, name, breaks):
+    """The rules above refuse what they are about."""
+    assert breaks(Import(layer, "", name, guarded=False))
 
 
 def test_every_layer_exists():
-    """The list of layers names nothing that is gone."""
+    """Every module has a place among the layers, and the list of them names nothing that is gone."""
     assert set(RANK) == {layer_of(path) for path in FILES}
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock, WallClock
+from millrace.clock import VirtualClock
+from millrace.runs.warm_start import recall, share
 from millrace.statistics import Account, Profile, Statistics
+from tests.policies.cases import outcomes_of
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 calls = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 900), st.floats(0, 1)), max_size=40)
@@ -102,30 +103,34 @@ def test_accounts_appear_at_first_use_and_keep_their_order() -> None:
 
 
 def test_clocks_never_go_back() -> None:
-    """The virtual clock moves only when told to, the wall clock by itself."""
+    """The virtual clock moves only when told to."""
     clock = VirtualClock(2.0)
     assert clock.now() == clock.now() == 2.0
     clock.advance(0.5)
     assert clock.now() == 2.5
     with pytest.raises(ValueError, match="go back"):
         clock.advance(-1.0)
-    wall = WallClock()
-    assert wall.now() <= wall.now()
 
 
 @LAWS
 @given(
-    st.lists(st.tuples(st.integers(0, 7), st.lists(st.integers(0, 7), max_size=9)), max_size=12),
+    st.lists(st.tuples(st.integers(1, 7), st.lists(st.integers(0, 7), max_size=9)), max_size=12),
     st.integers(0, 2),
     st.integers(0, 7),
     st.none() | st.integers(0, 40),
+    st.sampled_from([0, 62, 197]),
 )
-def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given_, newest):
-    """Whatever pieces came, the window holds the newest tuples, and conditions are counted on these."""
+def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given_, newest, shift):
+    """Whatever pieces came, the window holds the newest tuples, and conditions are counted on these.
+
+    The predicates have numbers of any size, below and above the width of a machine word.
+    """
+    pieces = [(e << shift, [p << shift for p in passed]) for e, passed in pieces]
+    predicate, given_ = predicate + shift, given_ << shift
     profile = Profile(16)
     everything = []
     for evaluated, passed in pieces:
-        profile.add(evaluated, np.array([p & evaluated for p in passed], np.uint64))
+        profile.add(outcomes_of(evaluated, passed))
         everything += [(evaluated, p & evaluated) for p in passed]
     seen = everything[-16:]
     assert profile.held == len(seen)
@@ -134,7 +139,7 @@ def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given
     met = [p for e, p in seen if e & (bit | given_) == bit | given_ and p & given_ == given_]
     assert profile.passing(predicate, given_, newest) == (len(met), sum(p & bit != 0 for p in met))
     again = Profile(16)
-    again.learn(*profile.export())
+    again.learn(json.loads(json.dumps(profile.export())))
     assert again.passing(predicate, given_) == profile.passing(predicate, given_)
     profile.forget()
     assert profile.passing(predicate) == (0, 0)
@@ -144,10 +149,83 @@ def test_lessons_are_recent_knowledge_and_no_totals():
     """They pass through JSON; a new task decides by them and reports only what it did itself."""
     first = Statistics(100)
     first.update(("a", 1), 50, 10, 2.0)
-    first.profile(1).add(3, np.array([1, 3], np.uint64))
+    first.profile(1).add(outcomes_of(3, [1, 3]))
     second = Statistics(100)
     second.learn(json.loads(json.dumps(first.export())))
     account = second.get(("a", 1))
     assert (account.selectivity, account.cost, account.tuples_in) == (0.2, 0.04, 0)
     assert second.profile(1).passing(1) == (2, 1)
     assert second.get(("b", 1)).recent_in == 0
+
+
+class Kept:
+    """A warm start that is any text."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+
+    def read(self) -> str | None:
+        return self.text
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def shared() -> Kept:
+    """Return what a task leaves that has used an account, and profiled tuples."""
+    learned, kept = Statistics(100), Kept()
+    learned.update(("a", 1), 50, 10, 2.0)
+    learned.profile(1).add(outcomes_of(3, [1, 3]))
+    share(kept, learned)
+    return kept
+
+
+def is_empty(statistics: Statistics) -> bool:
+    """Whether nothing was learned."""
+    return statistics.get(("a", 1)).recent_in == 0 and statistics.profile(1).held == 0
+
+
+def test_what_one_task_shares_another_recalls():
+    """Accounts and profiles, by way of a text."""
+    statistics = Statistics(100)
+    recall(shared(), statistics)
+    assert statistics.get(("a", 1)).selectivity == 0.2
+    assert statistics.profile(1).passing(1) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "3",
+        "[[[\"('a', 1)\", 50, 10, 2.0]], []]",
+        "[[[\"('a', 1)\", 50, 10, 2.0]], [[1, [3, 3], [1, 3]]]]",
+        '{"format": 0, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], []]}',
+        '{"format": 1}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10]], []]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, -2.0]], []]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, NaN]], []]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, [[1, 0], [1]]]]]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, [[1, 7], [1, 1]]]]]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, [[-1], [-1]]]]]}',
+        '{"format": 1, "learned": [[["(\'a\', 1)", 50, 10, 2.0]], [[1, 5]]]}',
+    ],
+)
+def test_a_warm_start_that_cannot_be_read_is_none(text):
+    """A text of another version, or a damaged one, teaches nothing, not even the part that could be read."""
+    statistics = Statistics(100)
+    recall(Kept(text), statistics)
+    assert is_empty(statistics)
+
+
+def test_a_torn_warm_start_is_none():
+    """Wherever the text breaks off."""
+    text = shared().text
+    assert text is not None
+    for end in range(len(text)):
+        statistics = Statistics(100)
+        recall(Kept(text[:end]), statistics)
+        assert is_empty(statistics)

@@ -86,10 +86,14 @@ _LATER |= dict.fromkeys(("llm_filter", "llm_lookup"), "millrace.api.llm")
 _LATER |= dict.fromkeys(("feed", "stream_log", "stream_report", "watch_streams"), "millrace.api.streams")
 _LATER["Session"] = "millrace.api.session"
 _LATER |= {"hub": "millrace.api.hub", "live": "millrace.api.live"}
+# What takes functions that are applied to columns, which has to be seen from now on.
+_WATCHING = ("Session", "cascade", "estimate", "filter", "predicate", "where")
 
 
 def __getattr__(name: str) -> Any:
     """Load what needs Spark, or a client of something, when it is first used."""
+    if name in _WATCHING:
+        import_module("millrace.spark.patches").watch()
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 import millrace
 from millrace.options import Options
+from millrace.spark.patches import watch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +66,7 @@ class Accessor:
 
 def install() -> None:
     """Give every DataFrame the accessor, on classic Spark and on Spark Connect."""
+    watch()
     DataFrame.millrace = property(Accessor)  # type: ignore[attr-defined]  # the parent of both kinds
 
 

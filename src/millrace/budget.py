@@ -1,8 +1,9 @@
 """Hard budgets: how many requests may be made, and what they may cost, over all tasks of a query.
 
 A call is counted before it is made, and what it costs is reserved then: the fixed price, or the highest that
-a call has had so far, for what it will be is known afterwards only. So requests never exceed their budget;
-cost never does at a fixed price, and otherwise by no more than calls under way are dearer than any before.
+a call has had so far, for what it will be is known afterwards only. Until a call has told its price, calls
+are made one by one. So requests never exceed their budget; cost never does at a fixed price, and otherwise by
+no more than the first call, or calls under way that are dearer than any before.
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ class Spending:
             return False
         if most is None:
             return True
+        if not self._highest and self._under_way:
+            return False
         return self.cost < most and self.cost + (self._under_way + 1) * self._highest <= most
 
     @property
     def is_over(self) -> bool:
-        """Whether no call may be made any more: those under way will not change that."""
-        requests = self.budget.max_requests
-        spent = requests is not None and self.requests >= requests
-        return spent or (not self._under_way and not self.may_begin)
+        """Whether no call may be made any more, and those that were made have ended: they are paid for."""
+        return not self._under_way and not self.may_begin
 
     def begin(self) -> None:
         """Count a call."""

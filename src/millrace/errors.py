@@ -46,6 +46,10 @@ class ExecutionError(MillraceError, RuntimeError):
     """A run failed inside a task for a reason that the message explains."""
 
 
+class ReadError(ExecutionError):
+    """A file cannot be read by the task that has to: it is damaged, has changed or has gone."""
+
+
 class BudgetError(ExecutionError):
     """A budget of requests or of cost is spent, and the query needs more."""
 
@@ -62,6 +66,11 @@ def first_line(error: BaseException) -> str:
     """Return what an error says first, or the name of its class where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def encodable(text: str) -> str:
+    """Return a text that files and sockets take: half of a character is written out, as its number."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -48,7 +48,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Literal:
-    """A constant. ``value`` is what ``pa.scalar(value, type)`` takes; None is SQL's NULL."""
+    """A constant. ``value`` is what ``pa.scalar(value, type)`` takes; None is SQL's NULL.
+
+    A value of a column is an Arrow scalar: Python has no dates beyond year 9999, nor texts that are no UTF-8.
+    """
 
     value: Any
     type: pa.DataType

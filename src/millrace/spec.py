@@ -7,8 +7,9 @@ columns that somebody above the block reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -42,7 +43,9 @@ class RelationSpec:
         schema: The columns that arrive: join keys, columns of residual predicates, output columns.
             It may have no column at all (a cross product that only counts).
         distinct: Set semantics: equal tuples count once (an ``IN (SELECT …)`` made a relation).
-        rows: Estimated number of rows, for schedules and shares; never for answers.
+        rows: Number of rows that are expected, for schedules and shares; never for answers.
+        guessed: Whether that is an estimate, which says nothing certain of when the relation ends.
+        passing: Share of the rows, as estimated, that the filters of the scan have let pass.
         same_as: Alias of an earlier relation whose tuples these are too (a self-join): they arrive once, as
             tuples of that relation, and share its SteM. This relation then has no source of its own.
         window: Which tuples may meet in a result, by time; None for all. It bounds what state is kept.
@@ -52,8 +55,15 @@ class RelationSpec:
     schema: pa.Schema
     distinct: bool = False
     rows: int | None = None
+    guessed: bool = False
+    passing: float = 1.0
     same_as: str | None = None
     window: Window | None = None
+
+    def expect(self, passing: float, rows: float, *, guessed: bool) -> RelationSpec:
+        """Return the relation with so many rows expected, of so many before the filters of its scan."""
+        share = passing / rows if rows else 1.0
+        return replace(self, rows=math.ceil(passing), guessed=guessed, passing=share)
 
 
 @dataclass(frozen=True)

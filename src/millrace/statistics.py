@@ -7,11 +7,14 @@ and a window that forgets, for decisions. The window halves itself whenever it h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+Truths = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass
@@ -63,37 +66,63 @@ class Profile:
     """
 
     def __init__(self, window: int = 512) -> None:
-        self._evaluated = np.zeros(window, np.uint64)
-        self._passed = np.zeros(window, np.uint64)
+        self._window = window
+        # By predicate, for each place of the window: whether the tuple there met it, and passed it.
+        self._evaluated = np.zeros((0, window), np.bool_)
+        self._passed = np.zeros((0, window), np.bool_)
         self.tuples = 0
 
     @property
     def held(self) -> int:
         """Number of tuples in the window."""
-        return min(self.tuples, len(self._passed))
+        return min(self.tuples, self._window)
 
-    def add(self, evaluated: int, passed: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
-        """Add tuples.
+    def add(self, passed: Mapping[int, Truths]) -> None:
+        """Add tuples that met the same predicates.
 
         Args:
-            evaluated: Bit set of the predicates that each of them met.
-            passed: Bit sets of the predicates that they passed, shape ``(n,)``.
+            passed: By predicate, which of the tuples passed it; arrays of one length.
         """
-        passed = passed[-len(self._passed) :]
-        places = (self.tuples + np.arange(len(passed))) % len(self._passed)
-        self._evaluated[places] = evaluated
-        self._passed[places] = passed
-        self.tuples += len(passed)
+        size = len(next(iter(passed.values())))
+        kept = min(size, self._window)
+        places = (self.tuples + np.arange(kept)) % self._window
+        missing = max(passed) + 1 - len(self._passed)
+        if missing > 0:
+            more = np.zeros((missing, self._window), np.bool_)
+            self._evaluated = np.concatenate([self._evaluated, more])
+            self._passed = np.concatenate([self._passed, more])
+        self._evaluated[:, places] = False
+        for predicate, truths in passed.items():
+            self._evaluated[predicate, places] = True
+            self._passed[predicate, places] = truths[size - kept :]
+        self.tuples += kept
 
-    def export(self) -> tuple[list[int], list[int]]:
-        """Return the window, oldest first: bit sets of predicates met, and passed."""
-        places = np.arange(self.tuples - self.held, self.tuples) % len(self._passed)
-        return self._evaluated[places].tolist(), self._passed[places].tolist()
+    def export(self) -> list[list[int]]:
+        """Return the window, oldest first, ready for JSON.
 
-    def learn(self, evaluated: list[int], passed: list[int]) -> None:
-        """Add tuples that another task profiled."""
-        for met, bits in zip(evaluated, passed, strict=True):
-            self.add(met, np.array([bits], np.uint64))
+        For each predicate: 1 for every tuple that passed it, 0 for those it rejected, -1 for those
+        that did not meet it.
+        """
+        places = self._newest(self.held)
+        outcomes = np.where(self._evaluated[:, places], self._passed[:, places], np.int8(-1))
+        exported: list[list[int]] = outcomes.tolist()
+        return exported
+
+    def learn(self, outcomes: list[list[int]]) -> None:
+        """Add tuples that another task profiled.
+
+        Raises:
+            ValueError: These are no outcomes as :meth:`export` gives them.
+        """
+        table = np.array(outcomes, np.int8)
+        if not table.size:
+            return
+        if table.ndim != 2 or not (np.isin(table, (-1, 0, 1)).all() and (table >= 0).any(axis=0).all()):
+            raise ValueError(
+                "a profile has -1, 0 or 1 by predicate and tuple, and every tuple met a predicate"
+            )
+        for each in table.T:
+            self.add({i: np.array([truth == 1]) for i, truth in enumerate(each.tolist()) if truth != -1})
 
     def forget(self) -> None:
         """Drop everything: the data are no longer what they were."""
@@ -107,12 +136,17 @@ class Profile:
             given: Bit set of predicates passed before.
             newest: Look at this many of the newest tuples only.
         """
-        held = self.held if newest is None else min(newest, self.held)
-        places = np.arange(self.tuples - held, self.tuples) % len(self._passed)
-        evaluated, passed = self._evaluated[places], self._passed[places]
-        bit, condition = np.uint64(1 << predicate), np.uint64(given)
-        met = ((evaluated & (bit | condition)) == (bit | condition)) & ((passed & condition) == condition)
-        return int(met.sum()), int((passed[met] & bit != 0).sum())
+        places = self._newest(self.held if newest is None else min(newest, self.held))
+        before = [i for i in range(given.bit_length()) if given >> i & 1]
+        if max([predicate, *before]) >= len(self._passed):
+            return 0, 0
+        met = self._evaluated[[*before, predicate]][:, places].all(axis=0)
+        met &= self._passed[before][:, places].all(axis=0)
+        return int(met.sum()), int((met & self._passed[predicate, places]).sum())
+
+    def _newest(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the places of so many of the newest tuples, oldest first."""
+        return np.arange(self.tuples - count, self.tuples) % self._window
 
 
 class Statistics:
@@ -155,14 +189,25 @@ class Statistics:
             for key, a in self._accounts.items()
             if a.recent_in
         ]
-        return [accounts, [[span, *profile.export()] for span, profile in self._profiles.items()]]
+        return [
+            accounts,
+            [[span, profile.export()] for span, profile in self._profiles.items() if profile.held],
+        ]
 
     def learn(self, warm_start: list[list[Any]]) -> None:
-        """Begin with what another task passed on; totals, which are for reports, stay at zero."""
+        """Begin with what another task passed on; totals, which are for reports, stay at zero.
+
+        Raises:
+            TypeError, ValueError: It is not what :meth:`export` gives. Nothing has been learned then.
+        """
         accounts, profiles = warm_start
-        self._taught = {key: numbers for key, *numbers in accounts}
-        for span, evaluated, passed in profiles:
-            self.profile(span).learn(evaluated, passed)
+        taught = {str(key): [float(number) for number in numbers] for key, *numbers in accounts}
+        if not all(len(each) == 3 and all(0 <= n < math.inf for n in each) for each in taught.values()):
+            raise ValueError("an account has three numbers, none of them negative")
+        learned = {int(span): Profile() for span, _ in profiles}
+        for span, outcomes in profiles:
+            learned[int(span)].learn(outcomes)
+        self._taught, self._profiles = taught, learned
 
     def items(self) -> Iterator[tuple[object, Account]]:
         """Yield every key with its account, in the order of first use."""

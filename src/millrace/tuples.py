@@ -7,7 +7,7 @@ span and the done bits, which together are the signature that routing decisions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -143,6 +143,26 @@ class TupleBatch:
         origin = high - low if self.origin == self.size else self.origin if low == 0 else 0
         failures = {i: f[low:high] for i, f in self.failures.items()}
         return replace(self, rows=rows, stamps=stamps, origin=origin, failures=failures)
+
+    def pieces(self, columns: Mapping[int, Sequence[str]], most: int) -> Iterator[TupleBatch]:
+        """Yield the tuples in batches whose values in some columns take about ``most`` bytes at most.
+
+        Args:
+            columns: By relation.
+            most: Bytes; a single tuple may have more.
+        """
+        found = (self.stores[n].widths(names, self.rows[n], most) for n, names in columns.items())
+        widths = [each for each in found if each is not None]
+        if not widths:
+            yield self
+            return
+        ends = np.cumsum(sum(widths))
+        low = 0
+        while low < self.size:
+            room = most + (int(ends[low - 1]) if low else 0)
+            high = max(low + 1, int(np.searchsorted(ends, room, side="right")))
+            yield self.cut(low, high)
+            low = high
 
     @classmethod
     def merged(cls, batches: Sequence[TupleBatch]) -> TupleBatch:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from pyspark.sql import DataFrame, functions as sf
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+from pyspark.sql.connect.group import GroupedData as ConnectGroup
+from pyspark.sql.group import GroupedData
+from pyspark.sql.udf import UserDefinedFunction
 
 import millrace
 import millrace.accessor
+from millrace.api import chains, enabling
+from millrace.front import worth
+from millrace.spark import patches
+from millrace.spark.actions import ACTIONS
 from tests.front.compare import bag
 from tests.spark.column_chains import RESOLVED, TAKEN, differing
 
@@ -16,7 +28,9 @@ JOIN = "select a.id, b.v from a join b on a.id = b.id where a.k > 5"
 @pytest.fixture
 def asked():
     """A function of Python that counts nothing, but is slow to Spark's mind; and another."""
-    return sf.udf(lambda x: x is not None and x % 2 == 0, "boolean"), sf.udf(lambda x: x % 3 == 0, "boolean")
+    return sf.udf(lambda x: x is not None and x % 2 == 0, "boolean"), sf.udf(
+        lambda x: x is not None and x % 3 == 0, "boolean"
+    )
 
 
 def is_ours(df) -> bool:
@@ -147,12 +161,233 @@ def test_what_is_left_to_spark_says_why(spark, files, caplog):
             (a.join(b, "id", "left"), "a join with how='left' is Spark's"),
             (a.join(a.join(b, "id"), "id"), "a join on the right of a join"),
             (a.join(b, "id").limit(9).select(b.id), "select asks for what only Spark's DataFrame has"),
-            (a.filter("k > 3"), "filters without a function of Python"),
+            (a.filter("k > 3"), "no condition of the filter is a call"),
             (spark.sql("select 1 x"), "no FROM clause joins two relations"),
         ):
             with pytest.raises(millrace.MillraceError, match=why):
                 millrace.explain(frame)
             assert any(why in each.message for each in caplog.records), why
+
+
+def test_joins_whose_rows_do_not_pay_to_pass_are_sparks(spark, files, monkeypatch, asked):
+    """Taken are those of which conditions keep little; what pays below one that does not stays taken."""
+    monkeypatch.setattr(worth, "start_seconds", lambda spark: 0.0)
+    a, b, c = (spark.read.parquet(files[name]) for name in "abc")
+    a, b, c = a.select("id", "k"), b.select("id", "v"), c.select("id", "w")
+    many = spark.range(5_000).withColumn("n", sf.col("id") + 1)
+    even, third = asked
+    joined, own = "would pass from Python", "would come from Spark"
+    chosen = {
+        "all": (lambda: a.join(b, "id"), joined),
+        "grouped": (lambda: a.join(b, a.id == b.id).groupBy("v").count(), joined),
+        "range": (lambda: a.where("k > 3").join(b, "id"), joined),
+        "either": (lambda: a.where("k = 20 or id > 0").join(b, "id"), joined),
+        "half": (lambda: a.where("k in (1, 10, 20, 30, 40)").join(b, "id"), joined),
+        "computed": (lambda: a.where("k = 20").join(many, "id"), own),
+        "pieces": (lambda: a.join(b, "id").withColumn("z", sf.col("k") + 1).join(c, "id"), joined),
+        "wide": (lambda: a.where("k = 20").join(spark.read.parquet(files["c"]), "id"), joined),
+        "one": (lambda: a.where("k = 20").join(b, "id"), "block"),
+        "both": (lambda: a.where("(k in (10, 20) and id > 0)").join(b, "id"), "block"),
+        "above": (lambda: a.join(b, "id").join(c, "id").filter("w = 'p'"), "block"),
+        "below": (lambda: a.where("k = 20").join(b, "id").withColumn("z", sf.lit(1)).join(c, "id"), "block"),
+        "outer": (lambda: a.where("k = 20").join(b, "id").join(c, "id", "left"), "block"),
+        "function": (lambda: a.join(b, "id").filter(even("k")).filter(third("k")), "2. <lambda>"),
+        "function, inner": (lambda: a.filter(even("id")).filter(third("id")).join(many, "id"), "2. <lambda>"),
+        "function, left": (lambda: a.filter(even("id")).join(b, "id", "left"), "1. <lambda>"),
+        "function, right": (lambda: many.join(a.filter(even("id")), "id", "left"), "1. <lambda>"),
+    }
+    plain = {name: (chain().columns, bag(chain())) for name, (chain, _) in chosen.items()}
+    with millrace.enable(spark):
+        for name, (chain, word) in chosen.items():
+            found = chain()
+            assert (found.columns, bag(found)) == plain[name], name
+            try:
+                told = str(millrace.explain(found))
+            except millrace.MillraceError as error:
+                told = str(error)
+            assert word in told, (name, told)
+        assert "take_all" in explained_why(a.join(b, "id"))
+        forced = {"take_all": True}
+        with millrace.enable(spark, options=forced):
+            assert is_ours(a.join(b, "id"))
+
+
+def explained_why(frame) -> str:
+    with pytest.raises(millrace.MillraceError) as caught:
+        millrace.explain(frame)
+    return str(caught.value)
+
+
+def test_a_filter_that_has_a_function_inside_is_not_said_to_have_none(spark, asked):
+    """And what to write in its place stands in the reason."""
+    even, third = asked
+    df = spark.range(10).withColumn("k", sf.col("id"))
+    with millrace.enable(spark):
+        for condition in (
+            ~even("id"),
+            even("id") & (df.k > 3),
+            even("id") == sf.lit(True),
+            even("id") & third("k"),
+        ):
+            assert "a call in them" in explained_why(df.filter(condition))
+        assert is_ours(df.filter(even("id")).filter(third("k")))
+
+
+def test_what_is_derived_from_what_is_left_has_the_reason_too(spark, files, caplog):
+    """The one that the log has."""
+    caplog.set_level("INFO", "millrace")
+    a, b = (spark.read.parquet(files[name]).select("id", "k") for name in "ab")
+    with millrace.enable(spark):
+        left = a.join(b, "id", "left").withColumn("z", sf.lit(1)).join(b, "id", "left").groupBy("z").count()
+        assert "how='left'" in explained_why(left)
+        assert any("how='left'" in each.message for each in caplog.records)
+        assert "would pass" in explained_why(a.join(b, "id").orderBy("id").limit(3))
+
+
+def test_a_session_stays_enabled_until_all_contexts_are_left(spark, views):
+    """Whatever their order, and in whatever thread; the latest options that still hold count."""
+    before = vars(spark).get("sql")
+    other = spark.newSession()
+    with millrace.enable(spark) as outer:
+        with millrace.enable(spark, options={"take_all": True}) as inner, millrace.enable(other):
+            inner.disable()
+            inner.disable()
+            assert "sql" in vars(other) and is_ours(spark.sql(JOIN))
+        assert "sql" not in vars(other) and is_ours(spark.sql(JOIN))
+        inner = millrace.enable(spark)
+        outer.disable()
+        assert is_ours(spark.sql(JOIN))
+        inner.disable()
+        assert not is_ours(spark.sql(JOIN)) and vars(spark).get("sql") is before
+
+    entered, go = threading.Barrier(3), threading.Event()
+
+    def enable_and_leave() -> None:
+        for _ in range(20):
+            with millrace.enable(spark):
+                pass
+        with millrace.enable(spark):
+            entered.wait(60)
+            go.wait(60)
+
+    threads = [threading.Thread(target=enable_and_leave) for _ in range(2)]
+    for each in threads:
+        each.start()
+    entered.wait(60)
+    with millrace.enable(spark):
+        go.set()
+        for each in threads:
+            each.join(60)
+        assert is_ours(spark.sql(JOIN))
+    assert not is_ours(spark.sql(JOIN)) and vars(spark).get("sql") is before
+
+
+@pytest.fixture
+def unpatched():
+    """PySpark's classes as they are before Millrace is used, and what other tests want of them."""
+    wanted = hasattr(UserDefinedFunction.__call__, "__wrapped__")
+    patches.restore("where")
+    yield [dict(vars(kind)) for kind in CLASSES]
+    if wanted:
+        patches.watch()
+
+
+CLASSES = (ClassicFrame, ClassicColumn, UserDefinedFunction)
+
+
+def changed(before) -> set[tuple[str, str]]:
+    """What differs in PySpark's classes."""
+    return {
+        (kind.__name__, name)
+        for kind, old in zip(CLASSES, before, strict=True)
+        for name in {*old, *vars(kind)}
+        if old.get(name) is not vars(kind).get(name)
+    }
+
+
+def test_patches_are_those_of_the_table_and_are_given_back(spark, views, unpatched, monkeypatch):
+    """None by queries; by enabling those that it lists, exactly, until it is over."""
+    assert bag(millrace.sql(JOIN, spark)) and changed(unpatched) == set()
+    monkeypatch.delattr(ClassicFrame, "where")  # as if PySpark inherited it
+    inherited = [dict(vars(kind)) for kind in CLASSES]
+    with millrace.enable(spark):
+        table = patches.REPLACED["enable"]
+        assert changed(inherited) == table - {("SparkSession", "sql")} and "sql" in vars(spark)
+        assert spark.range(3).filter(sf.udf(lambda x: x > 0, "boolean")("id")).count() == 2
+    assert changed(inherited) == set() and "sql" not in vars(spark)
+    monkeypatch.undo()
+    _ = millrace.where
+    assert changed(unpatched) == patches.REPLACED["where"]
+    with millrace.enable(spark):
+        pass
+    assert changed(unpatched) == patches.REPLACED["where"]
+    with pytest.raises(AssertionError, match=r"DataFrame\.limit"):
+        patches.replace("enable", ClassicFrame, "limit", lambda plain: plain)
+
+
+def test_patches_of_other_libraries_stay(spark, files, monkeypatch):
+    """Made while a session is enabled, before or after; Millrace's below it does nothing more."""
+    calls, plain = [], ClassicFrame.filter
+
+    def patched(before):
+        def filter_(self, condition):
+            calls.append(condition)
+            return before(self, condition)
+
+        return filter_
+
+    monkeypatch.setattr(ClassicFrame, "filter", plain)  # puts it back in the end
+    enabled = millrace.enable(spark)
+    theirs = patched(ClassicFrame.filter)
+    ClassicFrame.filter = theirs
+    enabled.disable()
+    assert ClassicFrame.filter is theirs
+    even = sf.udf(lambda x: x % 2 == 0, "boolean")
+    assert spark.range(4).filter("id > 1").count() == 2 and calls == ["id > 1"]
+    with millrace.enable(spark):
+        found = spark.range(4).filter(even("id"))
+        assert is_ours(found) and found.count() == 2 and len(calls) > 1
+    assert ClassicFrame.filter is theirs and not is_ours(spark.range(4).filter(even("id")))
+
+
+def unlisted(kind) -> set[str]:
+    """Public names of a class that are in none of the lists of methods."""
+    lists = [enabling._DEFERRED[kind.__name__], enabling._RUNNING[kind.__name__]]
+    if kind.__name__ == "DataFrame":
+        lists += [enabling._KEPT, enabling._PROPERTIES]
+    names = [name for each in lists for name in each]
+    assert len(names) == len(set(names)), "a method is in two lists"
+    return {name for name in dir(kind) if not name.startswith("_")} - {*names, "millrace"}
+
+
+@pytest.mark.parametrize("kind", [ClassicFrame, ConnectFrame, GroupedData, ConnectGroup])
+def test_every_method_of_pyspark_is_in_a_list(kind):
+    """One that PySpark adds has to be put into one; until then it is Spark's own."""
+    assert unlisted(kind) == set()
+    assert ACTIONS["DataFrame"] <= set(dir(ClassicFrame)) & set(dir(ConnectFrame))
+    newer = type(kind.__name__, (kind,), {"novel": lambda self: "Spark's"})
+    assert unlisted(newer) == {"novel"}
+    assert enabling._linking(newer).novel is newer.novel
+
+
+def test_a_fault_of_millrace_leaves_chains_to_spark(spark, files, asked, monkeypatch, caplog):
+    """The rows are Spark's, and the log has where it was."""
+    a, b = (spark.read.parquet(files[name]).select("id") for name in "ab")
+    even, _ = asked
+    expected = bag(a.where("id % 2 = 0")), bag(a.join(b, "id"))
+
+    def broken(*args, **named):
+        raise KeyError("a bug")
+
+    for module, name in ((chains, "where"), (chains, "_conditions"), (chains.Joins, "_joined")):
+        with millrace.enable(spark), monkeypatch.context() as patch:
+            patch.setattr(module, name, broken)
+            caplog.clear()
+            assert (bag(a.filter(even("id"))), bag(a.join(b, "id"))) == expected
+            assert "a bug" in caplog.text and "Traceback" in caplog.text
+    with millrace.enable(spark), monkeypatch.context() as patch:
+        patch.setattr(chains, "where", broken)
+        assert "KeyError" in explained_why(a.filter(even("id")))
 
 
 def test_within_millrace_it_is_off(spark, views, asked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 
 import pyarrow as pa
@@ -104,6 +105,18 @@ def test_each_holder_has_figures_of_its_own(spark, tables, planned):
         millrace.report(other)
 
 
+def test_a_new_holder_starts_without_figures(spark, tables, planned):
+    """Those of the holder before are not its own."""
+    first, _ = _rows(spark, tables)
+    assert first.report().totals.output_tuples == 3
+    del first
+    second = millrace.query(TEXT, spark, tables)
+    assert planned == [TEXT]
+    with pytest.raises(millrace.MillraceError, match="no figures yet"):
+        second.report()
+    assert second.df.count() == second.report().totals.output_tuples == 3
+
+
 def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
     text = "SELECT max(v) FROM l"
     assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
@@ -190,15 +203,19 @@ def test_a_table_of_the_catalog_is_planned_each_time(spark, folder, planned):
 
 def test_values_of_parameters_are_told_apart(spark, folder, planned):
     tables = _tables(spark, folder, "paths")
+    frames = _tables(spark, folder, "frames")
     text = "SELECT l.id, :x AS x FROM l JOIN r ON l.id = r.id WHERE l.id >= :x"
-    for value in (1, 2, decimal.Decimal(1), 1.0, 1):
+    values = (1, 2, decimal.Decimal(1), decimal.Decimal("1.0"), decimal.Decimal("1.00"), 0.0, -0.0, 1.0, 1)
+    for value in values:
         found, rows = _rows(spark, tables, text, args={"x": value})
         assert found.df.schema["x"] == spark.sql("SELECT :x AS x", {"x": value}).schema["x"]
-        assert sum(rows.values()) == 4 - int(value)
-    assert len(planned) == 4
+        assert rows == bag(
+            spark.sql(text.replace(" l ", " {l} AS l ").replace(" r ", " {r} AS r "), {"x": value}, **frames)
+        )
+    assert len(planned) == 8
     assert _rows(spark, tables, text.replace(":x", "?"), args=[1, 2])[1]
     _rows(spark, tables, text.replace(":x", "?"), args=[1, 2])
-    assert len(planned) == 5
+    assert len(planned) == 9
 
 
 def test_a_cached_frame_is_read_from_the_cache(spark, folder, planned):
@@ -239,21 +256,37 @@ WITH = """WITH w AS (SELECT l.id, sum(l.v) AS v FROM l JOIN r ON l.id = r.id GRO
 SELECT a.id, b.v{more} FROM w AS a JOIN w AS b ON a.id = b.id"""
 
 
-def test_common_table_expressions_are_compared_by_their_names(spark, folder, tables, planned):
+def test_common_table_expressions_are_planned_each_time(spark, tables, planned):
     """Spark numbers them, and so takes no two analyses of such a text for the same."""
-    before = _rows(spark, tables, WITH.format(more=""))[1]
-    _rows(spark, tables, WITH.format(more=""))
-    assert len(planned) == 1
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
-        assert _rows(spark, tables, WITH.format(more=""))[1] == before
-        assert len(planned) == 2
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
-    if not tables:
-        spark.read.parquet(_write(folder / "other.parquet", [3])).createOrReplaceTempView("l")
-        assert sum(_rows(spark, tables, WITH.format(more=""))[1].values()) == 1
+    text = WITH.format(more="")
+    assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
+    assert planned == [text, text]
+
+
+CLOCKS = (
+    "DATE 'today'",
+    "CAST('today' AS DATE)",
+    "CAST(' Yesterday UTC' AS DATE) + INTERVAL '1' DAY",
+    "to_date(concat('to', 'day'))",
+    "CAST(:word AS DATE)",
+    "CAST(TIMESTAMP '12:30' AS DATE)",
+)
+LASTING = ("DATE '2020-01-01'", "CAST(CAST('2020-01-01 10:00:00' AS TIMESTAMP) AS DATE)", ":day")
+
+
+@pytest.mark.parametrize("moment", [*CLOCKS, *LASTING])
+def test_what_the_clock_decides_is_planned_each_time(spark, folder, planned, moment):
+    """A value that tasks compare with is part of the plan, and tomorrow another one."""
+    days = pa.array([dt.date(2020, 1, 1), dt.date.today(), None], pa.date32())  # noqa: DTZ011  # either is right
+    _write(folder / "l" / "0.parquet", [1, 2, 3], day=days)
+    tables = _tables(spark, folder, "paths")
+    text = f"SELECT l.id FROM l JOIN r ON l.id = r.id WHERE l.day >= {moment}"
+    args = {"word": "today", "day": dt.date(2020, 1, 1)}
+    for _ in range(2):
+        found, _ = _rows(spark, tables, text, args=args)
+        assert len(found.blocks) == 1
+        del found
+    assert len(planned) == (2 if moment in CLOCKS else 1)
 
 
 def test_a_variable_of_the_session_is_seen(spark, folder, planned):

@@ -66,3 +66,37 @@ def test_a_filter_and_a_lookup(spark, tmp_path):
     assert "1 of 2 keys of scores were not looked up (ValueError: 1)" in looked.to_html()
     assert json.loads(looked.to_json())["lookups"][0]["failures"] == [["ValueError", 1]]
     assert "Predicate(known(mail))" in report.to_html()
+
+
+def test_figures_are_those_of_the_latest_run(spark):
+    """A run of fewer tasks keeps none of those before; what Spark does not do again still counts."""
+    orders = spark.range(400, numPartitions=4).selectExpr("id", "id % 40 AS person")
+    people = spark.range(40, numPartitions=2).withColumnRenamed("id", "person")
+    text = "select o.id from o join p on o.person = p.person"
+    query = millrace.query(text, spark, {"o": orders, "p": people}, {"cells": 8, "placement": "hypercube"})
+    whole, again = (_counts(query, query.df.collect) for _ in range(2))
+    assert whole == again
+    assert (whole["cells"], whole["rows"]) == (8, 400)
+    few = _counts(query, query.df.limit(200).collect)
+    assert 0 < few["cells"] < 8
+    assert 200 <= few["rows"] < 400
+    assert few["cuts"] == whole["cuts"] > 0
+    assert _counts(query, query.df.rdd.count) == whole
+
+
+def _counts(query, action):
+    """Tasks of each kind and rows that a query's report has after an action."""
+    action()
+    (figures,) = query.report().blocks.values()
+    cells = [each for each in figures if each.cell >= 0]
+    rows = sum(each.output_tuples for each in cells)
+    return {"cells": len(cells), "cuts": len(figures) - len(cells), "rows": rows}
+
+
+def test_a_filters_figures_are_those_of_the_latest_run(spark):
+    """Spark needs the first partitions only; the others' figures are of the run before."""
+    frame = millrace.where(spark.range(0, 80, 1, 8), millrace.predicate(lambda n: n >= 0, name="all")("id"))
+    frame.count()
+    assert len(millrace.report(frame).blocks["filter"]) == 8
+    frame.limit(45).collect()
+    assert [each.cell for each in millrace.report(frame).blocks["filter"]] == [0, 1, 2, 3, 4]

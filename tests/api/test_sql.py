@@ -6,8 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-from millrace import join, query, sql
+from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
+from millrace.front import containment, pipeline
+from millrace.front.parse import conjuncts, disjuncts, parse, unwrap
+from millrace.front.scopes import Scopes
 from tests.front.compare import bag, taken
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
@@ -67,8 +70,46 @@ def test_a_text_nobody_can_parse_is_for_spark_to_refuse(spark):
         query("select (1 from a", spark)
 
 
+WRITES = {
+    "a comment": "with c as (select 'a' x) --\\\nselect 1 /*\n insert into written select x from c --*/",
+    "pipe": "with c as (select 'a' x) insert into written from c |> limit 1",
+    "several": "from (select 'a' x) insert into written select x insert into written select x",
+}
+"""Writes that look like queries to who reads comments, or statements, in another way than Spark."""
+
+
+@pytest.fixture
+def written(spark):
+    """A table of texts; returns how many rows it has."""
+    spark.sql("create table written (x string) using parquet")
+    yield lambda: spark.sql("table written").count()
+    spark.sql("drop table written")
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_looks_like_a_query_is_refused(spark, written, name):
+    """It has no effect; an enabled session leaves it to Spark, which runs it once."""
+    for tables in ({}, {"c": spark.range(1)}):
+        with pytest.raises(QueryError, match="expected"):
+            query(WRITES[name], spark, tables)
+    assert written() == 0
+    spark.sql(WRITES[name])
+    rows = written()
+    with enable(spark):
+        spark.sql(WRITES[name])
+    assert written() == 2 * rows > 0
+
+
 @pytest.mark.parametrize(
-    "text", ["table a", "values (1)", "from a |> select id", "with q as (table a) table q"]
+    "text",
+    [
+        "table a",
+        "values (1)",
+        "from a |> select id",
+        "with q as (table a) table q",
+        "select 1 -- more \\\n , 2 as x",
+        "from a | select id",
+    ],
 )
 def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
     """Queries that only Spark reads find tables given by path."""
@@ -280,3 +321,48 @@ def test_partitioned_folders(spark, tmp_path, views):
     found = query(text.format(f"parquet.`{path}`"), spark)
     assert taken(found) == "p b"
     assert bag(found.df) == bag(spark.sql(text.format("parts")))
+
+
+@pytest.mark.parametrize(("word", "test"), [(" and ", "<>"), (" or ", "=")])
+def test_long_conditions(spark, views, files, word, test):
+    """Thousands of terms are one condition, and are evaluated by the block."""
+    terms = [f"a.k {test} {number}" for number in range(15, 1515)]
+    found = query(f"select a.id, b.v from a, b where a.id = b.id and ({word.join(terms)})", spark, files)
+    between = "between 15 and 1514"
+    expected = f"select a.id, b.v from a, b where a.id = b.id and a.k {'not ' * (word == ' and ')}{between}"
+    assert taken(found) == "a b"
+    assert bag(found.df) == bag(spark.sql(expected))
+
+
+@pytest.mark.parametrize("word", ["and", "or"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_terms_of_a_condition_are_found_at_any_depth(word, nested):
+    terms = [f"x = {number}" for number in range(30 if nested else 3000)]
+    text = f" {word} ".join(f"({term}" if nested else term for term in terms) + ")" * len(terms) * nested
+    statement = parse(f"select x from t where {text}")
+    found = (conjuncts if word == "and" else disjuncts)(statement.root.args["where"].this)
+    assert [unwrap(term).sql() for term in found] == terms
+    assert len(Scopes(statement).all) == 1
+
+
+@pytest.mark.parametrize("fault", [KeyError("some"), RecursionError("deep"), AssertionError(), OSError("no")])
+def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monkeypatch, caplog, fault):
+    """It is logged with where it came from, and explained; tests are told, and so was this one."""
+
+    def fail(*_):
+        raise fault
+
+    monkeypatch.setattr(pipeline, "take_blocks", fail)
+    with pytest.raises(type(fault)):
+        query(TEXT, spark, files)
+    monkeypatch.setattr(containment, "is_strict", False)
+    for tables in (files, {}):
+        found = query(TEXT, spark, tables)
+        assert bag(found.df) == bag(spark.sql(TEXT))
+        assert type(fault).__name__ in found.explain()
+    with enable(spark):
+        assert bag(spark.sql(TEXT)) == bag(found.df)
+    assert [record.exc_info[1] for record in caplog.records] == [fault] * 3
+    monkeypatch.setattr(pipeline, "take_blocks", lambda *_: spark.sql("select nothing"))
+    found = query(TEXT, spark, files)
+    assert found.blocks == () and bag(found.df) == bag(spark.sql(TEXT))

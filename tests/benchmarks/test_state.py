@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from unittest.mock import Mock
 
 import duckdb
 import numpy as np
@@ -11,32 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.benchmarks import budget, state, state_data, state_migrate, state_sides
+from millrace.benchmarks import state, state_data, state_migrate, state_sides
 from millrace.benchmarks.budget import Measured
-from millrace.benchmarks.state_cases import CASES, NAMES, Arriving, Case, needs_spark, parse_cases
+from millrace.benchmarks.state_cases import CASES, Arriving, Case
 from millrace.benchmarks.state_migrate import Migration
 from millrace.benchmarks.state_plans import Plans, left_deep
-from millrace.errors import ExecutionError, InputError, OptionError, SetupError
+from millrace.errors import ExecutionError, InputError
 from millrace.migration import default_migration
-from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS
+from millrace.options import ALGORITHMS, MIGRATIONS
 
 SCALE = 0.01
 """Of TPC-H; other tables are smaller still."""
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-
-
-class Ticks:
-    """Counts what a progress bar would show."""
-
-    def __init__(self):
-        self.ticks = 0
-
-    def says(self, what):
-        pass
-
-    def tick(self):
-        self.ticks += 1
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,9 +61,9 @@ def tables_of(arriving: Arriving) -> dict[str, pa.Table]:
 @pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].on_spark and name != "fig7_1k"])
 def test_every_side_of_a_race_agrees_with_duckdb(monkeypatch, name):
     """All architectures and policies count what DuckDB counts, and each is measured as often as said."""
-    case, ticks = CASES[name], Ticks()
+    case = CASES[name]
     monkeypatch.setattr(Case, "scaled", lambda self, scale: replace(self, chunk=500, every=500))
-    race = state.race(None, case, scale_of(case), 3, ticks)
+    race = state.race(None, case, scale_of(case), 3, Mock())
     steady = {state.BEST, state.AGAIN, state.JOINS, state.STAIRS}
     assert set(race.sides) - race.others == steady
     assert {state.WORST, state.STEMS, state.DUCKDB} <= race.others
@@ -88,12 +76,11 @@ def test_every_side_of_a_race_agrees_with_duckdb(monkeypatch, name):
         times = case.repeats * (2 if name in race.others else 3)
         assert len(side.seconds) == len(side.works) == times
         assert {work.rows for work in side.works} == {expected}
-    assert ticks.ticks == len(race.sides) - 1 + case.repeats * (3 * 4 + 2 * len(race.others))
 
 
 def test_a_drift_runs_on_spark_too(spark):
     """Spark, and Millrace with STAIRs on Spark, beside the sides of this process; all have figures."""
-    race = state.race(spark, CASES["drift_50k"], 0.06, 1, Ticks(), quick=True)
+    race = state.race(spark, CASES["drift_50k"], 0.06, 1, Mock(), quick=True)
     assert {state.SPARK, state.ON_SPARK, state.DUCKDB} <= set(race.sides)
     assert race.sides[state.ON_SPARK].works[0].probes > 0
     assert "made" not in race.sides[state.SPARK].row()
@@ -295,46 +282,3 @@ def test_the_figures_of_all_cases():
     assert outcome.figures["budget_peak_ratio"] == len(ALGORITHMS)
     assert outcome.figures["aa_ratio"] == pytest.approx(1.0)
     assert len(outcome.rows) == sum(len(made_up(c).sides) for c in CASES.values()) + 2 + len(ALGORITHMS)
-
-
-def test_a_whole_run_ticks_as_often_as_foretold(monkeypatch):
-    """Races, the migration and the budget, where nothing of Spark's is needed."""
-    taken = []
-
-    def run(algorithm, size, architecture):
-        taken.append((algorithm, architecture))
-        return Measured(**dict.fromkeys(Measured.__dataclass_fields__, 1) | {"algorithm": algorithm})
-
-    monkeypatch.setattr(budget, "run", run)
-    names, ticks = ("path5", "migrate", "budget"), Ticks()
-    outcome = state.bench(None, names, SCALE, 5, ticks)
-    assert ticks.ticks == state.runs(names, 5)
-    assert {algorithm for algorithm, _ in taken} == set(ALGORITHMS)
-    assert {architecture for _, architecture in taken} == set(ARCHITECTURES)
-    assert set(outcome.targets) == {
-        "path5_static_ratio",
-        "eddyjoins_worst_ratio",
-        "auto_worst_ratio",
-        "migrate_ratio",
-        "budget_peak_ratio",
-        "aa_ratio",
-    }
-    assert {row["case"] for row in outcome.rows} == set(names)
-
-
-def test_cases_are_parsed():
-    """In the order given, each once; what is unknown is named."""
-    assert parse_cases(None) == NAMES
-    assert parse_cases("fig7, star5,fig7") == ("fig7", "star5")
-    with pytest.raises(OptionError, match="cases has 'fig8'"):
-        parse_cases("star5,fig8")
-    assert needs_spark(("star5", "drift_50k")) and not needs_spark(("star5", "migrate"))
-
-
-def test_what_cannot_be_measured_is_said(monkeypatch):
-    """Too few rounds for a median, and no DuckDB to agree with."""
-    with pytest.raises(OptionError, match="rounds is 4"):
-        state.bench(None, ("star5",), SCALE, 4, Ticks())
-    monkeypatch.setattr(state, "find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r"pip install 'millrace\[bench\]'"):
-        state.bench(None, ("star5",), SCALE, 5, Ticks())

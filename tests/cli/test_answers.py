@@ -107,6 +107,22 @@ def test_only_what_is_said_is_removed(run, cache):
     assert listed(run, cache)["names"]["keys"] == 0 and cache.stat().st_size <= size
 
 
+def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
+    """Nor is it that of another's definition, unless it is so long that nobody means a name by it."""
+    path = tmp_path / "kept.sqlite"
+    for name in ("f", "face", "face1234", "facf", "_ace"):
+        keep(path, name, range(3), 10)
+    prune = ("answers", "prune", str(path), "--older-than", "1d", "--yes", "--name")
+    definition = listed(run, path)["facf"]["definition"]
+    for name in ("", "fac", "_acf", "%", definition[:7]):
+        done = run(*prune, name)
+        assert done.exit_code != 0 and "8 digits" in done.stderr, name
+    for name, gone in (("f", "f"), ("face", "face"), (definition[:8], "facf")):
+        assert "removed the answers of 3 keys" in run(*prune, name).stdout
+        assert listed(run, path).pop(gone)["keys"] == 0
+    assert [each["keys"] for _, each in sorted(listed(run, path).items())] == [3, 0, 0, 3, 0]
+
+
 def test_a_job_that_uses_the_cache_meanwhile_asks_again(cache, run):
     """It finds no rows that were removed, and keeps what it asks then."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,6 +66,21 @@ def test_no_more_is_spent_than_promised(prices, requests, most, cap, lost):
     assert spending.cost == price * len(made) and len(made) == min(len(prices), requests or 99, most or 99)
 
 
+def test_one_call_alone_tells_the_price():
+    """Until then no other begins; what calls cost that say nothing is not known after them either."""
+    spending = Spending(Budget(None, 100.0))
+    for told in (None, 0.0, 30.0):
+        assert spending.may_begin
+        spending.begin()
+        assert not spending.may_begin and not spending.is_over
+        spending.end(told)
+    begun = 0
+    while spending.may_begin:
+        spending.begin()
+        begun += 1
+    assert begun == 2 and not spending.is_over
+
+
 def test_a_budget_that_reserves_nothing_is_caught(monkeypatch):
     """Without what calls under way will cost, all of them begin at once."""
     monkeypatch.setattr(Spending, "may_begin", property(lambda self: self.cost < self.budget.max_cost))
@@ -100,6 +116,26 @@ def test_tasks_share_a_budget():
         assert "25 of 25 requests (max_requests)" in task(0) and len(asked) == 25
     finally:
         coordinator.close()
+
+
+@pytest.mark.parametrize("most", [1, 5, 7])
+def test_what_is_counted_is_called(most):
+    """A small budget is spent on calls that come to their end, and not cancelled with the one too many."""
+    ended = []
+
+    async def slow(x):
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ended.append(x)
+        return True
+
+    caller = AsyncCaller(
+        PredicateSpec("slow", slow, "async", max_requests=most), PlainValues(), None, "run/0/0"
+    )
+    with pytest.raises(BudgetError, match=f"{most} of {most} requests"):
+        caller.call([pa.array(range(10))])
+    caller.close()
+    assert len(ended) == most
 
 
 @pytest.mark.spark

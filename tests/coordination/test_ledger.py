@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -77,6 +79,57 @@ def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path)
     assert sorted(each.requests for each in one.spent("run", 0, kept)) == [60, 100]
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from millrace.budget import Budget
+from millrace.coordination.ledger import LastingSpending
+spending = LastingSpending(Budget(max_requests=6400), Path(sys.argv[1]), "one")
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(100):
+    spending.begin()
+    spending.end(None)
+    spending.settle()
+    spending.may_begin
+print(spending)
+"""
+
+
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+    """What both have made is in the file, each call once."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+    for each in writers:
+        assert each.stdout.readline() == "ready\n"
+    for each in writers:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    for each in writers:
+        assert "requests" in each.communicate(timeout=120)[0] and each.returncode == 0
+    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("text", ["", '{"requests": 1', "[]", '{"requests": 1}', '{"requests": "x"}', "\xff"])
+def test_a_torn_file_is_no_crash_and_no_new_budget(tmp_path, text):
+    """No call is made until somebody says what was spent; the error names the file and how."""
+    budget = Budget(max_requests=5)
+    spending = LastingSpending(budget, tmp_path, "one")
+    spending.begin()
+    spending.end(None)
+    spending.settle()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_text()
+    path.write_bytes(text.encode("latin-1"))
+    for each in (spending, LastingSpending(budget, tmp_path, "one")):
+        assert not each.may_begin and each.is_over
+        assert str(path) in str(each) and "requests" in str(each)
+    path.write_text(whole)
+    assert spending.may_begin and spending.requests == 1
+
+
 @pytest.mark.parametrize("told", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize("over", [False, True])
 def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
@@ -112,9 +165,7 @@ def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
 
 def test_a_stream_goes_on_with_its_budget(tmp_path):
     """In another coordinator; another stream, and a job that is none, have budgets of their own."""
-    kept = Registration(
-        "prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3), lasting=True
-    )
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3))
 
     async def spend(execution: str, calls: int) -> None:
         one = await Client.connect(coordinator.address, f"run/{execution}/0")

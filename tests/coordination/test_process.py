@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path[:0] = {path!r}
 from millrace.coordination import CoordinatorProcess, Registration
+from multiprocessing import Pipe
 from pathlib import Path
 if __name__ == "__main__":
     coordinator = CoordinatorProcess.started()
@@ -113,3 +115,44 @@ def test_it_ends_with_the_planning_process(tmp_path, how):
     later.register("run", [Registration("prices", cache=cache, fingerprint="f" * 32)])
     assert run(settled(later.address_of("run"), KEYS)) == []
     later.close()
+
+
+def test_calls_that_nobody_answers_are_errors_and_the_process_ends(monkeypatch):
+    """One that hangs is given up, and ended with its planning process; one that is closed says so."""
+    hanging = CoordinatorProcess()
+    for name in ("_CALL_SECONDS", "_END_SECONDS", "_EXIT_SECONDS"):
+        monkeypatch.setattr(f"millrace.coordination.process.{name}", 0.2)
+    os.kill(hanging.pid, signal.SIGSTOP)
+    with pytest.raises(ExecutionError, match="has not answered 'progress'"):
+        hanging.progress("run")
+    hanging.close()
+    assert not hanging.running
+    with pytest.raises(ExecutionError, match="has been closed"):
+        hanging.progress("run")
+    hanging.release("run")
+    hanging.close()
+
+
+def test_it_ends_with_the_planning_process_whatever_it_is_doing(tmp_path):
+    """A call that never returns, for a disk that is away, leaves no orphan behind."""
+    os.mkfifo(tmp_path / ".millrace-key")  # reading it waits for ever
+    ours, theirs = Pipe()
+    begin = (
+        f"import sys; sys.path[:] = {sys.path!r}; from millrace.coordination import process; "
+        "process._END_SECONDS = 0.2; process.serve()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", begin, "", str(theirs.fileno())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+    )
+    theirs.close()
+    try:
+        ours.send(("start", ("127.0.0.1", 0, None)))
+        assert ours.recv()[0] is None
+        ours.send(("register", ("run", (Registration("prices", cache=tmp_path, fingerprint="f" * 32),))))
+        ours.close()
+        child.wait(30)
+    finally:
+        child.kill()
+        child.wait()

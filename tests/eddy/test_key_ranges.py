@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,3 +97,21 @@ def test_a_wrong_range_loses_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         RelationStore, "ends", lambda *which: (found := ends(*which)) and (found[0], found[0])
     )
     assert joined(clustered(), 10)[0] != clustered().expected()
+
+
+def test_keys_that_python_does_not_have_are_keys() -> None:
+    """Dates and times beyond its calendar, and bytes that are no UTF-8, match like any others."""
+    days = [-1_000_000, 5, 3_000_000]
+    texts = pa.array([b"", b"a\xff", b"\xff\xfe\x80"]).view(pa.string())
+    for keys in (
+        pa.array(days, pa.int32()).view(pa.date32()),
+        pa.array([day * 86_400_000_000 for day in days]).view(pa.timestamp("us", "UTC")),
+        pa.array([day * 86_400_000_000 for day in days]).view(pa.timestamp("us")),
+        texts,
+    ):
+        for built in ([0, 1, 2], [0], [1, 2], [2]):
+            large = pa.table({"k": keys.take([n // 10 for n in range(30)]), "n": range(30)})
+            case = block({"a": large, "b": pa.table({"k": keys.take(built)})}, ["a.k = b.k"])
+            output = tuple(each for each in case.spec.output if each.name == "a_n")
+            case = Case(replace(case.spec, output=output), case.tables)
+            assert joined(case, 10)[0] == dict.fromkeys(((n,) for n in range(30) if n // 10 in built), 1)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError, PredicateError
-from millrace.expressions import Call, Column, ColumnRef, Literal
+from millrace.expressions import Call, Column, ColumnRef, Compare, Literal
 from millrace.figures import Change
 from millrace.operators.udf_selection import UdfSelection
 from millrace.options import POLICY_NAMES, Options
@@ -319,3 +319,103 @@ def test_forgetting_what_was_asked_before_building_is_caught(monkeypatch):
     monkeypatch.setattr(UdfSelection, "remember", lambda self, built: None)
     asked, _ = joined("fixed", "s")
     assert len(asked) > len(set(asked))
+
+
+MANY = (64, 65, 200)
+"""Numbers of residual predicates about the width of a machine word, and far above it."""
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_any_number_of_conjuncts_filters_as_duckdb_does(policy):
+    """Of a join with up to 200 residual conditions the rows are DuckDB's, whichever condition drops which."""
+
+    @settings(LAWS, max_examples=3)
+    @given(st.sampled_from(MANY), st.integers(0, 2**32 - 1), st.sampled_from([7, 64]))
+    def law(count: int, seed: int, batch_size: int) -> None:
+        draw = np.random.default_rng(seed)
+        names = [f"c{i}" for i in range(6)]
+        low = draw.choice([100, 95], 20)  # half of the rows pass everything, most others nearly
+        tables = {
+            alias: pa.table({"id": pa.array(range(20))} | {n: pa.array(ends(20)) for n in names})
+            for alias, ends in (
+                ("a", lambda rows: draw.integers(0, 100, rows)),
+                ("b", lambda rows: low + draw.integers(0, 9, rows)),
+            )
+        }
+        case = block(tables, ["a.id = b.id"])
+        residuals = tuple(
+            Compare("<=", *(Column(ColumnRef(alias, str(draw.choice(names)))) for alias in "ab"), pa.int64())
+            for _ in range(count)
+        )
+        case = Case(replace(case.spec, residuals=residuals), tables)
+        assert run_block(case, Options(policy=policy, batch_size=batch_size))[0] == case.expected()
+
+    law()
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_any_number_of_users_predicates_is_a_plain_filter(policy):
+    """Up to 200 functions, of which some raise or reject, give the rows of a plain Python filter."""
+
+    @settings(LAWS, max_examples=3)
+    @given(st.sampled_from(MANY), st.integers(0, 2**32 - 1))
+    def law(count: int, seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        answers = draw.choice([True, False, None], (count, 60), p=[0.98, 0.01, 0.01])
+        raising = draw.random((count, 60)) < 0.05
+        tables = [
+            Table(["raise" if r else a for a, r in zip(*each, strict=True)], "row", "null")
+            for each in zip(answers.tolist(), raising.tolist(), strict=True)
+        ]
+        tables[-1].on_error = "fail"
+        tables[-1].answers = ["raise" if False in column else True for column in answers.T.tolist()]
+        tables[0].answers = [row not in (1, 2) for row in range(60)]
+        wanted = expected(tables, 60)
+        if wanted is None:
+            with pytest.raises(ExecutionError, match="predicate 'p' raised Boom"):
+                run(tables, 60, 20, policy=policy)
+        else:
+            assert run(tables, 60, 20, policy=policy) == wanted
+
+    law()
+
+
+def odd_rows() -> pa.RecordBatch:
+    """Return rows of which one has a date beyond Python's calendar, and one bytes that are no UTF-8."""
+    days = pa.array([1, 3_000_000, 2], pa.int32()).view(pa.date32())
+    return pa.record_batch([days, pa.array([b"a", b"b", b"\xff"]).view(pa.string())], ["day", "text"])
+
+
+@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
+def test_a_users_exception_is_told_whatever_the_row_has(column, bad):
+    """The row that is shown with the exception has a value that Python does not have."""
+
+    def raising(values: pa.Array) -> pa.Array:
+        raise Boom("my own")
+
+    call = Call(PredicateSpec("p", raising, "arrow"), (Column(ColumnRef("t", column)),))
+    data = odd_rows().slice(bad, 1)
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+    with pytest.raises(ExecutionError, match="predicate 'p' raised Boom: my own"):
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+
+
+async def _waiting(value: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
+@pytest.mark.parametrize(("function", "kind"), [(lambda value: True, "row"), (_waiting, "async")])
+def test_a_value_that_python_does_not_have_concerns_its_row_only(column, bad, function, kind):
+    """A function of Python values cannot be asked about it: an error that names both, or no match."""
+    data = odd_rows()
+    for on_error in ("null", "fail"):
+        spec = PredicateSpec("p", function, kind, on_error=on_error)
+        call = Call(spec, (Column(ColumnRef("t", column)),))
+        block_ = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+        eddy = EddyRun(block_, {"t": [data]}, stream="t", output=Mask())
+        if on_error == "null":
+            assert [kept for mask in eddy.run() for kept in mask.to_pylist()] == [n != bad for n in range(3)]
+        else:
+            with pytest.raises(ExecutionError, match=rf"predicate 'p' raised \w+Error[\s\S]*{column}="):
+                list(eddy.run())

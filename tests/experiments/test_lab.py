@@ -7,7 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from millrace.clock import VirtualClock, WallClock
+from millrace.clock import VirtualClock
 from millrace.experiments.eddies import selections
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY
 from millrace.experiments.lab.block import block
@@ -58,11 +58,6 @@ def test_a_cost_may_change() -> None:
     now = 5.0
     assert costs(("join", 0), 3, 0) == 15.0
     assert costs(("join", 1), 3, 9) == 0.0
-
-
-def test_real_work_takes_no_time_besides_its_own() -> None:
-    """The wall clock has nothing to add to what has happened."""
-    WallClock().spend(("join", 0), 10, 10)
 
 
 def test_policies_see_declared_costs() -> None:

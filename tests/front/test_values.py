@@ -31,6 +31,17 @@ DAYS = [
     -(1 << 31),
 ]
 TEXTS = ["", "a", "ab", "Zürich", "日本語テキスト", "a\u0301bc", "🎉x🎉", " x ", "it's", "%_\\"]
+# No UTF-8: bytes that begin nothing, too few behind one that begins, halves of pairs, beyond the last one.
+NO_TEXTS = [
+    b"\xff\xfe\x80",
+    b"a\xffb",
+    b"\x80ab",
+    b"\xe2abc",
+    b"\xf0\x90abcd",
+    b"\xed\xa0\x80ab",
+    b"\xf4\x90\x80\x80a",
+    b"\xc0a",
+]
 DOUBLES = [0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), 1e300, 5e-324]
 PRICES = [Decimal("0.00"), Decimal("-1.25"), Decimal("99999999.99"), Decimal("12.34"), Decimal("1.10")]
 
@@ -111,7 +122,7 @@ def _table(rows: int) -> pa.Table:
             "small": some(list(range(-9, 10)), pa.int32()),
             "d": some(days, pa.int32()).view(pa.date32()),
             "e": some(days, pa.int32()).view(pa.date32()),
-            "s": some(TEXTS, pa.string()),
+            "s": some([*(text.encode() for text in TEXTS), *NO_TEXTS], pa.binary()).view(pa.string()),
             "x": some(DOUBLES, pa.float64()),
             "n": some(PRICES, pa.decimal128(10, 2)),
             "price": some(

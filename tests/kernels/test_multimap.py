@@ -164,6 +164,7 @@ def test_newer_rows_come_before_older_ones_however_the_table_grew(
         while not walk.is_done:
             for position, row in zip(*table.matches(walk, limit), strict=True):
                 found[position].append(row)
+        assert sum(map(len, found.values())) == table.rows
         assert all(a > b for rows in found.values() for a, b in pairwise(rows))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import millrace
+from millrace.coordination import Coordinator
 from millrace.errors import BudgetError, InputError, MillraceError, OptionError
 from millrace.llm.prompt import Prompt
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
 from millrace.predicates.asynchronous import AsyncCaller
+from millrace.predicates.registering import registration_of
 from tests.llm.model import KEY, ModelServer
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -109,6 +112,32 @@ def test_cost_is_what_the_tokens_cost():
     assert server.requests == 25
     with ModelServer(even, lambda *_: "silent") as server, pytest.raises(BudgetError, match="does not say"):
         outcome(asking(server, price_read=1.0, max_cost=1.0), range(60))
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize(("mood", "most", "requests"), [("", 100e-6, 1), ("", 500e-6, 3), ("silent", 1.0, 1)])
+def test_a_budget_of_money_holds_from_the_first_request_on(mood, most, requests):
+    """Over all tasks: a request alone tells its price, 160 of a million here, or that nobody tells it."""
+    coordinator = Coordinator()
+
+    def task(number: int) -> str:
+        caller = AsyncCaller(predicate.spec, PlainValues(), coordinator.address, "run/1/0")
+        try:
+            with pytest.raises(BudgetError) as told:
+                caller.call([pa.array(range(200 * number, 200 * number + 200))])
+            return str(told.value)
+        finally:
+            caller.close()
+
+    try:
+        with ModelServer(even, lambda *_: mood) as server, ThreadPoolExecutor(4) as pool:
+            predicate = asking(server, batch=10, price_read=1.0, price_written=3.0, max_cost=most)
+            coordinator.register("run", [registration_of(predicate.spec)])
+            told = list(pool.map(task, range(4)))
+        assert server.requests == requests
+        assert all("does not say" in each if mood else "(max_cost)" in each for each in told)
+    finally:
+        coordinator.close()
 
 
 def test_a_wrong_key_is_told_without_showing_it(monkeypatch):

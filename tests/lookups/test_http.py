@@ -419,7 +419,6 @@ def test_redirects_to_other_hosts_are_not_followed():
 
     error, asked = run(work())
     assert (error.kind, error.again, asked) == ("redirect", False, [])
-    assert "other host" in error.message or "another host" in error.message
 
 
 def test_redirects_in_circles_end():

@@ -219,7 +219,10 @@ RIGHT = [
 def test_nothing_that_was_sent_is_lost(kind, text, value):
     """Digits of decimals do not pass through floats; times are cut to microseconds as Spark cuts them."""
     array = array_of([parse(text.encode(), exact=True)], kind, "x", Rules())
-    assert array.equals(pa.array([value], kind)) or math.isnan(array[0].as_py())
+    if isinstance(value, float) and math.isnan(value):
+        assert math.isnan(array[0].as_py())
+    else:
+        assert array.equals(pa.array([value], kind))
 
 
 ELSEWHERE = dt.timezone(dt.timedelta(hours=1))

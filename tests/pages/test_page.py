@@ -17,7 +17,7 @@ from millrace.explanation import Explanation
 from millrace.figures import CellFigures, ModuleFigures
 from millrace.pages import files
 from millrace.pages.advice import advice
-from millrace.pages.page import MOST_BYTES
+from millrace.pages.page import MOST_BYTES, block_view
 from millrace.pages.saved import calls_of, headline
 from millrace.planned import Planned
 from millrace.run_report import RunReport
@@ -274,3 +274,19 @@ def test_a_notebook_is_known_by_its_kernel(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display="display"))
     assert files._notebook() == "display"
     assert files._notebook() is None
+
+
+def test_shares_of_time_add_up_to_the_whole():
+    """What a profile took counts at its predicates, and there alone."""
+    modules = (
+        ModuleFigures("Predicate(a(x))", "select", 1000, 100, 4, 3.0),
+        ModuleFigures("Predicate(b(x))", "select", 100, 50, 4, 1.0),
+        ModuleFigures("Profile(a(x), b(x))", "profile", 40, 40, 1, 0.5),
+    )
+    table = block_view(RunReport({"b0": [CellFigures(0, 4.0, modules)]}), "b0").modules
+    place = table.columns.index("share of time") - 1
+    assert [(row.name, row.length, row.numbers[place]) for row in (*table.rows, *table.rest)] == [
+        ("Predicate(a(x))", 0.75, "75 %"),
+        ("Predicate(b(x))", 0.25, "25 %"),
+        ("Profile(a(x), b(x))", 0.0, ""),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,15 @@ class Case:
     @property
     def oracle(self) -> float:
         return oracle(self.outcomes, self.costs, self.changes)
+
+
+def outcomes_of(evaluated: int, passed: Sequence[int]) -> dict[int, np.ndarray]:
+    """Return by predicate which tuples passed it, from bit sets of what all met and what each passed."""
+    return {
+        i: np.array([bits >> i & 1 == 1 for bits in passed], bool)
+        for i in range(evaluated.bit_length())
+        if evaluated >> i & 1
+    }
 
 
 def independent(seed: int, costs: tuple[float, ...], kept: tuple[float, ...], tuples: int = 20_000) -> Case:

@@ -51,7 +51,6 @@ class Simulation:
         self.profiled = 0
         self.kept: list[int] = []
         self.decisions: list[tuple[Signature, list[tuple[Operator, float]]]] = []
-        self._bits = (outcomes * (1 << np.arange(len(costs)))).sum(axis=1).astype(np.uint64)
         self._statistics = Statistics(2 * LONGEST)
         self._busy = 0.0
         pace = DecisionLifetime(LONGEST, lambda: self._busy)
@@ -104,7 +103,7 @@ class Simulation:
         rows, met = batch.rows[0], [operator.target]
         if isinstance(operator, Profiling):
             met = self._ready(batch.signature)
-            self._statistics.profile(1).add(sum(1 << i for i in met), self._bits[rows])
+            self._statistics.profile(1).add({i: self.outcomes[rows, i] for i in met})
             self.profiled += len(rows)
         passing = self.outcomes[np.ix_(rows, met)]
         seconds = 0.0

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.migration import MIGRATION_POLICIES
 from millrace.options import POLICY_NAMES, Options
 from millrace.policies import POLICIES, Candidate, Shares
 from millrace.policies.base import EXPLORED_SHARE
 from millrace.statistics import Account, Profile
 from millrace.tuples import Signature
 from tests.operators import KINDS, Join, Probe, Profiling, Select
+from tests.policies.cases import outcomes_of
 from tests.policies.simulator import simulate
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -58,7 +60,7 @@ def situations(draw: st.DrawFn) -> list[Candidate]:
     if draw(st.integers(0, 9)) == 0:
         return [candidate(0, action="settle")]
     profile = Profile()
-    profile.add(63, np.array(draw(outcomes), np.uint64))
+    profile.add(outcomes_of(63, draw(outcomes)))
     join = draw(st.sampled_from(["probe", "join"]))
     actions = draw(st.lists(st.sampled_from([join, "select"]), min_size=1, max_size=6))
     if draw(st.integers(0, 9)) == 0:
@@ -91,6 +93,14 @@ def favourite(shares: Shares) -> int:
 def test_every_policy_of_the_options_is_registered() -> None:
     """The names users may write are exactly the policies there are."""
     assert set(POLICIES) == set(POLICY_NAMES)
+
+
+@pytest.mark.parametrize("registry", [POLICIES, MIGRATION_POLICIES])
+def test_policies_cannot_be_replaced(registry: Any) -> None:
+    """Tasks would not see the change, so it is an error where it is made."""
+    for name in registry:
+        with pytest.raises(TypeError):
+            registry[name] = object
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -26,7 +26,7 @@ def within(seed: int) -> bool:
     sample = np.random.default_rng(seed + 1000).choice(10_000, 300, replace=False)
     found = estimated(10_000, [Judged("b", second[sample], 9.0), Judged("a", first[sample], 1.0)])
     assert [each.name for each in found.predicates] == ["a", "b"]
-    assert found.predicates[0].calls == (10_000, 10_000, 10_000) or found.predicates[0].calls[2] == 10_000
+    assert found.predicates[0].calls[1:] == (10_000, 10_000)
     low, _, high = found.predicates[1].calls
     least, _, most = found.kept
     return low <= first.sum() <= high and least <= (first & second).sum() <= most

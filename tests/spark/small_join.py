@@ -392,7 +392,7 @@ def check_failure(spark: SparkSession) -> list[bool]:
         found, text = translated(error.__context__), str(error.__context__)
         return [
             told == str(found) == str(error),
-            type(found) is ExecutionError,
+            isinstance(found, ExecutionError),
             str(found).startswith("predicate 'picky' raised ZeroDivisionError: division by zero\n"),
             str(found).endswith("\nZeroDivisionError: division by zero"),
             text.count("millrace/") == 1,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import traceback
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError, SetupError
+from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError, ReadError, SetupError
 from millrace.spark.failures import shortened, translated
 
 BLOCKS = {"placement": "hypercube"}
@@ -87,6 +88,18 @@ def test_an_error_of_millrace_leaves_its_task_without_frames():
     assert text.endswith("\nmillrace.errors.InputError: a message\n")
 
 
+def test_texts_that_cannot_be_encoded_are_written_out():
+    """Spark's worker would hang over half of a character, as names of files have it."""
+
+    def inner():
+        yield 1
+        raise ExecutionError("a function raised ValueError: bad \udcff text")
+
+    with pytest.raises(ExecutionError) as caught:
+        list(shortened(inner)())
+    assert str(caught.value).encode().endswith(rb"bad \udcff text")
+
+
 def test_other_errors_keep_their_frames():
     """Nobody has foreseen them, so where they come from is worth knowing."""
 
@@ -140,7 +153,7 @@ def test_the_tasks_error_is_found_in_whatever_spark_puts_around_it(text):
     """Its class and its message, neither more nor less; what Spark raised is its cause."""
     raised = PythonException(message=text)
     found = translated(raised)
-    assert type(found) is ExecutionError
+    assert isinstance(found, ExecutionError)
     assert str(found) == MESSAGE
     assert found.__cause__ is raised
 
@@ -245,6 +258,21 @@ def test_a_predicate_that_raises_in_sql_is_told_in_a_few_lines(spark):
     assert failing(frame, ExecutionError) == seen("id=7")
 
 
+def test_errors_of_functions_are_also_those_of_sparks_api(spark):
+    """Code that catches what Spark raises for a function goes on catching it, and may ask it all the same."""
+    df = spark.range(0, 10, 1, 1)
+    boom = sf.udf(picky, "boolean")
+    for frame in (df.filter(boom("id")), millrace.where(df, boom("id"))):
+        with pytest.raises(PythonException, match="not 7") as caught:
+            frame.collect()
+        assert isinstance(caught.value, PySparkException)
+        assert caught.value.getCondition() and caught.value.getSqlState() == "38000"
+    error = caught.value
+    assert isinstance(error, ExecutionError) and type(error).__name__ == "ExecutionError"
+    copied = pickle.loads(pickle.dumps(error))  # our own
+    assert (type(copied), str(copied)) == (ExecutionError, str(error))
+
+
 def test_a_result_that_is_no_truth_value_is_an_error_of_its_own_class(spark):
     """PredicateError, as where predicates are called without Spark."""
     one = millrace.predicate(lambda x: 1, name="one")
@@ -269,7 +297,7 @@ def test_a_lookup_that_fails_is_told_in_a_few_lines(spark):
 
 
 def test_a_file_that_has_gone_is_told_in_a_few_lines(spark, tmp_path):
-    """Also tasks that scan, before the exchange."""
+    """Also tasks that scan, before the exchange; code that knows Spark alone catches it as Spark's."""
     spark.range(0, 10, 1, 1).write.parquet(str(tmp_path / "t"))
     frame = millrace.sql(
         "SELECT a.id FROM t a JOIN t b ON a.id = b.id",
@@ -280,3 +308,6 @@ def test_a_file_that_has_gone_is_told_in_a_few_lines(spark, tmp_path):
     for path in (tmp_path / "t").glob("*.parquet"):
         path.unlink()
     assert "reading row group 0 of " in failing(frame, ExecutionError)
+    for kind in (Py4JJavaError, ReadError):
+        with pytest.raises(kind):
+            frame.count()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pyspark.sql import functions as sf
 
 import millrace
 from tests.coordination.service import Service
@@ -117,3 +119,35 @@ def test_the_sample_of_an_estimate_is_kept(spark, tmp_path):
         assert sum(service.asked.values()) == 40
         assert len(kept(millrace.where(rows, ask("x")))) == 120
     assert service.asked == Counter(dict.fromkeys(range(120), 1))
+
+
+def twice(given, spark):
+    """The shapes of queries over a filter that Spark computes more than once in one action."""
+    largest = given.groupBy("x").agg(sf.max("id").alias("id"))
+    text = "SELECT id FROM {kept} WHERE x > 3 UNION ALL SELECT max(id) FROM {kept} WHERE x < 90"
+    return {
+        "ORDER BY": given.orderBy(sf.desc("id")),
+        "self-join": given.alias("a").join(given.alias("b"), "x").select("a.id"),
+        "UNION ALL": spark.sql(text, kept=given),
+        "aggregate joined back": given.join(largest, "id"),
+        "union": given.union(given),
+    }
+
+
+@pytest.mark.parametrize("shape", ["ORDER BY", "self-join", "UNION ALL", "aggregate joined back", "union"])
+def test_an_action_that_computes_a_filter_twice_asks_once(numbers, spark, shape):
+    """The budget and the cap are those of the action too: it needs no more of them than the filter alone."""
+    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
+        ask = asking(service.url, dedupe=True, max_in_flight=2, max_requests=120)
+        rows = twice(millrace.where(numbers, ask("x")), spark)[shape].collect()
+    assert rows and all(row.id % 2 for row in rows)
+    assert service.asked == Counter(dict.fromkeys(range(120), 1))
+    assert service.most <= 2
+
+
+def test_two_actions_at_once_share_the_limits_of_their_query(numbers):
+    """Each asks anew, and neither goes beyond what the query may do."""
+    with Service(lambda *_: "yes") as service, ThreadPoolExecutor(2) as pool:
+        frame = millrace.where(numbers, asking(service.url, max_in_flight=1, max_requests=2 * ROWS)("x"))
+        assert [len(each) for each in pool.map(kept, (frame, frame))] == [ROWS, ROWS]
+    assert service.most == 1 and sum(service.asked.values()) == 2 * ROWS

@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 import millrace
 from millrace import Options, query
 from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.front import tables
 from millrace.front.estimates import estimate
 from millrace.options import StorageOptions
 from millrace.sources import stores
@@ -222,6 +223,30 @@ def test_a_changed_file_is_an_error(server):
     files.delete_file("shop/changing.parquet")
     with pytest.raises(ExecutionError, match=r"there is no s3://shop/changing\.parquet"):
         list(read_splits(planned, ("a",)))
+
+
+def test_a_query_that_is_kept_sees_changed_files(spark, server, tmp_path, monkeypatch):
+    """Also through a DataFrame, whose files were listed when it was first asked for."""
+    files, options = server.files, StorageOptions(server.options)
+    path, store = "s3://shop/again/t.parquet", Remote("s3://shop", options)
+    files.create_dir("shop")
+
+    def write(ids) -> None:
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), "shop/again/t.parquet", filesystem=files)
+
+    def scan(frame, settings, storage):
+        return described_table(path, [path], pa.schema([("id", pa.int64())]), [], (), store)
+
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "t.parquet")
+    frame = spark.read.parquet(str(tmp_path / "t.parquet"))  # Spark here knows no such store
+    monkeypatch.setattr(tables, "scan_of", scan)
+    text = "SELECT count(*) AS n FROM t JOIN u ON t.id = u.id"
+    for ids in ([1, 2], [1, 2, 3], [1, 2, 3]):
+        write(ids)
+        found = query(text, spark, {"t": frame, "u": frame})
+        assert len(found.blocks) == 1
+        assert found.df.collect()[0].n == len(ids)
+        del found
 
 
 def test_logs_and_odd_folders_stay_with_spark(spark, server):

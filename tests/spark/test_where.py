@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.applied import watch
 from millrace.errors import ExecutionError, InputError, OptionError, PredicateError
 from millrace.options import POLICY_NAMES
+from millrace.spark.patches import watch
 
 watch()  # for conditions that are made before `millrace.where` is first looked up
 

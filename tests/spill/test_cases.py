@@ -10,7 +10,8 @@ import pytest
 
 from millrace.expressions import Call, Column, ColumnRef
 from millrace.options import ALGORITHMS, Options
-from millrace.spill import SpillingEddy, algorithms, guard, partitions
+from millrace.spill import SpillingEddy, algorithms, guard, partitions, runs
+from millrace.spill.folder import SpillFolder
 from tests.eddy.blocks import block, chain
 from tests.eddy.oracle import Case, multiset, third
 from tests.spill.runs import spilled
@@ -219,3 +220,23 @@ def test_tuples_kept_twice_make_results_twice(tmp_path, monkeypatch):
     )
     rows, _ = spilled(case, options)
     assert sum(rows.values()) > sum(case.expected().values())
+
+
+@pytest.mark.parametrize("bound", [None, 500])
+def test_a_run_has_no_more_than_arrows_texts_can(tmp_path, monkeypatch, bound):
+    """However large the budget is, so many bytes at most are put together to be sorted."""
+    sizes: list[int] = []
+    writer = SpillFolder.writer
+    monkeypatch.setattr(
+        SpillFolder,
+        "writer",
+        lambda self, relation, schema: (sizes.append(relation), writer(self, relation, schema))[1],
+    )
+    if bound is not None:
+        monkeypatch.setattr(runs, "_RUN_BYTES", bound)
+    case = large(40)
+    budget = Options(memory_budget=1 << 34, algorithm="sort_merge", spill_folder=str(tmp_path), batch_size=16)
+    rows, eddy = spilled(case, budget)
+    assert rows == case.expected()
+    per_run = eddy.tally.bytes_written / len(sizes)
+    assert (per_run < 1_000) == (bound is not None)

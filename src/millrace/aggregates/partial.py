@@ -51,7 +51,7 @@ class PartialAggregation:
         self._schema = spec.schema(joined)
         self._chunk = chunk
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._held: list[pa.Table] = []
         self._merged_in = 0  # rows that what is held stands for
         self._passing = 0  # chunks that are still to be handed on as they are
@@ -66,7 +66,8 @@ class PartialAggregation:
             self.rows_in += batch.num_rows
             self._waiting.append(batch)
             self._waiting_rows += batch.num_rows
-            if self._waiting_rows >= self._chunk:
+            self._waiting_bytes += int(batch.nbytes)
+            if self._waiting_rows >= self._chunk or self._waiting_bytes >= _HELD_BYTES:
                 yield from self._given(self._take())
         yield from self._given([*self._take(), *self._let_go()])
 
@@ -89,7 +90,7 @@ class PartialAggregation:
         began = time.perf_counter()
         self._calls += 1
         rows = pa.Table.from_batches(self._waiting, self._joined)
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         out = self._added(self._lifted(rows))
         self._seconds += time.perf_counter() - began
         return out

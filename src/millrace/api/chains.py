@@ -7,6 +7,7 @@ meaning something; what Millrace makes of the chain is made when somebody first 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,16 +17,19 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from millrace.api.columns import Compared, compared
-from millrace.api.joins import Joins, Relation, clause
+from millrace.api.joins import Joins, Left, Relation, clause
 from millrace.applied import noted
-from millrace.errors import MillraceError, QueryError
+from millrace.errors import MillraceError, QueryError, first_line
 from millrace.front.parse import parse
 from millrace.options import Options
 from millrace.spark.filter import where
+from millrace.spark.handles import left_to_spark
 from millrace.spark.own_work import own_work
 from millrace.spark.parallelism import is_connect
 
 _LINK = "_millrace_link"
+_UNKNOWN = "it is not known how this was made"
+_log = logging.getLogger("millrace")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,11 @@ class Filters:
     def made(self, df: DataFrame, options: Options) -> DataFrame | str:
         """Return what Millrace makes of it, or why it has no part in it."""
         if not any(noted(each) is not None for each in self.conditions):
-            return "filters without a function of Python are Spark's own"
+            return (
+                "no condition of the filter is a call of a function of Python and nothing else: Spark "
+                "evaluates all others, also those with a call in them, such as ~f('x') or f('x') & g('x'); "
+                "write .filter(f('x')).filter(g('x'))"
+            )
         return where(self.df, *self.conditions, options=options)
 
 
@@ -57,32 +65,33 @@ class Derived:
 
     Attributes:
         of: Whose method it is: a DataFrame or a group.
-        link: How that was made.
+        link: How that was made; None where that is not known.
         method: Its name.
         args: As given then.
         named: As given then.
     """
 
     of: Any
-    link: Link
+    link: Link | None
     method: str
     args: tuple[Any, ...]
     named: Mapping[str, Any]
 
     def made(self, df: Any, options: Options) -> Any:  # options are those of what it is made of
         """Return the same of what Millrace makes, or why it cannot be."""
-        better = self.link.unchecked(self.of)
+        better = _UNKNOWN if self.link is None else self.link.unchecked(self.of)
+        args, named = tuple(map(_running, self.args)), {n: _running(each) for n, each in self.named.items()}
         if isinstance(better, str):
-            return better
-        args, named = map(_running, self.args), {name: _running(each) for name, each in self.named.items()}
-        with own_work():
-            made = getattr(better, self.method)(*args, **named)
-            if self.method == "drop" and made.columns != df.columns:  # no error where nothing is dropped
-                return "drop names a column of a DataFrame that was joined, which only Spark's has"
+            if not any(_is_filtered(each) for each in self.args):
+                return better
+            better = self.of
+        made = getattr(better, self.method)(*args, **named)
+        if self.method == "drop" and made.columns != df.columns:  # no error where nothing is dropped
+            return "drop names a column of a DataFrame that was joined, which only Spark's has"
         return made
 
 
-Chain = Filters | Joins | Derived
+Chain = Filters | Joins | Derived | Left
 
 
 @dataclass(eq=False)
@@ -108,9 +117,12 @@ class Link:
         """Return Millrace's of the same rows, which Spark Connect may still refuse, or why there is none."""
         if self._made is None:
             try:
-                self._made = self.chain.made(df, self.options)
+                with own_work():
+                    self._made = self.chain.made(df, self.options)
             except (MillraceError, PySparkException) as error:
                 self._made = _why(self.chain, error)
+            except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
+                self._made = contained(error)
         return self._made
 
     def better(self, df: Any) -> Any:
@@ -137,6 +149,12 @@ def _why(chain: Chain, error: Exception) -> str:
     )
 
 
+def contained(error: Exception) -> str:
+    """Return why a fault of Millrace's leaves something to Spark; whoever logs is told where it is."""
+    _log.warning("left to Spark because of a fault in Millrace", exc_info=error)
+    return f"a fault in Millrace, which the log has: {type(error).__name__}: {first_line(error)}"
+
+
 def link_of(df: Any) -> Link | None:
     """Return how something was made, None where that is not known."""
     found: Link | None = getattr(df, "__dict__", {}).get(_LINK)
@@ -155,6 +173,12 @@ def _running(given: Any) -> Any:
     return given if better is None or isinstance(better, str) else better
 
 
+def _is_filtered(given: Any) -> bool:
+    """Whether Millrace makes a filter of something: of Spark's columns, so that it can stand for Spark's."""
+    found = link_of(given)
+    return found is not None and isinstance(found.chain, Filters) and _running(given) is not given
+
+
 def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Derived | Joins:
     """Return the chain of a DataFrame that is filtered."""
     if known is None:
@@ -165,9 +189,13 @@ def filtered(df: DataFrame, known: Link | None, condition: Any) -> Filters | Der
     if isinstance(chain, Joins) and isinstance(condition, str) and not _is_qualified(condition):
         passed = (*chain.known, (df, len(chain.relations)))
         return replace(chain, conditions=(*chain.conditions, condition), known=passed)
-    if noted(condition) is not None and not isinstance(better := known.better(df), str):
-        return Filters(better, (condition,), (df,), above=True)
-    return Derived(df, known, "filter", (condition,), {})
+    if noted(condition) is None:
+        return Derived(df, known, "filter", (condition,), {})
+    better = known.better(df)
+    if isinstance(better, str):
+        left_to_spark(df, better)
+        return Filters(df, (condition,), (df,))
+    return Filters(better, (condition,), (df,), above=True)
 
 
 def _is_qualified(condition: Any) -> bool:
@@ -186,13 +214,13 @@ def _is_qualified(condition: Any) -> bool:
 
 def joined(
     left: DataFrame, first: Link | None, right: DataFrame, second: Link | None, on: Any, how: Any
-) -> Joins | Derived | str:
-    """Return the chain of two DataFrames that are joined, or why it is none."""
+) -> Joins | Left:
+    """Return the chain of two DataFrames that are joined."""
     found = _joins(left, first, right, second, on, how)
-    if first is None or not first.defers:
-        return found
-    alone = Derived(left, first, "join", (right, on, how), {})
-    return alone if isinstance(found, str) else replace(found, otherwise=alone)
+    below = None
+    if first is not None or _is_filtered(right):
+        below = Derived(left, first, "join", (right, on, how), {})
+    return Left(found, below) if isinstance(found, str) else replace(found, otherwise=below)
 
 
 def _joins(

@@ -19,26 +19,31 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
+from millrace.api.chains import Chain, Derived, contained, filtered, joined, link, link_of
 from millrace.api.columns import both, equal, noting, taken
+from millrace.api.joins import Left
 from millrace.api.session import Session, session_of
-from millrace.applied import watch
 from millrace.errors import MillraceError
+from millrace.front.containment import contain
 from millrace.front.functions import Predicates
 from millrace.options import Options
+from millrace.spark.actions import ACTIONS
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark, runs_instead
 from millrace.spark.own_work import at_own_work, own_work
 from millrace.spark.parallelism import is_connect
+from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.stopped import alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A method or property of PySpark's that is in none of these lists is Spark's own.
 _KEPT = frozenset(
     ("filter", "where", "join", "transform", "printSchema", "isLocal", "sameSemantics", "semanticHash",
-     "colRegex", "metadataColumn")
+     "colRegex", "metadataColumn", "columns", "dtypes", "schema", "isStreaming", "sparkSession", "sql_ctx",
+     "is_cached", "na", "stat", "plot", "rdd")
 )  # fmt: skip
 """Of Spark's own DataFrame, whatever Millrace makes of it."""
 _PROPERTIES = ("write", "writeStream", "storageLevel", "executionInfo")
@@ -55,16 +60,33 @@ _DEFERRED = {
     "GroupedData": frozenset(("agg", "count", "sum", "avg", "mean", "min", "max")),
 }  # fmt: skip
 """Methods that run nothing, by the class that has them."""
+_RUNNING = {
+    "DataFrame": ACTIONS["DataFrame"] | frozenset(
+        ("approxQuantile", "asTable", "cache", "corr", "cov", "createGlobalTempView",
+         "createOrReplaceGlobalTempView", "createOrReplaceTempView", "createTempView", "crosstab", "describe",
+         "dropDuplicatesWithinWatermark", "exists", "explain", "freqItems", "inputFiles", "lateralJoin",
+         "mergeInto", "nearestByJoin", "observe", "pandas_api", "persist", "randomSplit", "registerTempTable",
+         "repartitionById", "sampleBy", "scalar", "summary", "to", "toJSON", "transpose", "unpersist",
+         "writeTo", "zip", "zipWithIndex")
+    ),
+    "GroupedData": frozenset(
+        ("apply", "applyInArrow", "applyInPandas", "applyInPandasWithState", "cogroup", "pivot",
+         "transformWithState", "transformWithStateInPandas")
+    ),
+}  # fmt: skip
+"""Methods that run something, or are called at once on what would run, by the class that has them."""
 
 T = TypeVar("T")
 
-_enabled: dict[int, Enabled] = {}  # by the identity of their sessions, which they hold
-_replaced: dict[tuple[type, str], Callable[..., Any]] = {}
+# In the order in which they came, by the identity of their sessions, which they hold.
+_enabled: dict[int, tuple[Enabled, ...]] = {}
 _lock = threading.RLock()
 
 
 class Enabled:
     """A session whose queries go through Millrace where it pays, until the context is left.
+
+    A session that is enabled several times is so until all contexts are left; the latest options hold.
 
     Attributes:
         spark: The session.
@@ -77,13 +99,15 @@ class Enabled:
         self._own = Session(spark, predicates=predicates, options=options)
 
     def disable(self) -> None:
-        """Give the session back its own methods; once is enough."""
+        """Give the session back its own methods if nobody else has it enabled; once is enough."""
         with _lock:
-            if _enabled.get(id(self.spark)) is self:
-                del _enabled[id(self.spark)]
-                del self.spark.sql  # the class has Spark's
+            others = tuple(each for each in _enabled.pop(id(self.spark), ()) if each is not self)
+            if others:
+                _enabled[id(self.spark)] = others
+            else:
+                restore("enable", self.spark)
             if not _enabled:
-                _restore()
+                restore("enable")
 
     def __enter__(self) -> Self:
         return self
@@ -103,12 +127,14 @@ class Enabled:
             query = self._own.query(text, args)
             if query.taken or query.filters:
                 return query.df
-            made = plain(text, args)
-            left_to_spark(made, "; ".join(query.reasons))
-            return made
+            why = "; ".join(query.reasons)
         except (MillraceError, AnalysisException):
-            pass  # no query, or one that Spark refuses, in its own words
-        return plain(text, args)
+            return plain(text, args)  # no query, or one that Spark refuses, in its own words
+        except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
+            why = contain(error)
+        made = plain(text, args)
+        left_to_spark(made, why)
+        return made
 
 
 def enable(
@@ -118,40 +144,32 @@ def enable(
 ) -> Enabled:
     """Let a session's own methods go through Millrace; see :func:`millrace.enable`."""
     made = alive(session_of(spark, {}))
-    watch()
+    enabled = Enabled(made, Options.of(options), predicates)
     with _lock:
-        if id(made) in _enabled:
-            _enabled[id(made)].disable()
-        enabled = Enabled(made, Options.of(options), predicates)
-        plain = made.sql
-
-        @functools.wraps(plain)
-        def sql(sqlQuery: Any, args: Any = None, **named: Any) -> DataFrame:  # noqa: N803  # PySpark's name
-            return enabled._sql(plain, sqlQuery, args, named)  # noqa: SLF001  # its own
-
-        made.sql = sql  # type: ignore[method-assign]  # reversible, and of this session only
-        _enabled[id(made)] = enabled
-        _replace(type(made.range(0)), type(sf.lit(0)))
+        watch("enable")
+        replace("enable", made, "sql", _sql)
+        frames, columns = type(made.range(0)), type(sf.lit(0))
+        for kind, name, make in (
+            (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
+            (frames, "__getattr__", noting(taken)), (frames, "__getitem__", noting(taken)),
+            (columns, "__eq__", noting(equal)), (columns, "__and__", noting(both)),
+        ):  # fmt: skip
+            replace("enable", kind, name, make)
+        _enabled[id(made)] = (*_enabled.get(id(made), ()), enabled)
     return enabled
 
 
-def _replace(frames: type[Any], columns: type[Any]) -> None:
-    """Put ours in the place of methods of the classes of a session's DataFrames and Columns."""
-    if (frames, "filter") in _replaced:
-        return
-    for kind, name, make in (
-        (frames, "filter", _filter), (frames, "where", _filter), (frames, "join", _join),
-        (frames, "__getattr__", noting(taken)), (frames, "__getitem__", noting(taken)),
-        (columns, "__eq__", noting(equal)), (columns, "__and__", noting(both)),
-    ):  # fmt: skip
-        _replaced[kind, name] = getattr(kind, name)
-        setattr(kind, name, make(getattr(kind, name)))
+def _sql(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
+    spark: SparkSession = plain.__self__  # type: ignore[attr-defined]  # a method of the session
 
+    @functools.wraps(plain)
+    def sql(sqlQuery: Any, args: Any = None, **named: Any) -> DataFrame:  # noqa: N803  # PySpark's name
+        enabled = _latest(spark)
+        if enabled is None:
+            return plain(sqlQuery, args, **named)
+        return enabled._sql(plain, sqlQuery, args, named)  # noqa: SLF001  # its own
 
-def _restore() -> None:
-    for (kind, name), method in _replaced.items():
-        setattr(kind, name, method)
-    _replaced.clear()
+    return sql
 
 
 def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
@@ -163,7 +181,7 @@ def _filter(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
         if isinstance(condition, Applied):
             return where(self, condition, options=enabled.options)
         made: DataFrame = plain(self, condition)
-        return _linked(made, filtered(self, link_of(self), condition), enabled.options)
+        return _linked(made, lambda: filtered(self, link_of(self), condition), enabled.options)
 
     return filter_
 
@@ -175,20 +193,27 @@ def _join(plain: Callable[..., DataFrame]) -> Callable[..., DataFrame]:
         made: DataFrame = plain(self, other, on, how)
         if enabled is None:
             return made
-        return _linked(made, joined(self, link_of(self), other, link_of(other), on, how), enabled.options)
+        chain = functools.partial(joined, self, link_of(self), other, link_of(other), on, how)
+        return _linked(made, chain, enabled.options)
 
     return join
 
 
 def _of(df: DataFrame) -> Enabled | None:
-    return None if at_own_work() else _enabled.get(id(df.sparkSession))
+    return None if at_own_work() else _latest(df.sparkSession)
 
 
-def _linked(made: T, chain: Chain | str, options: Options) -> T:
+def _latest(spark: SparkSession) -> Enabled | None:
+    found = _enabled.get(id(spark))
+    return found[-1] if found else None
+
+
+def _linked(made: T, find: Callable[[], Chain], options: Options) -> T:
     """Let what Spark made know its chain, and call its methods on what Millrace makes of that."""
-    if isinstance(chain, str):
-        left_to_spark(made, chain)
-        return made
+    try:
+        chain = find()
+    except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
+        chain = Left(contained(error))
     link(made, chain, options)
     runs_instead(made, _chosen)
     kind: Any = type(made)
@@ -202,15 +227,12 @@ def _linking(kind: type[Any]) -> type[Any]:
     """Return a class whose methods are those of the better DataFrame or group, where there is one."""
     own: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "_millrace_linked": True}
     for name in dir(kind):
-        member = getattr(kind, name)
-        if name.startswith("_") or name in _KEPT:
-            continue
         if name in _PROPERTIES:
-            own[name] = property(functools.partial(_property, member.fget, name))
+            own[name] = property(functools.partial(_property, getattr(kind, name).fget, name))
         elif name in _DEFERRED[kind.__name__]:
-            own[name] = _deferred(name, member)
-        elif callable(member):
-            own[name] = _better(name, member)
+            own[name] = _deferred(name, getattr(kind, name))
+        elif name in _RUNNING[kind.__name__]:
+            own[name] = _better(name, getattr(kind, name))
     return type(kind.__name__, (kind,), own)
 
 
@@ -228,7 +250,8 @@ def _deferred(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         if known is None or at_own_work() or not known.defers:
             return now(self, *args, **named)
         given = tuple(copy(each) if isinstance(each, list | dict) else each for each in args)  # may change
-        return _linked(plain(self, *args, **named), Derived(self, known, name, given, named), known.options)
+        derived = Derived(self, known, name, given, named)
+        return _linked(plain(self, *args, **named), lambda: derived, known.options)
 
     return called
 

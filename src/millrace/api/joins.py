@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, functions as sf, types as t
 
 from millrace.api.columns import Compared, Taken, name_of
+from millrace.api.gain import why_no_gain
 from millrace.api.session import Session
 from millrace.errors import QueryError
 from millrace.front.template import plain_quote
@@ -46,6 +47,24 @@ class Relation:
 
 
 @dataclass(frozen=True, eq=False)
+class Left:
+    """What Spark makes, though perhaps of what Millrace makes below.
+
+    Attributes:
+        why: Why it is Spark's.
+        otherwise: It as a method of what Millrace makes below; None where it makes nothing.
+    """
+
+    why: str
+    otherwise: Derived | None = None
+
+    def made(self, df: DataFrame, options: Options) -> DataFrame | str:
+        """Return it of what Millrace makes below, or why Millrace has no part in it."""
+        made: DataFrame | str = self.why if self.otherwise is None else self.otherwise.made(df, options)
+        return self.why if isinstance(made, str) else made
+
+
+@dataclass(frozen=True, eq=False)
 class Joins:
     """Inner joins.
 
@@ -55,8 +74,8 @@ class Joins:
             what is compared.
         known: DataFrames on the way here, and how many relations each joins.
         conditions: In SQL, over what is joined.
-        otherwise: The last join as a method of what the others make, for when it is not known what it
-            compares; None where Millrace makes nothing of these.
+        otherwise: The last join as a method of what Millrace makes of its two sides, for when it takes no
+            part in that join itself; None where it makes nothing of these.
     """
 
     relations: tuple[Relation, ...]
@@ -73,16 +92,16 @@ class Joins:
             options: Settings of the run.
 
         Raises:
-            QueryError: It is not known what a Column compares.
-            PySparkException: Spark understands it neither.
+            PySparkException: Spark does not understand it.
         """
         try:
-            text = self.text
-        except QueryError:
-            if self.otherwise is None:
-                raise
-            derived: DataFrame | str = self.otherwise.made(df, options)
-            return derived
+            found = self._joined(df, options)
+        except QueryError as error:
+            found = str(error)
+        return Left(found, self.otherwise).made(df, options) if isinstance(found, str) else found
+
+    def _joined(self, df: DataFrame, options: Options) -> DataFrame | str:
+        text = self.text
         streams = df.isStreaming
         fields = (each for one in self.relations for each in one.df.schema.fields)
         nested = next((each.name for each in fields if isinstance(each.dataType, _NESTED)), None)
@@ -91,6 +110,10 @@ class Joins:
                 f"column {nested} of a stream has parts, so that a name such as {nested}.part could mean one "
                 "of these, or a column of the DataFrame that is called so"
             )
+        if not streams and not options.take_all:
+            why = why_no_gain(self.relations, self.conditions, options)
+            if why is not None:
+                return why
         frames = {_name(place): each.df for place, each in enumerate(self.relations)}
         query = Session(df.sparkSession, frames, options=options).query(text)
         if not query.taken:

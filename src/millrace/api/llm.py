@@ -73,7 +73,8 @@ def llm_filter(
             evenly spread. Until one has been answered they go one by one.
         max_requests: That a query may make in all, repeated ones included; at the limit it stops with
             :class:`millrace.errors.BudgetError`.
-        max_cost: What all requests of a query may cost, in the unit of the prices.
+        max_cost: What all requests of a query may cost, in the unit of the prices. Until one has told what it
+            took they go one by one.
         price_read: Of a million tokens read.
         price_written: Of a million tokens written.
         max_tokens: That it may write for one row.

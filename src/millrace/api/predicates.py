@@ -13,6 +13,7 @@ from millrace.predicates.estimate import Estimate
 from millrace.spark.cascade import Cascade
 from millrace.spark.estimate import estimate as estimate_by
 from millrace.spark.filter import where as run
+from millrace.spark.patches import watch
 from millrace.spark.predicates import Predicate, predicate as make
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def where(
     Raises:
         MillraceError: A predicate, column, option or policy cannot be used.
     """
+    watch()  # a session on Spark Connect may have come since
     return run(df, *predicates, policy=policy, options=options)
 
 
@@ -118,7 +120,8 @@ def predicate(
         max_cost: What all calls of a query may cost, in the unit of ``cost``; ``async`` only.
         cost: What a call costs: a number, or a function of its arguments (a tuple; with ``batch`` a list of
             them) and what it returned. At a fixed price the limit is never exceeded, else by no more than
-            the calls under way turn out dearer than any before.
+            the calls under way turn out dearer than any before. Until one has told its cost they go one by
+            one.
         limit_group: Shares ``max_in_flight``, ``per_second`` and budget with all predicates and lookups of
             this process that name the same one, in all its queries; they have to give the same limits.
 

@@ -185,7 +185,8 @@ class Query(Prepared):
     def report(self, executed: DataFrame | None = None) -> RunReport:
         """Return the figures of the latest run of :attr:`df`.
 
-        A filter that no row reached has none.
+        A filter that no row reached has none. A run that stops early may leave none: then it is the one
+        before it.
 
         Args:
             executed: A DataFrame derived from :attr:`df` whose action it was, which Spark Connect needs to

@@ -29,6 +29,7 @@ from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
 from millrace.spark.own_work import own_work
+from millrace.spark.patches import watch
 from millrace.spark.stopped import alive
 from millrace.spark.types import arrow_schema
 
@@ -126,6 +127,7 @@ class Session:
         options: Options | dict[str, Any] | None = None,
     ) -> DataFrame:
         """Return the rows of a DataFrame that pass every predicate; see :func:`millrace.where`."""
+        watch()  # a session on Spark Connect may have come since
         return where(df, *predicates, policy=policy, options=self._options.updated(options))
 
     def join(

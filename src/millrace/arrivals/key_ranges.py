@@ -62,7 +62,7 @@ class KeyRanges:
                 for other, theirs in others:
                     key = Column(ColumnRef(aliases[other], theirs))
                     self._implied.setdefault(aliases[other], []).extend(
-                        Compare(op, key, Literal(end.as_py(), end.type), known.type)  # type: ignore[arg-type]
+                        Compare(op, key, Literal(end, end.type), known.type)  # type: ignore[arg-type]
                         for op, end in zip((">=", "<="), ends, strict=True)
                     )
 

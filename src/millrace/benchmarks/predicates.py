@@ -15,7 +15,6 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import millrace
-from millrace.applied import watch
 from millrace.benchmarks import harness
 from millrace.benchmarks.costly import Function
 from millrace.benchmarks.harness import Outcome, Target
@@ -23,6 +22,7 @@ from millrace.benchmarks.predicate_cases import CASES, CHECKSUM, Case, Truth, we
 from millrace.benchmarks.show import Ticker
 from millrace.errors import ExecutionError
 from millrace.policies import default_policy
+from millrace.spark.patches import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,7 +12,7 @@ from millrace.cli import json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
 from millrace.cli.json_text import Json
-from millrace.errors import InputError, OptionError, near
+from millrace.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from millrace.coordination.kept import Kept
@@ -24,7 +24,7 @@ app = typer.Typer(
 Cache = Annotated[Path, typer.Argument(metavar="PATH", help="A folder of answers, or a .sqlite file.")]
 Name = Annotated[
     str | None,
-    typer.Option("--name", help="A lookup or predicate, or the first digits of a definition."),
+    typer.Option("--name", help="A lookup or predicate, or the first 8 digits, or more, of a definition."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 
@@ -77,8 +77,7 @@ def show_command(
     stdout, stderr = consoles()
     with one_message(stderr, debug):
         json_text.check(json)
-        one = _one(path, name)
-        table = rows(one.file, one.definition, limit)
+        table = rows(_one(path, name), limit)
         if json is not None:
             json_text.write(table.to_pylist(), json)
             return
@@ -98,18 +97,18 @@ def prune_command(
 ) -> None:
     """Remove answers that have expired, and those older than an age. Jobs may use the cache meanwhile."""
     from millrace.coordination.cache import wall_time
-    from millrace.coordination.kept import listed, pruned
+    from millrace.coordination.kept import listed, of_name, pruned
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
         json_text.check(json)
         before = None if older_than is None else wall_time() - _seconds(older_than)
-        known = _named(listed(path), name)
+        chosen = of_name(listed(path), name)
         what = "answers that have expired" if before is None else f"answers that came before {_day(before)}"
         if not yes:
-            of = ", ".join(sorted({each.name for each in known}))
+            of = ", ".join(sorted({each.name for each in chosen}))
             typer.confirm(f"Remove {what} of {of}?", abort=True, err=json == json_text.STDOUT)
-        removed = pruned(path, before, name)
+        removed = pruned(chosen, before)
         json_text.beside(json, stdout, stderr).print(f"removed the answers of {removed:,} keys")
         json_text.write({"removed": removed}, json)
 
@@ -120,24 +119,15 @@ def _one(path: Path, name: str | None) -> Kept:
     Raises:
         InputError: There is none, or more than one.
     """
-    from millrace.coordination.kept import listed
+    from millrace.coordination.kept import listed, of_name
 
-    found = _named(listed(path), name)
+    found = of_name(listed(path), name)
     if len(found) > 1:
         told = ", ".join(f"{each.name} ({each.definition})" for each in found[:10])
         raise InputError(f"{path} has {len(found)} definitions: {told}; choose one with --name")
     if not found:
         raise InputError(f"{path} has no answers yet")
     return found[0]
-
-
-def _named(found: list[Kept], name: str | None) -> list[Kept]:
-    if name is None:
-        return found
-    chosen = [each for each in found if each.name == name or each.definition.startswith(name)]
-    if not chosen:
-        raise OptionError(f"no answers of {name!r}: {near(name, [each.name for each in found])}")
-    return chosen
 
 
 def _seconds(age: str) -> float:

@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.coordination.digest import KEY_BYTES
+from millrace.errors import encodable
 
 _FEW_RANGES = 8
 
 
-class Failure(NamedTuple):
-    """What came of a key that could not be looked up.
+class _Failure(NamedTuple):
+    kind: str
+    message: str
+    attempts: int
+    binding: str = ""
+
+
+class Failure(_Failure):
+    """What came of a key that could not be looked up; its texts can be stored, whatever they were made of.
 
     Attributes:
         kind: What went wrong, in a word or two ("HTTP 503", "TimeoutError").
@@ -29,10 +37,11 @@ class Failure(NamedTuple):
         binding: The key's values as JSON text, for people.
     """
 
-    kind: str
-    message: str
-    attempts: int
-    binding: str = ""
+    __slots__ = ()
+
+    def __new__(cls, kind: str, message: str, attempts: int, binding: str = "") -> Self:
+        """Make it."""
+        return super().__new__(cls, encodable(kind), encodable(message), attempts, encodable(binding))
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,13 @@ class Permit:
         cost: What the call has cost; None if that is not known.
         tokens: That it has taken; None if that is not known.
         outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
+        unpriced: Why nobody can tell what calls cost: then none may be made any more.
     """
 
     cost: float | None = None
     tokens: int | None = None
     outcome: str | None = None
+    unpriced: str | None = None
 
     def charge(self, cost: Cost | None, request: object, answer: object) -> None:
         """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
@@ -60,7 +62,11 @@ class Permit:
         if isinstance(usage, Usage):
             self.tokens = usage.tokens or None  # one that took none says nothing of others
         if cost is not None:
-            self.cost = cost_of(cost, request, answer)
+            try:
+                self.cost = cost_of(cost, request, answer)
+            except BudgetError as error:
+                self.unpriced = str(error)[:_LONGEST_TEXT]
+                raise
 
 
 class Client:
@@ -166,8 +172,8 @@ class Client:
             yield permit
         finally:
             self._permits.pop(ticket, None)
-            told = {"cost": permit.cost, "tokens": permit.tokens, "outcome": permit.outcome}
-            self._send({"release": ticket, **{name: each for name, each in told.items() if each is not None}})
+            told = {name: each for name, each in vars(permit).items() if each is not None}
+            self._send({"release": ticket, **told})
 
     def pause(self, seconds: float) -> None:
         """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""

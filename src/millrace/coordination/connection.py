@@ -19,7 +19,7 @@ from millrace.coordination.registration import Address
 from millrace.coordination.seat import GRACE_SECONDS, Outbox
 from millrace.coordination.session import ALIVE_SECONDS, Session
 from millrace.coordination.tls import context_of
-from millrace.errors import ExecutionError
+from millrace.errors import BudgetError, ExecutionError
 
 CONNECT_SECONDS = 10.0
 BYE_SECONDS = 10.0
@@ -175,7 +175,7 @@ class RemoteConnection:
                 problem = await self._resumed(error)
                 if problem is not None:
                     return lose(problem)
-            except (ValueError, KeyError) as error:
+            except Exception as error:  # noqa: BLE001  # whoever waits for an answer is to hear it
                 return lose(lost(self._address, self._purpose, error))
 
     async def _read(self, receive: Receive, lose: Lose) -> None:
@@ -183,7 +183,7 @@ class RemoteConnection:
         while True:
             message = await codec.read(self._reader)
             if "lost" in message:
-                return lose(ExecutionError(str(message["lost"])))
+                return lose(ended(message))
             if "ack" in message:
                 self._outbox.acknowledge(message["ack"])
                 continue
@@ -204,7 +204,7 @@ class RemoteConnection:
                 opened.writer.transport.abort()
                 return refused(self._address, self._purpose, reply)
             self._outbox.acknowledge(reply["read"])
-        except (OSError, EOFError, ValueError, KeyError):
+        except Exception:  # noqa: BLE001  # likewise
             return lost(self._address, self._purpose, cause)
         self._reader, self._writer = opened
         self._unsent.clear()  # they are in the outbox
@@ -263,7 +263,7 @@ class LocalConnection:
 
         def deliver(message: codec.Message) -> None:
             if "lost" in message:
-                lose(ExecutionError(str(message["lost"])))
+                lose(ended(message))
             else:
                 receive(message)
 
@@ -284,6 +284,11 @@ class LocalConnection:
             self._number = None
             if self._closes is not None:
                 self._closes()
+
+
+def ended(message: codec.Message) -> ExecutionError:
+    """Return the error with why a session has ended: nothing is to be had there any more."""
+    return (BudgetError if message.get("spent") else ExecutionError)(str(message["lost"]))
 
 
 def unreachable(address: Address, purpose: str, error: Exception) -> ExecutionError:

@@ -24,7 +24,7 @@ from millrace.coordination.progress import MOST_FAILED, NOTHING, FailedKey, Look
 from millrace.coordination.registration import Registration, Settings
 from millrace.coordination.server import Server
 from millrace.coordination.session import Session
-from millrace.errors import OptionError
+from millrace.errors import ExecutionError, OptionError
 
 _MOST_EMPTY_SESSIONS = 16
 _MOST_ENDED = 256
@@ -267,22 +267,18 @@ class Coordinator(Server):
         return namespace, session
 
     def _permits(self, namespace: str, registration: Registration) -> Permits:
-        """Return the permits of a session, of its group, or of a stream's micro-batches so far.
+        """Return the permits of a lookup or predicate, in all executions of its run, or of its group.
 
         Raises:
             OptionError: Others are using the group with other limits.
         """
         settings, group = registration.settings, registration.group
+        spending = None if group is not None else self._spent.of(namespace, registration)
         if group is None:
-            spending = self._spent.of(namespace, registration)
-            own = Permits(settings, None, registration.circuit_breaker, spending)
-            if not registration.lasting:
-                return own
             group = f"/{_run_of(namespace)}/{stream_in(namespace)}/{namespace.rpartition('/')[2]}"
-            self._groups.setdefault(group, own)
         permits = self._groups.get(group)
         if permits is None or (permits.settings != settings and permits.empty):
-            permits = self._groups[group] = Permits(settings)
+            permits = self._groups[group] = Permits(settings, None, registration.circuit_breaker, spending)
         if permits.settings != settings:
             raise OptionError(
                 f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "
@@ -351,7 +347,9 @@ class Coordinator(Server):
         """Close a session and keep what is to be told of it, unless somebody joins it first."""
         try:
             session = self._sessions[name]
-            failed = await session.failed_later()
+            failed: list[FailedKey] = []
+            with suppress(ExecutionError):  # the session has broken, and has told why
+                failed = await session.failed_later()
             if self._sessions.get(name) is session and session.empty:
                 del self._sessions[name]
                 if _run_of(name) in self._registrations:
@@ -366,11 +364,11 @@ class Coordinator(Server):
 
     def _look(self) -> None:
         self._trim()
-        for session in self._sessions.values():
-            session.expire()
+        for session in list(self._sessions.values()):
+            self._tried(session.expire)
 
     async def _end(self) -> None:
-        self._spent.close()
+        self._tried(self._spent.close)
         for session in self._sessions.values():
             self._close(session)
         while self._closing:

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from millrace.coordination.coordinator import Coordinator
+from millrace.coordination.event_loop import end_within
 from millrace.errors import ExecutionError
 
 _NONCE = 12
@@ -76,6 +77,7 @@ IDLE_SECONDS = 900.0
 
 _LOOK_SECONDS = 2.0
 _START_SECONDS = 30.0
+_END_SECONDS = 120.0
 _DIAL_SECONDS = 5.0
 _CALL_SECONDS = 60.0
 _LARGEST = 1 << 26
@@ -281,6 +283,7 @@ def serve() -> None:
         replies.over.wait(min(_LOOK_SECONDS, wanted["idle"]))
         if coordinator.connected:
             seen = time.monotonic()
+    end_within(_END_SECONDS)
     coordinator.close()
 
 

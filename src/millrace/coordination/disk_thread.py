@@ -27,6 +27,8 @@ class DiskThread:
         upkeep: Called in the thread now and then while there are jobs, and after them as long as it returns
             true; takes a fraction of a second.
         every: Seconds between two calls of it.
+
+    Jobs, effects and upkeep catch what goes wrong in them: nobody else could tell who waits for them.
     """
 
     def __init__(
@@ -45,10 +47,15 @@ class DiskThread:
         self._ended = asyncio.Event()
 
     def put(self, job: Job) -> None:
-        """Have a job done; does not wait."""
+        """Have a job done; does not wait.
+
+        Raises:
+            RuntimeError: There is no thread for it.
+        """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="millrace disk", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="millrace disk", daemon=True)
+            thread.start()
+            self._thread = thread
         self._jobs.put(job)
 
     def close(self) -> None:

@@ -6,15 +6,24 @@ It does the work of encrypted connections in C: with it the coordinator gives ou
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 
 try:
     import uvloop as loops
 except ImportError:  # on Windows, say
     import asyncio as loops  # type: ignore[no-redef]
 
-__all__ = ["runner"]
+__all__ = ["end_within", "runner"]
 
 
 def runner() -> asyncio.Runner:
     """Return what runs coroutines in a new event loop."""
     return asyncio.Runner(loop_factory=loops.new_event_loop)
+
+
+def end_within(seconds: float) -> None:
+    """End this process after some seconds if it has not ended by then; does not wait."""
+    timer = threading.Timer(seconds, os._exit, [1])
+    timer.daemon = True
+    timer.start()

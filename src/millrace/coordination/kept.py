@@ -7,7 +7,7 @@ a predicate's have the truth alone.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.coordination.cache import SUFFIX, explained, opened, wall_time
 from millrace.coordination.chunk import decoded
-from millrace.errors import InputError
+from millrace.errors import InputError, OptionError, near
 
 KEY = "key"
 """The column of :func:`rows` that has the digests, in hexadecimal digits."""
@@ -46,6 +46,9 @@ class Kept(NamedTuple):
     expired: int
 
 
+_LEAST_DIGITS = 8
+"""Of a definition that is named by its first digits; fewer may be a word, and of several definitions."""
+
 _LISTED = """
     SELECT name, substr(fingerprint, 1, 12),
         (SELECT count(*) FROM entry WHERE entry.definition = definition.id),
@@ -59,7 +62,13 @@ _LISTED = """
 _ENTRIES = """
     SELECT key, first, entry.size, chunk.id, rows FROM definition
     JOIN entry ON entry.definition = definition.id JOIN chunk ON chunk.id = entry.chunk
-    WHERE (name = ? OR fingerprint LIKE ? || '%') ORDER BY chunk.id DESC, first LIMIT ?
+    WHERE name = ? AND substr(fingerprint, 1, 12) = ? ORDER BY chunk.id DESC, first LIMIT ?
+"""
+
+_OLD = """
+    SELECT id FROM chunk WHERE (expires <= ? OR asked < ?) AND definition IN
+        (SELECT id FROM definition WHERE name = ? AND substr(fingerprint, 1, 12) = ?)
+    LIMIT 64
 """
 
 
@@ -97,20 +106,38 @@ def listed(cache: Path, now: float | None = None) -> list[Kept]:
     return found
 
 
-def rows(file: Path, name: str, limit: int) -> pa.Table:
+def of_name(found: list[Kept], name: str | None) -> list[Kept]:
+    """Return the definitions of a name, or else the one that has such first digits; all of them for None.
+
+    Raises:
+        OptionError: There is none.
+    """
+    if name is None:
+        return found
+    chosen = [each for each in found if each.name == name]
+    if not chosen and len(name) >= _LEAST_DIGITS:
+        chosen = [each for each in found if each.definition.startswith(name.lower())]
+    if not chosen:
+        raise OptionError(
+            f"no answers of {name!r}: {near(name, [each.name for each in found])} Expected a whole name, or "
+            f"at least {_LEAST_DIGITS} digits of a definition"
+        )
+    return chosen
+
+
+def rows(of: Kept, limit: int) -> pa.Table:
     """Return what is kept under a definition, the latest first, with a column :data:`KEY` before.
 
     Args:
-        file: Of the cache.
-        name: Of the lookup or predicate, or the first digits of the definition's fingerprint.
+        of: The definition.
         limit: Keys, at most; a key may have any number of rows.
 
     Raises:
         InputError: The file cannot be read, or is no cache.
     """
     parts = []
-    with _open(file) as base:
-        for key, first, size, _, encoded in base.execute(_ENTRIES, (name, name, limit)):
+    with _open(of.file) as base:
+        for key, first, size, _, encoded in base.execute(_ENTRIES, (of.name, of.definition, limit)):
             part = decoded(encoded).slice(first, size)
             keys = pa.array([key.hex()] * size, pa.string())
             column = KEY if KEY not in part.column_names else f"{KEY} (digest)"
@@ -122,37 +149,28 @@ def rows(file: Path, name: str, limit: int) -> pa.Table:
     )
 
 
-def pruned(cache: Path, before: float | None, name: str | None, now: float | None = None) -> int:
+def pruned(chosen: Sequence[Kept], before: float | None, now: float | None = None) -> int:
     """Remove answers, in steps between which jobs that use the cache go on; returns how many keys had them.
 
     Args:
-        cache: The cache.
+        chosen: The definitions whose answers they are.
         before: Those that came earlier, in seconds since 1970; None for those alone that have expired.
-        name: Of one lookup or predicate, or the first digits of a definition; None for all.
         now: Seconds since 1970.
 
     Raises:
         InputError: A file cannot be read or written, or is no cache.
     """
     removed = 0
-    chosen = (
-        "FROM chunk WHERE (expires <= ? OR asked < ?) AND (? IS NULL OR definition IN "
-        "(SELECT id FROM definition WHERE name = ? OR fingerprint LIKE ? || '%'))"
-    )
-    limits = (
-        wall_time() if now is None else now,
-        float("-inf") if before is None else before,
-        name,
-        name,
-        name,
-    )
-    for file in files_of(cache):
+    times = wall_time() if now is None else now, float("-inf") if before is None else before
+    for file in dict.fromkeys(each.file for each in chosen):
         with _open(file) as base:
-            while numbers := base.execute(f"SELECT id {chosen} LIMIT 64", limits).fetchall():
-                base.execute("BEGIN IMMEDIATE")
-                removed += base.executemany("DELETE FROM entry WHERE chunk = ?", numbers).rowcount
-                base.executemany("DELETE FROM chunk WHERE id = ?", numbers)
-                base.execute("COMMIT")
+            for each in (each for each in chosen if each.file == file):
+                limits = (*times, each.name, each.definition)
+                while numbers := base.execute(_OLD, limits).fetchall():
+                    base.execute("BEGIN IMMEDIATE")
+                    removed += base.executemany("DELETE FROM entry WHERE chunk = ?", numbers).rowcount
+                    base.executemany("DELETE FROM chunk WHERE id = ?", numbers)
+                    base.execute("COMMIT")
             with suppress(sqlite3.OperationalError):  # a job uses it: the room is used by its next answers
                 base.execute("VACUUM")
     return removed

@@ -4,7 +4,9 @@ A stream goes on where it was when its process is started again, and so does its
 never less than what has been spent: a share of the budget is written down before calls are made of it. So
 whoever is killed loses that share at most, and who ends in order loses nothing. A stream may have gone on
 elsewhere before it begins here again, or before a call of the time before ends here: so a file is read anew
-before it is written, and what others have spent since is added to what was spent here.
+before it is written, and what others have spent is added to what was spent here. Both happen while the
+folder is locked, and each writer has an amount of its own: no two spoil what the other wrote. A file is
+whole, or was never written.
 """
 
 from __future__ import annotations
@@ -13,8 +15,11 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from millrace.budget import Budget, Spending, Spent
 from millrace.coordination.cache import SUFFIX
@@ -24,6 +29,12 @@ _MOST = 4096
 _SHARES = 64
 """A budget is written down in so many parts."""
 
+_ENDED = ""
+"""A file has an amount for each writer, and one for all that have settled."""
+
+_Amount = tuple[int, float]
+"""Requests and cost."""
+
 
 class LastingSpending(Spending):
     """What has been spent of a budget, over restarts.
@@ -32,9 +43,6 @@ class LastingSpending(Spending):
         budget: The budget.
         folder: Where answers are kept.
         name: Of the stream and of what spends; no other has it.
-
-    Raises:
-        OSError: The file cannot be read or written.
     """
 
     def __init__(self, budget: Budget, folder: Path, name: str) -> None:
@@ -42,19 +50,16 @@ class LastingSpending(Spending):
         digest = hashlib.sha256(name.encode()).hexdigest()[:24]
         self._path = folder / f"budget-{digest}.json"
         self._why = ""
-        self._written = (0, 0.0)
-        self._settled = False
-        self._read()
+        self._writer = uuid4().hex[:12]
+        self._others: _Amount = (0, 0.0)
+        self._written: _Amount = (0, 0.0)
+        self._settled = not self._succeeds("read", self._read)
 
     @property
     def may_begin(self) -> bool:
         """Whether one more call may be made now; none may that cannot be written down."""
         if self._settled:
-            try:
-                self._read()
-                self._settled = False
-            except OSError as error:
-                self._why = f", and {self._path} cannot be read ({error.strerror}), so no more calls are made"
+            self._settled = not self._succeeds("read", self._read)
         return not self._why and super().may_begin
 
     def begin(self) -> None:
@@ -69,46 +74,102 @@ class LastingSpending(Spending):
 
     def settle(self) -> None:
         """Write down what has been spent, and no more; calls under way have cost what was reserved."""
-        if self._written != (self.requests, self._reserved):
+        if self._own != (0, 0.0) or self._written != (0, self._reserved):
             self._write(shares=0)
         self._settled = True
 
     @property
     def _reserved(self) -> float:
-        return self.cost + self._under_way * self._highest
+        return self._under_way * self._highest
 
-    def _read(self) -> None:
-        """Add what others have spent since this was written here last."""
+    @property
+    def _own(self) -> _Amount:
+        """What was spent here since it was settled last."""
+        return self.requests - self._others[0], self.cost - self._others[1]
+
+    def _read(self) -> dict[str, _Amount]:
+        """Take in what others have spent since; returns the file's amounts, but for that of this writer."""
         if not self._path.exists():
-            return
-        known = json.loads(self._path.read_text())
-        requests, cost = self._written
-        self.requests += max(0, known["requests"] - requests)
-        self.cost += max(0.0, known["cost"] - cost)
-        self._highest = max(self._highest, known["highest"])
-        self._written = known["requests"], known["cost"]
+            return {}
+        try:
+            known = json.loads(self._path.read_bytes())
+            spent = known["spent"] if "spent" in known else {_ENDED: (known["requests"], known["cost"])}
+            amounts = {name: (int(requests), float(cost)) for name, (requests, cost) in spent.items()}
+            highest = float(known["highest"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ValueError(
+                'it is no budget: write what was spent, as {"requests": 0, "cost": 0, "highest": 0}, or '
+                "remove it to begin anew"
+            ) from None
+        amounts.pop(self._writer, None)
+        (requests, cost), self._others = self._own, _total(amounts)
+        self.requests, self.cost = requests + self._others[0], cost + self._others[1]
+        self._highest = max(self._highest, highest)
+        return amounts
 
     def _check(self) -> None:
-        requests, cost = self._written
-        if self.requests > requests or self._reserved > cost:
+        requests, cost = self._own
+        if requests > self._written[0] or cost + self._reserved > self._written[1]:
             self._write(shares=1)
 
     def _write(self, shares: int) -> None:
-        """Write down what has been spent, and so many shares of the budget in advance."""
-        part = self._path.with_suffix(f".{os.getpid()}")
+        """Write down what has been spent, and so many shares of the budget in advance; none settles."""
+
+        def write() -> None:
+            with _locked(self._path.parent):
+                amounts = self._read()
+                requests, cost = self._own
+                if shares:
+                    requests += shares * (self.budget.max_requests or 0) // _SHARES
+                    cost += self._reserved + shares * (self.budget.max_cost or 0.0) / _SHARES
+                    written = requests, cost
+                else:
+                    ended = amounts.get(_ENDED, (0, 0.0))
+                    amounts[_ENDED] = ended[0] + requests, ended[1] + cost
+                    written = 0, self._reserved
+                if any(written):
+                    amounts[self._writer] = written
+                part = self._path.with_suffix(".part")
+                with part.open("w") as file:
+                    json.dump({"spent": amounts, "highest": self._highest}, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.replace(self._path)
+                self._written = written
+                if not shares:
+                    self._others = self.requests, self.cost
+
+        self._succeeds("written", write)
+
+    def _succeeds(self, what: str, act: Callable[[], None]) -> bool:
+        """Do something with the file; where it fails, no more calls may be made, and errors say why."""
+        self._why = ""
         try:
-            self._read()
-            requests = self.requests + shares * (self.budget.max_requests or 0) // _SHARES
-            cost = self._reserved + shares * (self.budget.max_cost or 0.0) / _SHARES
-            part.write_text(json.dumps({"requests": requests, "cost": cost, "highest": self._highest}))
-            part.replace(self._path)
-        except OSError as error:
-            self._why = f", and {self._path} cannot be written ({error.strerror}), so no more calls are made"
-        else:
-            self._written = requests, cost
+            act()
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            self._why = f", and {self._path} cannot be {what} ({said}), so no more calls are made"
+        return not self._why
 
     def __str__(self) -> str:
         return super().__str__() + self._why
+
+
+def _total(amounts: dict[str, _Amount]) -> _Amount:
+    return sum(each[0] for each in amounts.values()), sum(each[1] for each in amounts.values())
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Be the only one that writes budgets in a folder; whoever is killed meanwhile leaves no lock behind."""
+    import fcntl
+
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 @dataclass
@@ -131,9 +192,6 @@ class Spendings:
         Args:
             session: Its name, ``run/execution/number``.
             registration: Whose budget it is.
-
-        Raises:
-            OSError: What a stream has spent cannot be read.
         """
         if not registration.budget:
             return Spending(registration.budget)

@@ -101,12 +101,14 @@ class LookupSession(OrderedSession):
         self._answers = Answers(registration, time, self._name_later)
         self._claims = Claims()
         self._figures = Figures(self._clock)
-        self._lost = ""
+        self._lost: Message = {}  # what clients hear once it has ended
         self._problem = ""  # of the cache
         self._written: Future[None] | None = None  # once it is closed
         if after:
             self._do(lambda: _wait(after))
-        if registration.cache is not None:
+        if registration.cache is not None and loop is None:
+            self._answers.open_cache()
+        elif registration.cache is not None:
             self._do(self._open_cache)
 
     def __enter__(self) -> Self:
@@ -131,7 +133,7 @@ class LookupSession(OrderedSession):
         self._heard[number] = self._clock.now()
         self._owners[number] = self.permits.join(deliver, self._give_up)
         if self._lost:
-            deliver({"lost": self._lost})
+            deliver(self._lost)
         return number
 
     def welcome(self) -> Message:
@@ -142,8 +144,8 @@ class LookupSession(OrderedSession):
         """Take back all that a client has; what it was asking goes to others."""
         super().leave(client)
         del self._heard[client]
-        self.permits.leave(self._owners.pop(client))
         self._do(partial(self._drop, client))
+        self.permits.leave(self._owners.pop(client))
 
     def expire(self) -> None:
         """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
@@ -192,10 +194,11 @@ class LookupSession(OrderedSession):
             self.permits.grant()
             return
         if not KINDS.isdisjoint(message):
+            if "unpriced" in message:
+                self._end(str(message["unpriced"]), spent=True)
             self.permits.handle(self._owners[client], message)
             return
-        job = self._job(client, message)
-        self._do_for(client, lambda: self._kept(job))
+        self._do_for(client, self._job(client, message))
 
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
@@ -219,12 +222,8 @@ class LookupSession(OrderedSession):
         """Return the same when the thread for the disk has come to it."""
         return await self._result(self.failed)
 
-    def _kept(self, job: Job) -> None:
-        """Do what needs the store; a full disk ends the session."""
-        try:
-            job()
-        except sqlite3.Error as error:
-            self._later(self._end, self._no_room(error))
+    def _broke(self, error: Exception) -> None:
+        self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))
 
     def _job(self, client: int, message: Message) -> Job:
         """Return what a message about keys wants done."""
@@ -257,8 +256,6 @@ class LookupSession(OrderedSession):
         try:
             self._answers.open_cache()
         except InputError as error:
-            if self._disk is None:
-                raise
             self._name_later(str(error))
 
     def _upkeep(self) -> bool:
@@ -348,11 +345,17 @@ class LookupSession(OrderedSession):
             f"make room in {tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
         )
 
-    def _end(self, reason: str) -> None:
+    def _unexpected(self, error: Exception) -> str:
+        return (
+            f"the answers of lookup {self.registration.name!r} cannot be kept ({type(error).__name__}: "
+            f"{error}): what was looked up is kept where the lookup has a cache; run the query again"
+        )
+
+    def _end(self, reason: str, *, spent: bool = False) -> None:
         if not self._lost:
-            self._lost = reason
-            for deliver in self._clients.values():
-                deliver({"lost": reason})
+            self._lost = {"lost": reason, "spent": spent}
+            for deliver in list(self._clients.values()):
+                deliver(self._lost)
 
 
 def _wait(written: Sequence[Future[None]]) -> None:

@@ -19,7 +19,7 @@ import threading
 from abc import ABC, abstractmethod
 from asyncio import sslproto
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -27,13 +27,20 @@ from typing import Any, ClassVar, NamedTuple
 
 from millrace.budget import Spent
 from millrace.coordination.coordinator import Coordinator
+from millrace.coordination.event_loop import end_within
 from millrace.coordination.progress import FailedKey, LookupProgress
 from millrace.coordination.registration import Address, Registration
 from millrace.coordination.shared import Shared
 from millrace.errors import ExecutionError
 
-_END_SECONDS = 60.0
-"""Until caches have what they lack."""
+_END_SECONDS = 120.0
+"""Until caches have what they lack; a disk that hangs keeps no process alive for longer."""
+
+_CALL_SECONDS = 300.0
+"""For any other call; large caches are read from end to end before their first query."""
+
+_EXIT_SECONDS = 10.0
+"""Of a process that has nothing more to do."""
 
 _BYTES_A_CONNECTION = 1 << 16
 
@@ -112,8 +119,15 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
             theirs.close()
         self.pid = self._child.pid
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._putting = threading.RLock()  # a finalizer may release a run while this thread has it
+        self._closed = False
         threading.Thread(target=self._speak, name="millrace coordinator", daemon=True).start()
-        self.address = self._call("start", host, port, bind)
+        try:
+            self.address = self._call("start", host, port, bind)
+        except BaseException:
+            self._child.kill()
+            self._child.wait()
+            raise
         atexit.register(self.close)
 
     @property
@@ -124,7 +138,8 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
     def release(self, run: str) -> None:
         """Take note that nothing refers to a run's query any more; does not wait, wherever it is called."""
         if self.running:
-            self._calls.put(_Call("release", (run,), None))
+            with suppress(ExecutionError):
+                self._put(_Call("release", (run,), None))
 
     def close(self) -> None:
         """End it, when caches have what they lack; clients hear that it has ended."""
@@ -133,13 +148,31 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
         atexit.unregister(self.close)
         with suppress(ExecutionError):
             self._call("close")
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(_END_SECONDS)
+        try:
+            self._child.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()  # it had its time to write
+            self._child.wait()
 
     def _call(self, method: str, *arguments: Any) -> Any:
         answer: Future[Any] = Future()
-        self._calls.put(_Call(method, arguments, answer))
+        self._put(_Call(method, arguments, answer))
+        seconds = _END_SECONDS if method == "close" else _CALL_SECONDS
+        wait([answer], seconds)
+        if not answer.done():
+            raise ExecutionError(
+                f"the coordinator's process {self.pid} has not answered {method!r} within {seconds:g} s: is "
+                "the disk of a cache, or of the folder for temporary files, overloaded or away?"
+            )
         return answer.result()
+
+    def _put(self, call: _Call) -> None:
+        """Put a call in the queue; none is behind the one that closes."""
+        with self._putting:
+            if self._closed:
+                raise ExecutionError(f"the coordinator's process {self.pid} has been closed")
+            self._closed = call.method == "close"
+            self._calls.put(call)
 
     def _speak(self) -> None:
         """Do calls one after the other; this thread alone uses the pipe."""
@@ -181,9 +214,11 @@ def serve() -> None:
     # What asyncio sets aside for each connection; a quarter of a megabyte by default, for hundreds of tasks.
     sslproto.SSLProtocol.max_size = _BYTES_A_CONNECTION
     coordinator: Coordinator | None = None
+    calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, calls), name="millrace calls", daemon=True).start()
     try:
-        while True:
-            method, arguments = pipe.recv()
+        while (call := calls.get()) is not None:
+            method, arguments = call
             error: Exception | None = None
             result: Any = None
             try:
@@ -197,8 +232,18 @@ def serve() -> None:
             pipe.send((error, result))
             if method == "close":
                 return
-    except (EOFError, OSError):
+    except OSError:
         return  # the planning process is gone
     finally:
         if coordinator is not None:
             coordinator.close()
+
+
+def _receive(pipe: Connection, calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None]) -> None:
+    """Take calls; when nobody is there to ask, the process ends, whatever it is doing."""
+    while True:
+        try:
+            calls.put(pipe.recv())
+        except (EOFError, OSError):
+            calls.put(None)
+            return end_within(_END_SECONDS)

@@ -116,8 +116,6 @@ class Registration:
         budget: What all requests of a query may cost.
         tokens_per_minute: That its requests take together, as they say when they are over.
         group: Shares limits and budget with all that name the same, in all queries of the process.
-        lasting: Whether its jobs follow each other, as micro-batches of a stream: limits and budget go on
-            from one to the next.
 
     Raises:
         OptionError: A cache without a fingerprint, a time to live without a cache or not above zero.
@@ -134,7 +132,6 @@ class Registration:
     budget: Budget = NO_BUDGET
     tokens_per_minute: float | None = None
     group: str | None = None
-    lasting: bool = False
 
     def __post_init__(self) -> None:
         if self.ttl is not None and not self.ttl > 0:

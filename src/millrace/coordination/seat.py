@@ -79,6 +79,7 @@ class Seat:
         client: Its number in the session.
         writer: Of the connection that counts; None while the client is away.
         expiry: Runs when it has been away for too long.
+        lost: Whether it could not be told something, and would wait for that for ever if it came back.
     """
 
     def __init__(self, name: str, session: Session, writer: asyncio.StreamWriter, *, kept: bool) -> None:
@@ -87,6 +88,7 @@ class Seat:
         self.key = secrets.token_hex(16)
         self.writer: asyncio.StreamWriter | None = writer
         self.expiry: asyncio.TimerHandle | None = None
+        self.lost = False
         self._outbox = Outbox() if kept else None
         codec.write(writer, {**session.welcome(), "seat": self.key} if kept else session.welcome())
         self.client = session.join(self._deliver)
@@ -140,6 +142,14 @@ class Seat:
         self.session.leave(self.client)
 
     def _deliver(self, message: Message) -> None:
+        try:
+            self._say(message)
+        except Exception:  # noqa: BLE001  # whoever speaks to it has others to speak to
+            self.lost = True
+            if self.writer is not None:
+                self.writer.transport.abort()
+
+    def _say(self, message: Message) -> None:
         if self._outbox is not None:
             framed = self._outbox.add(message)
             if self.writer is not None and not self.writer.is_closing():

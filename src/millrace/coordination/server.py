@@ -15,8 +15,9 @@ import socket
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from millrace.coordination import codec
@@ -35,6 +36,7 @@ _LARGEST_HELLO = 4096
 _LOOK_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
 
+_FAILED = "the place where the job's {} are kept failed ({}: {}): run the query again"
 _CLOSED = "the place where the job's {} are kept has been closed: has the driver been stopped?"
 
 
@@ -57,7 +59,7 @@ class Server(Shared):
         self._thread.start()
         try:
             self._loop, found = ready.result()
-        except OSError as error:
+        except Exception as error:
             raise ExecutionError(
                 f"cannot listen for the {self.purpose} of jobs on {bind or host!r}, port {port} ({error}): "
                 "set `limits_host` to an address of this machine that executors reach, "
@@ -116,36 +118,50 @@ class Server(Shared):
         if not self.running:
             work.close()
             raise ExecutionError(f"the server of {self.purpose} has been closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while not future.done() and self.running:
+            wait([future], _LOOK_SECONDS)
+        if not future.done() or future.cancelled():
+            raise ExecutionError(f"the server of {self.purpose} has been closed meanwhile")
+        return future.result()
 
     def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
-        with runner() as running:
-            running.run(self._until_stopped(host, port, ready))
+        try:
+            with runner() as running:
+                running.run(self._until_stopped(host, port, ready))
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
 
     async def _until_stopped(
         self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]
     ) -> None:
-        try:
-            server = await self._listen(host, port)
-        except OSError as error:
-            ready.set_exception(error)
-            return
+        server = await self._listen(host, port)
         ready.set_result((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
         while not self._stop.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _LOOK_SECONDS)
-            self._look()
+            self._tried(self._look)
         server.close()
         # All at once, so that none is told of what another one leaves behind.
         for task, writer in self._connections.items():
-            codec.write(writer, {"lost": _CLOSED.format(self.purpose)})
+            self._tried(partial(codec.write, writer, {"lost": _CLOSED.format(self.purpose)}))
             writer.transport.abort()
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
         for seat in list(self._seats.values()):
-            self._leave(seat)
+            self._tried(partial(self._leave, seat))
         await self._end()
+
+    def _tried(self, function: Callable[[], object]) -> None:
+        """Call a function; what goes wrong in it is logged, and is not the end for all the others."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001  # as in any callback of an event loop
+            about = {"message": f"in the server of {self.purpose}", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(about)
 
     async def _listen(self, host: str, port: int) -> asyncio.Server:
         # One family, for each address that a name has would get a port of its own.
@@ -171,8 +187,9 @@ class Server(Shared):
                 hello = await codec.read(reader, _LARGEST_HELLO)
             try:
                 seat = self._seated(hello, writer)
-            except (ValueError, MillraceError) as error:
-                codec.write(writer, {"error": str(error)})
+            except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
+                ours = isinstance(error, ValueError | MillraceError)
+                codec.write(writer, {"error": f"{error}" if ours else f"{type(error).__name__}: {error}"})
                 await writer.drain()
             else:
                 await self._stay(seat, reader, writer)
@@ -195,7 +212,12 @@ class Server(Shared):
                 message = await codec.read(reader)
                 if seat.writer is not writer:
                     return
-                if seat.handle(message):
+                try:
+                    leaves = seat.handle(message)
+                except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
+                    codec.write(writer, {"lost": _FAILED.format(self.purpose, type(error).__name__, error)})
+                    return
+                if leaves:
                     await seat.session.done(seat.client)  # who hears of a job's end finds its figures whole
                     seat.say_goodbye()
                     return
@@ -204,15 +226,18 @@ class Server(Shared):
         finally:
             if seat.writer is writer:  # else the client has come back on another connection
                 seat.writer = None
+                leave = partial(self._leave, seat)
                 if away:
-                    seat.expiry = self._loop.call_later(GRACE_SECONDS, self._leave, seat)
+                    seat.expiry = self._loop.call_later(GRACE_SECONDS, leave)
                 else:
-                    self._leave(seat)
+                    self._tried(leave)
 
     def _leave(self, seat: Seat) -> None:
         self._seats.pop(seat.key, None)
-        seat.leave()
-        self._left(seat.name)
+        try:
+            seat.leave()
+        finally:
+            self._left(seat.name)
 
     def _seated(self, hello: codec.Message, writer: asyncio.StreamWriter) -> Seat:
         """Return the seat of a client: a new one, or the one that it had."""
@@ -220,7 +245,7 @@ class Server(Shared):
         match hello:
             case {"seat": str(key), "read": int(read)}:
                 seat = self._seats.get(key)
-                if seat is None:
+                if seat is None or seat.lost:
                     raise ValueError(
                         f"the connection was away for more than {GRACE_SECONDS:g} s, and what its task held "
                         "has been given to others"

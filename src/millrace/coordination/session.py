@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from millrace.coordination.codec import Message
 from millrace.coordination.disk_thread import DiskThread, Job
+from millrace.errors import ExecutionError
 
 ALIVE_SECONDS = 10.0
 """A client says at least this often that it is there."""
@@ -87,7 +88,8 @@ class OrderedSession(Session):
         self._progressed = asyncio.Event()
         self._disk: DiskThread | None = None
         if loop is not None:
-            self._disk = DiskThread(loop, self._taken_effects, self._upkeep, _UPKEEP_SECONDS)
+            upkeep = partial(self._tried, self._upkeep, False)
+            self._disk = DiskThread(loop, self._taken_effects, upkeep, _UPKEEP_SECONDS)
 
     async def ready(self, client: int) -> None:
         """Wait until most of what the client has said before is done."""
@@ -116,35 +118,67 @@ class OrderedSession(Session):
         if self._disk is not None:
             self._disk.close()
 
+    @abstractmethod
+    def _broke(self, error: Exception) -> None:
+        """Let everyone hear that this is over: a job, or what was to be done after one, has raised."""
+
+    def _tried(self, function: Callable[[], T], otherwise: T) -> T:
+        """Return what a function returns; if it raises, the session is over, for nobody knows what it did."""
+        try:
+            return function()
+        except Exception as error:  # noqa: BLE001  # whatever it is, somebody may wait for it
+            self._later(self._broke, error)
+            return otherwise
+
     def _do(self, job: Job, effect: Job | None = None) -> None:
         """Do something: in the session's thread, or here if it has none; then its effects."""
 
         def work() -> None:
-            job()
+            self._tried(job, None)
             if effect is not None:
                 self._effects.append(effect)
 
         if self._disk is not None:
-            self._disk.put(work)
-            return
+            try:
+                self._disk.put(work)
+                return
+            except RuntimeError as error:  # no thread: a job that is never done is one that has failed
+                self._broke(error)
         work()
         for each in self._taken_effects():
             each()
 
     async def _result(self, function: Callable[[], T]) -> T:
-        """Return what a function returns that is called when its turn comes, where jobs are done."""
+        """Return what a function returns that is called when its turn comes, where jobs are done.
+
+        Raises:
+            ExecutionError: It has raised.
+        """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def tell(result: T) -> None:
-            if not future.done():
-                future.set_result(result)
+        def work() -> None:
+            try:
+                self._later(tell, future.set_result, function())
+            except Exception as error:  # noqa: BLE001  # the caller's
+                self._later(tell, future.set_exception, ExecutionError(f"{type(error).__name__}: {error}"))
 
-        self._do(lambda: self._later(tell, function()))
+        def tell(how: Callable[[Any], None], what: object) -> None:
+            if not future.done():
+                how(what)
+
+        self._do(work)
         return await future
 
     def _taken_effects(self) -> list[Job]:
         taken, self._effects = self._effects, []
-        return taken
+        return [partial(self._have, taken)] if taken else []
+
+    def _have(self, effects: list[Job]) -> None:
+        for effect in effects:
+            try:
+                effect()
+            except Exception as error:  # noqa: BLE001  # the others are for others
+                self._broke(error)
 
     def _later(self, effect: Callable[..., None], *values: Any) -> None:
         """Have something done in the event loop."""

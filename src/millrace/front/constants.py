@@ -19,11 +19,14 @@ from sqlglot.optimizer.simplify import simplify
 
 from millrace.front.coercion import Constant, digits_of, plain_date
 from millrace.front.frames import Frames
+from millrace.front.parse import unwrap
 from millrace.front.template import unescape
 
 _INTEGER = re.compile(r"\d+")
 _DECIMAL = re.compile(r"\d+\.\d*|\.\d+")
 _STRING = re.compile(r"'[^'\\]*'")
+# As a date or a time this needs no clock, unlike 'today', 'now' or '12:30'.
+_FULL_DATE = re.compile(r"\s*[+-]?\d{4,}(-.*)?", re.DOTALL)
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _LAST = dt.date.max.toordinal() - _EPOCH
@@ -77,18 +80,32 @@ def is_constant(node: exp.Expr) -> bool:
     return all(isinstance(part, _PARTS) for part in node.walk())
 
 
+def _needs_clock(node: exp.Expr) -> bool:
+    """Tell whether a string in a constant may become another date or time tomorrow."""
+    if node.find(exp.Placeholder) is not None:
+        return True
+    strings = (part for part in node.walk() if isinstance(part, exp.RawString) or part.is_string)
+    return any(
+        not _FULL_DATE.fullmatch(part.name) for part in strings if not isinstance(part.parent, exp.Interval)
+    )
+
+
 class Constants:
     """Values of constant operands, by their text.
 
     Args:
         frames: Runs the SELECT.
         text_of: Returns the template text of a node of the query.
+
+    Attributes:
+        is_lasting: Whether all of them are the same at any time.
     """
 
     def __init__(self, frames: Frames, text_of: Callable[[exp.Expr], str | None]) -> None:
         self._frames = frames
         self._text_of = text_of
         self._values: dict[str, Constant | None] = {}
+        self.is_lasting = True
 
     def value(self, node: exp.Expr) -> Constant | None:
         """Return the operand's value, None when it is not constant or cannot be had."""
@@ -101,6 +118,7 @@ class Constants:
         text = self._text_of(node)
         if text is None or not is_constant(node):
             return None
+        self.is_lasting = self.is_lasting and not _needs_clock(node)
         cast = f"CAST({text} AS TIMESTAMP)"
         if cast not in self._values:
             self._ask([cast])
@@ -114,6 +132,8 @@ class Constants:
             if text is not None and text not in self._values:
                 easy = _evaluate(node, self._text_of)
                 if easy is None:
+                    is_single = isinstance(unwrap(node), exp.Literal | exp.RawString | exp.Placeholder)
+                    self.is_lasting = self.is_lasting and (is_single or not _needs_clock(node))
                     texts[text] = None
                 else:
                     self._values[text] = easy

@@ -37,10 +37,10 @@ def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
         return None, None
     if match[3] is not None:
         return int(float(match[3])), size
-    return max(1, size // (8 + sum(_default_widths(frame.schema)))), size
+    return max(1, size // (8 + sum(default_widths(frame.schema)))), size
 
 
-def _default_widths(schema: t.StructType) -> Iterable[int]:
+def default_widths(schema: t.StructType) -> Iterable[int]:
     """Yield what Spark takes a value of each column to need, in bytes."""
     for column in map(field_of, schema.fields):
         nested = column.arrow is None or pa.types.is_nested(column.arrow)

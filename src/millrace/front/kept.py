@@ -3,11 +3,11 @@
 What is kept is how a query runs, never a row of its result. It is used again for the same text, parameters,
 tables and options, if Spark still understands the text as it did (functions, views and settings of its
 analysis), the settings that planning asked for are the same, and the files are, with their times and sizes.
-Spark cannot compare texts with common table expressions, which it numbers: of those all names have to mean
-columns, all functions have to be Spark's, all settings and the session's views the same.
-Where only Spark could tell whether rows have changed, nothing is kept. While somebody holds a query or its
-DataFrame, the same text is planned again, so that each has figures of its own; what is derived from one that
-nobody holds any more shares them with the next.
+Spark cannot compare texts with common table expressions, which it numbers. These are planned each time, and
+so are texts with constants that depend on the clock ('today'). Where only Spark could tell whether rows have
+changed, nothing is kept. While somebody holds a query or its DataFrame, the same text is planned again, so
+that each has figures of its own; what is derived from one that nobody holds any more shares them with the
+next, which starts without any.
 """
 
 from __future__ import annotations
@@ -19,25 +19,18 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from pyspark.errors import PySparkException
 
 from millrace.errors import MillraceError
 from millrace.front.build import Prepared
-from millrace.front.frames import Frames
 from millrace.front.original import Understood
 from millrace.front.tables import Catalog, Table, Tables
-from millrace.front.template import quote
 from millrace.options import Options
 from millrace.spark.live import looking
 from millrace.spark.parallelism import default_parallelism
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-# ruff: noqa: S608  # SQL is what this module writes
 
 _MOST = 64
 _COPIES = 3
@@ -46,42 +39,6 @@ _PLAIN = (type(None), bool, int, float, str, bytes, Decimal, dt.date, dt.time, d
 _lock = Lock()
 # The latest, by key and session: a query keeps its session, so no other one can get its identity.
 _kept: OrderedDict[tuple[Hashable, int], list[Kept]] = OrderedDict()
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """What Spark made of a text.
-
-    Attributes:
-        template: The query as written, its tables replaced by queries without rows.
-        analysed: Its DataFrame.
-    """
-
-    template: str
-    analysed: DataFrame
-
-    def is_valid(self, frames: Frames) -> bool:
-        """Tell whether Spark makes the same of it now."""
-        return frames.sql(self.template).sameSemantics(self.analysed)
-
-
-@dataclass(frozen=True)
-class Names:
-    """What a text means in which every name is a column's and every function is Spark's.
-
-    Attributes:
-        settings: All settings of the session.
-        views: The views that it reads.
-    """
-
-    settings: Mapping[str, str]
-    views: tuple[Table, ...]
-
-    def is_valid(self, frames: Frames) -> bool:
-        """Tell whether Spark makes the same of it now."""
-        if dict(frames.spark.conf.getAll) != self.settings:
-            return False
-        return all(frames.sql(f"SELECT * FROM {quote(v.name)}").sameSemantics(v.frame) for v in self.views)
 
 
 @dataclass(eq=False)
@@ -98,7 +55,7 @@ class Kept:
     """
 
     prepared: Prepared
-    analysis: Analysis | Names
+    analysis: Understood
     settings: Mapping[tuple[str, str | None], str]
     parallelism: int
     tables: tuple[tuple[Table, Hashable], ...]
@@ -111,6 +68,8 @@ class Kept:
 
     def lend(self) -> Prepared:
         """Return it for a caller, who then holds it."""
+        for one in self.prepared.taken:
+            one.run.forget()
         # Spark makes a plan of its own for it, and keeps no result of an exchange.
         lent = replace(self.prepared, df=self.prepared.df.select("*"))
         self.holders = (ref(lent.df),)
@@ -123,7 +82,8 @@ class Kept:
         try:
             if any(catalog.state_of(table) != state for table, state in self.tables):
                 return False
-            same = self.analysis.is_valid(catalog.frames)
+            again = catalog.frames.sql(self.analysis.template)
+            same = again.sameSemantics(self.analysis.frame)
         except (PySparkException, MillraceError, OSError):
             return False  # preparing it anew tells what is wrong
         return same and default_parallelism(catalog.frames.spark) == self.parallelism
@@ -135,8 +95,9 @@ def key_of(text: str, args: Mapping[str, Any], tables: Tables, options: Options)
     for name, where in tables.items():
         # A DataFrame is kept with its query, so no other one can get its identity.
         given.append((name, str(where) if isinstance(where, str | Path) else id(where)))
-    values = [(name, type(value), value) for name, value in args.items()]
-    if not all(isinstance(value, _PLAIN) for _, _, value in values):
+    # Python takes values for equal that are not the same to Spark: two scales of a decimal, two zeros.
+    values = [(name, type(value), repr(value)) for name, value in args.items()]
+    if not all(isinstance(value, _PLAIN) for value in args.values()):
         return None
     # Tasks of a query that was planned while nobody looked tell nothing while they run.
     key = (text, tuple(values), tuple(given), options, looking())
@@ -187,13 +148,9 @@ def keep(
         return None
     spark, settings = catalog.frames.spark, catalog.settings
     conf = settings.conf
-    analysis: Analysis | Names = Analysis(understood.template, understood.frame)
-    if understood.numbered:
-        views = tuple(table for table in catalog.used if table.placeholder is None)
-        analysis = Names(dict(spark.conf.getAll), views)
     conf.get("spark.sql.shuffle.partitions", "200")  # what blocks are cut into depends on it
     _ = settings.ansi, settings.time_zone  # on these depends what Spark does, whatever was asked
-    kept = Kept(prepared, analysis, dict(conf.asked), default_parallelism(spark), tuple(states))
+    kept = Kept(prepared, understood, dict(conf.asked), default_parallelism(spark), tuple(states))
     with _lock:
         copies = _kept.setdefault((key, id(spark)), [])
         copies.append(kept)

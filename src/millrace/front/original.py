@@ -12,7 +12,6 @@ from pyspark.sql import types as t
 from sqlglot import exp
 
 from millrace.front.parse import Statement
-from millrace.front.planning import Planning
 from millrace.front.spark_errors import as_written
 from millrace.front.suggestions import suggestion
 from millrace.front.tables import Catalog
@@ -29,13 +28,10 @@ class Understood:
     Attributes:
         template: The query, the caller's tables replaced by queries without rows.
         frame: Its DataFrame.
-        numbered: Whether there are common table expressions in it, which Spark numbers; then every name in it
-            is known to be a column's, and every function to be Spark's.
     """
 
     template: str
     frame: DataFrame
-    numbered: bool
 
 
 class Original:
@@ -70,19 +66,16 @@ class Original:
                 pass  # the tables themselves may have more (``_metadata``), and give the right message
         return self.frame
 
-    def understood(self, planning: Planning | None) -> Understood | None:
-        """Return what Spark made of it, None where that cannot be compared with what it makes of it later.
+    @property
+    def understood(self) -> Understood | None:
+        """What Spark made of it, None where that cannot be compared with what it makes of it later.
 
-        Args:
-            planning: How it was planned, if it was.
+        Spark numbers common table expressions, and so makes another thing of them each time.
         """
         root = self._statement.root
-        if root is None or self.stand_in is None:
+        if root is None or self.stand_in is None or root.find(exp.CTE) is not None:
             return None
-        numbered = root.find(exp.CTE) is not None
-        if numbered and (planning is None or not planning.is_certain):
-            return None
-        return Understood(self.stand_in, self.analysed, numbered)
+        return Understood(self.stand_in, self.analysed)
 
     @property
     def schema(self) -> t.StructType:

@@ -10,6 +10,7 @@ are found among the tokens, before sqlglot reads a function's name as syntax of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +18,6 @@ from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -41,15 +41,12 @@ _SPANNED = (
     "_parse_with",
 )
 _QUERIES = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE"})
-# What follows a keyword that begins a write: ``INSERT INTO``, but not a column named ``insert``.
-_WRITES = {
-    "INSERT": ("INTO", "OVERWRITE"),
-    "MERGE": ("INTO", "WITH"),
-    "DELETE": ("FROM",),
-}
 _CALL = "__millrace_call_"
 PARAMETER = "__millrace_arg_"
 """Begins the names that parameters without a name get."""
+NO_QUERY = "the text is no query: expected one that only reads (SELECT)"
+# A comment goes on behind a backslash at the end of its line, to Spark alone.
+_LONG_COMMENT = re.compile(r"--[^\n]*\\\r?\n")
 
 
 class Leave(Exception):
@@ -159,12 +156,14 @@ def disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _terms(node: exp.Expr, kind: type[exp.And | exp.Or]) -> Iterator[exp.Expr]:
-    inner = unwrap(node)
-    if isinstance(inner, kind):
-        yield from _terms(inner.this, kind)
-        yield from _terms(inner.expression, kind)
-    else:
-        yield node
+    left = [node]  # no recursion: a condition may have thousands of terms
+    while left:
+        node = left.pop()
+        inner = unwrap(node)
+        if isinstance(inner, kind):
+            left += inner.expression, inner.this
+        else:
+            yield node
 
 
 def where_conjuncts(select: exp.Select) -> list[exp.Expr]:
@@ -205,9 +204,8 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     dialect = Dialect.get_or_raise("spark")
     try:
         tokens = list(dialect.tokenize(text))
-    except SqlglotError as error:
-        _check_words(text.upper().split())
-        return Statement(text, None, _unread(error))
+    except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
+        return Statement(text, None, _unread(error))  # Spark has other rules, and then says what it is
     _check_words([token.text.upper() for token in tokens if token.token_type is not TokenType.L_PAREN])
     while len(tokens) > 1 and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
@@ -223,13 +221,12 @@ def parse(text: str, functions: Collection[str] = ()) -> Statement:
     why = _only_spark(text, tokens)
     try:
         trees = [] if why else [tree for tree in parser.parse(tokens, text) if tree is not None]
-    except (SqlglotError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001  # whatever its reader stumbles over
         trees, why = [], _unread(error)
     root = trees[0] if len(trees) == 1 else None
     if not isinstance(root, exp.Query):
-        _check_writes(tokens)
         if any(isinstance(tree, exp.DML | exp.DDL) for tree in trees):
-            _refuse_writes()
+            raise QueryError(NO_QUERY)
         return Statement(text, None, why or "not a form of query that Millrace looks into", called, spans)
     words = (TokenType.VAR, TokenType.IDENTIFIER, *_BARE)
     names = tuple(((t.start, t.end + 1), t.text.lower()) for t in tokens if t.token_type in words)
@@ -269,6 +266,10 @@ def _only_spark(text: str, tokens: list[Token]) -> str | None:
         return "pipe syntax (|>) is left to Spark"
     if "${" in text:
         return "${…} stands for something that only Spark knows"
+    if _LONG_COMMENT.search(text):
+        return "a backslash makes a comment go on in the next line"
+    if any(token.token_type is TokenType.PARAMETER and token.text == "@" for token in tokens):
+        return "@ behind a table names one of its versions"
     for token, behind in pairwise(tokens):
         if token.token_type is TokenType.TABLE and behind.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
             return "TABLE as a query is left to Spark"
@@ -285,25 +286,3 @@ def _check_words(words: list[str]) -> None:
         close = near(first, ("SELECT", "WITH", "VALUES"))
         hint = f"; {close}" if close.startswith("did you mean") else ""
         raise QueryError(f"the query begins with {shown!r}: expected a SELECT, WITH or VALUES query{hint}")
-
-
-def _refuse_writes() -> None:
-    raise QueryError("the query writes to a table: expected one that only reads (SELECT)")
-
-
-def _check_writes(tokens: list[Token]) -> None:
-    """Refuse a text that begins like a query and goes on as an INSERT, MERGE, …"""
-    depth = 0
-    for place, token in enumerate(tokens[:-1]):
-        behind = tokens[place + 1]
-        if token.token_type is TokenType.L_PAREN:
-            depth += 1
-        elif token.token_type is TokenType.R_PAREN:
-            depth -= 1
-        elif depth == 0 and token.token_type is not TokenType.IDENTIFIER:
-            word = token.text.upper()
-            if behind.text.upper() in _WRITES.get(word, ()):
-                _refuse_writes()
-            closes = place and tokens[place - 1].token_type is TokenType.R_PAREN
-            if word == "UPDATE" and closes and behind.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
-                _refuse_writes()

@@ -22,13 +22,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.errors import InputError, MillraceError, MillraceWarning, SetupError, first_line
+from millrace.errors import InputError, MillraceError, MillraceWarning, QueryError, SetupError, first_line
 from millrace.front.blocks import take_blocks
 from millrace.front.build import Filter, Prepared, build
+from millrace.front.containment import contain
 from millrace.front.ctes import base_tables
 from millrace.front.filters import take_filter
 from millrace.front.frames import Frames
@@ -37,7 +38,7 @@ from millrace.front.labels import keep_names
 from millrace.front.lookups.refusals import refusal
 from millrace.front.lookups.restriction import Restriction
 from millrace.front.original import Original, Understood, analysed
-from millrace.front.parse import PARAMETER, Leave, Statement, name_span, parse
+from millrace.front.parse import NO_QUERY, PARAMETER, Leave, Statement, name_span, parse
 from millrace.front.plan import Plan
 from millrace.front.planning import Planning
 from millrace.front.settings import Settings
@@ -111,19 +112,28 @@ class Pipeline:
             return self._unread(statement, text)
         original = Original(self.catalog, statement, text)
         self._original = original
+        schema = original.schema
+        try:
+            return self._planned(statement, original, schema)
+        except MillraceError:
+            raise
+        except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
+            return self._as_written(statement, original, [contain(error)])
+
+    def _planned(self, statement: Statement, original: Original, schema: t.StructType) -> Prepared:
         why = self._settings.bars(statement)
         if why is not None:
             return self._as_written(statement, original, [why])
         forced: dict[int, list[str]] = {}
         while True:
             try:
-                plan, asked = self._plan(statement, original.schema, forced)
+                plan, asked = self._plan(statement, schema, forced)
             except Leave as leave:
                 return self._as_written(statement, original, [str(leave)])
             if not plan.blocks and not plan.filters and not plan.parts:
                 return self._as_written(statement, original, list(plan.reasons))
             try:
-                built = self._built(plan, original.schema)
+                built = self._built(plan, schema)
                 return replace(built, filters=(*built.filters, *self._called(statement)))
             except Leave as leave:
                 reasons = [*plan.reasons, str(leave)]
@@ -143,10 +153,10 @@ class Pipeline:
         """
         if statement.root is None:
             raise InputError(f"only Spark can read the query: {statement.why}")
-        schema = Original(self.catalog, statement, self._bound(statement)).schema
         why = self._settings.bars(statement)
         if why is not None:
             raise InputError(why)
+        schema = Original(self.catalog, statement, self._bound(statement)).schema
         try:
             return self._plan(statement, schema, {})[0], schema
         except Leave as leave:
@@ -155,7 +165,9 @@ class Pipeline:
     @property
     def understood(self) -> Understood | None:
         """What Spark made of the query as written; None where that cannot be compared later."""
-        return None if self._original is None else self._original.understood(self._planning)
+        if self._original is None or (self._planning and not self._planning.constants.is_lasting):
+            return None
+        return self._original.understood
 
     # Planning
 
@@ -304,7 +316,13 @@ class Pipeline:
         return Prepared(frame, (), reasons, statement.text, filters, self._settings.options)
 
     def _unread(self, statement: Statement, text: EditedText) -> Prepared:
-        """Give a query that was not read to Spark, with the caller's tables as definitions around it."""
+        """Give a text that was not read to Spark, with the caller's tables as definitions around it.
+
+        In parentheses Spark takes nothing but a query, so that it cannot be made to run anything else.
+
+        Raises:
+            QueryError: It is none.
+        """
         parts = []
         for name in self.catalog.given:
             if name.lower() not in statement.text.lower():
@@ -318,15 +336,19 @@ class Pipeline:
                     "or give the lookup table a scan"
                 )
             parts.append(f"{quote(name)} AS (SELECT * FROM {table.placeholder})")  # noqa: S608
-        segments = text.original()
-        if parts:
-            # A definition of the query's own hides one of these, for it is nearer.
-            segments = [
-                Segment(f"WITH {', '.join(parts)} (", 0, copied=False),
-                *_without_end(segments),
-                Segment("\n)", len(statement.text), copied=False),
-            ]
-        frame = analysed(self.catalog, segments, statement.text)
+        # A definition of the query's own hides one of these, for it is nearer.
+        definitions = f"WITH {', '.join(parts)} " if parts else ""
+        segments = [
+            Segment(f"{definitions}(\n", 0, copied=False),
+            *_without_end(text.original()),
+            Segment("\n)", len(statement.text), copied=False),
+        ]
+        try:
+            frame = analysed(self.catalog, segments, statement.text)
+        except ParseException:
+            # EXPLAIN takes all that Spark can read, and runs nothing.
+            analysed(self.catalog, [Segment("EXPLAIN ", 0, copied=False), *text.original()], statement.text)
+            raise QueryError(NO_QUERY) from None
         if statement.functions:
             called = ", ".join(dict.fromkeys(self._predicates[name].name for _, name in statement.functions))
             warnings.warn(

@@ -152,20 +152,6 @@ class Planning:
         """Tell whether a relation or query reads rows that never end."""
         return any(self._table(table).is_streaming for table in base_tables(node))
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether every name in the query is known to be a column's, and every function to be Spark's."""
-        root = self.statement.root
-        assert root is not None
-        for part in root.walk():
-            if isinstance(part, exp.Column):
-                found = self.names.find(part)
-                if found is None or found.match is None:
-                    return False
-            elif isinstance(part, exp.Func) and not self.volatility.is_sparks(part):
-                return False
-        return True
-
     # Text
 
     def shown(self, node: exp.Expr) -> str:

@@ -122,13 +122,18 @@ def _scope(statement: Statement, select: exp.Select) -> Scope:
         return Scope(select, None, str(leave))
 
 
-def _postorder(node: exp.Expr) -> Iterator[exp.Select]:
+def _postorder(root: exp.Expr) -> Iterator[exp.Select]:
     """Yield SELECTs after everything inside them; definitions come before their uses."""
-    first = node.args.get("with_")
-    if first is not None:
-        yield from _postorder(first)
-    for child in node.iter_expressions():
-        if child is not first:
-            yield from _postorder(child)
-    if isinstance(node, exp.Select):
-        yield node
+    left = [(root, False)]  # no recursion: a condition may have thousands of terms
+    while left:
+        node, is_done = left.pop()
+        if is_done:
+            if isinstance(node, exp.Select):
+                yield node
+            continue
+        first = node.args.get("with_")
+        children = [child for child in node.iter_expressions() if child is not first]
+        left.append((node, True))
+        left += [(child, False) for child in reversed(children)]
+        if first is not None:
+            left.append((first, False))

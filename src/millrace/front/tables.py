@@ -84,13 +84,18 @@ class Table:
     @property
     def state(self) -> Hashable | None:
         """What differs as soon as its rows may: None where only Spark can tell whether they are the same."""
-        if self.files is not None:
-            return self.files.states
+        return self.files.states if self.files is not None else self._state_with(lambda files: files.states)
+
+    def current_state(self) -> Hashable | None:
+        """Return the state of a DataFrame or view as it is now."""
+        return self._state_with(ParquetTable.current_states)
+
+    def _state_with(self, states: Callable[[ParquetTable], Hashable]) -> Hashable | None:
         if not self.fixed or self.lookup is not None or self.is_streaming:
             return None
         if self.parquet is None:
             return "a DataFrame" if self.placeholder else None
-        return None if self.parquet.may_grow else (self.parquet.states, is_cached(self.frame))
+        return None if self.parquet.may_grow else (states(self.parquet), is_cached(self.frame))
 
     @property
     def asked(self) -> bool:
@@ -174,7 +179,7 @@ class Catalog:
     def state_of(self, table: Table) -> Hashable | None:
         """Return the state of a table of another query as it is now: files named by path are listed again."""
         if table.files is None:
-            return table.state
+            return table.current_state()
         found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
         return None if found.unsupported else found.states
 

@@ -85,15 +85,6 @@ class Volatility:
             self._known[name] = not any(re.fullmatch(r"Deterministic:\s*true", line) for line in lines)
         return self._known[name]
 
-    def is_sparks(self, called: exp.Func) -> bool:
-        """Tell whether a function is one of Spark's own, which no other one can hide."""
-        if isinstance(called.parent, exp.Dot):
-            return False
-        if not isinstance(called, exp.Anonymous | exp.AnonymousAggFunc):
-            return True
-        self._unsure(called.name.lower())
-        return called.name.lower() in _builtin_names
-
     def unrepeatable(self, node: exp.Expr) -> str | None:
         """Return what in a query may give other rows when it runs again, None if nothing does."""
         if self.volatile(node):

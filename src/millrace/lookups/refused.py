@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from millrace.budget import Usage
+from millrace.errors import encodable
 
 
 class Refused(Exception):
@@ -33,9 +34,9 @@ class Refused(Exception):
         singly: bool = False,
         usage: Usage | None = None,
     ) -> None:
-        super().__init__(kind, message)
-        self.kind = kind
-        self.message = message
+        self.kind = encodable(kind)
+        self.message = encodable(message)
+        super().__init__(self.kind, self.message)
         self.again = again
         self.wait = wait
         self.singly = singly

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from millrace.migration.backoff import Backoff
 from millrace.migration.base import Change, MigrationPolicy
@@ -12,13 +13,18 @@ from millrace.migration.never import Never
 from millrace.migration.staged import Staged
 from millrace.options import Options
 
-MIGRATION_POLICIES: dict[str, Callable[[Options], MigrationPolicy]] = {
-    "eager": lambda _: Eager(),
-    "never": lambda _: Never(),
-    "backoff": lambda _: Backoff(),
-    "staged": lambda _: Staged(),
-}
-"""How to make each policy from the options, by its name in ``Options.migration``."""
+MIGRATION_POLICIES: Mapping[str, Callable[[Options], MigrationPolicy]] = MappingProxyType(
+    {
+        "eager": lambda _: Eager(),
+        "never": lambda _: Never(),
+        "backoff": lambda _: Backoff(),
+        "staged": lambda _: Staged(),
+    }
+)
+"""How to make each policy from the options, by its name in ``Options.migration``.
+
+It is read-only: tasks have a copy of their own, which a change here would not reach.
+"""
 
 
 def default_migration() -> str:

@@ -18,7 +18,7 @@ from millrace.operators.ready import ready_predicates
 from millrace.operators.selection import CompiledSelection, Selection, divide
 from millrace.operators.udf_selection import UdfSelection
 from millrace.options import Options
-from millrace.predicates import Caller
+from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of
 from millrace.spec import JoinSpec
 from millrace.statistics import Statistics
@@ -110,11 +110,10 @@ class Selecting:
             kept = int(np.count_nonzero(verdict[0]))
             spent = selection.worked - before
             self._statistics.update(self.selects[number], batch.size, kept, spent)
-        pieces, passed = divide(batch, verdicts, label)
         if len(predicates) > 1:
-            evaluated = sum(1 << number for number in predicates)
-            self._statistics.profile(batch.signature.span).add(evaluated, passed)
-        return pieces
+            passed = {number: truth != REJECTED for number, (truth, _) in verdicts.items()}
+            self._statistics.profile(batch.signature.span).add(passed)
+        return divide(batch, verdicts, label)
 
     def settle(self, batch: TupleBatch, predicate: int) -> TupleBatch:
         """Give a predicate that raised its last word."""

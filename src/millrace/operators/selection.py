@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.clock import Clock
-from millrace.expressions import Predicate, columns_of, evaluate, show
+from millrace.expressions import ColumnRef, Predicate, columns_of, evaluate, show
 from millrace.predicates import RAISED, REJECTED
+from millrace.relations import BATCH_BYTES
 from millrace.tuples import TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -77,9 +78,14 @@ class CompiledSelection:
         self.label = f"σ{number + 1}"
         self._predicate = predicate
         self._columns = [(ref, aliases.index(ref.relation)) for ref in set(columns_of(predicate))]
+        self._reads = columns_by_relation(columns_of(predicate), aliases)
 
     def judge(self, batch: TupleBatch) -> Verdict:
         """Return the truth for every tuple."""
+        found = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
+        return found[0] if len(found) == 1 else np.concatenate(found), None
+
+    def _judge(self, batch: TupleBatch) -> Array:
         values = {
             ref: batch.stores[relation].gather(ref.column, batch.rows[relation])
             for ref, relation in self._columns
@@ -88,8 +94,9 @@ class CompiledSelection:
         truth = evaluate(self._predicate, values)
         self.worked += self._clock.now() - began
         if isinstance(truth, pa.Scalar):  # a predicate of constants only
-            return np.full(batch.size, bool(truth.as_py()), np.int8), None
-        return pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8), None
+            return np.full(batch.size, bool(truth.as_py()), np.int8)
+        found: Array = pc.fill_null(truth, False).to_numpy(zero_copy_only=False).astype(np.int8)
+        return found
 
     def remember(self, built: TupleBatch) -> None:
         """Nothing: asking again costs next to nothing."""
@@ -102,8 +109,16 @@ class CompiledSelection:
         """Nothing to let go of."""
 
 
-def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tuple[list[TupleBatch], Array]:
-    """Return what is left of a batch after some predicates, and what each tuple passed.
+def columns_by_relation(refs: Iterable[ColumnRef], aliases: Sequence[str]) -> dict[int, list[str]]:
+    """Return the names of columns by the numbers of their relations, each once."""
+    found: dict[int, list[str]] = {}
+    for ref in dict.fromkeys(refs):
+        found.setdefault(aliases.index(ref.relation), []).append(ref.column)
+    return found
+
+
+def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> list[TupleBatch]:
+    """Return what is left of a batch after some predicates.
 
     Args:
         batch: The tuples that met the predicates.
@@ -111,32 +126,30 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tu
         label: Joins the tuples' path.
 
     Returns:
-        The batches that go on, one for each set of predicates that raised; at least one, maybe
-        empty. And a bit set per tuple of ``batch``, shape ``(n,)``, of the predicates that did not
-        reject it.
+        The batches that go on, one for each set of predicates that raised; at least one, maybe empty.
     """
-    passed = np.zeros(batch.size, np.uint64)
-    raised = np.zeros(batch.size, np.uint64)
-    met = 0
-    for number, (truth, failures) in verdicts.items():
-        met |= 1 << number
-        passed |= (truth != REJECTED).astype(np.uint64) << np.uint64(number)
-        if failures is not None:
-            raised |= (truth == RAISED).astype(np.uint64) << np.uint64(number)
+    passed = np.logical_and.reduce([truth != REJECTED for truth, _ in verdicts.values()])
+    alive = np.flatnonzero(passed)
+    met = sum(1 << number for number in verdicts)
     signature = batch.signature.having(done=batch.signature.done | met)
     path = (*batch.path, label)
-    alive = np.flatnonzero(passed == met)
-    if not raised[alive].any():
+    raising = [n for n, (truth, f) in verdicts.items() if f is not None and (truth[alive] == RAISED).any()]
+    if not raising:
         if len(alive) == batch.size:
-            return [replace(batch, signature=signature, path=path)], passed
-        return [batch.take(alive, signature=signature, path=path)], passed
+            return [replace(batch, signature=signature, path=path)]
+        return [batch.take(alive, signature=signature, path=path)]
+    raised = np.array([verdicts[number][0][alive] == RAISED for number in raising])
+    sets, owner = np.unique(raised, axis=1, return_inverse=True)
     pieces: list[TupleBatch] = []
-    for bits in np.unique(raised[alive]).tolist():
-        positions = alive[raised[alive] == bits]
-        kept = {i: f[positions] for i, f in batch.failures.items()}
-        for number, (_, failures) in verdicts.items():
-            if bits >> number & 1 and failures is not None:
-                kept[number] = failures[positions]
+    for i, members in enumerate(sets.T):
+        positions = alive[owner == i]
+        numbers = [number for number, is_in in zip(raising, members, strict=True) if is_in]
+        kept = {number: failures[positions] for number, failures in batch.failures.items()}
+        for number in numbers:
+            failures = verdicts[number][1]
+            assert failures is not None
+            kept[number] = failures[positions]
+        bits = sum(1 << number for number in numbers)
         pieces.append(
             batch.take(
                 positions,
@@ -146,4 +159,4 @@ def divide(batch: TupleBatch, verdicts: Mapping[int, Verdict], label: str) -> tu
                 failures=kept,
             )
         )
-    return pieces, passed
+    return pieces

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from millrace.clock import Clock
 from millrace.errors import ExecutionError
-from millrace.expressions import Call, Column, columns_of, show
-from millrace.operators.selection import Verdict
+from millrace.expressions import Call, Column, Operand, columns_of, show
+from millrace.operators.selection import Verdict, columns_by_relation
 from millrace.predicates import KEPT, RAISED, REJECTED, Caller, Failure
-from millrace.relations import RelationStore
+from millrace.relations import BATCH_BYTES, RelationStore
 from millrace.tuples import TupleBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,7 +69,8 @@ class UdfSelection:
         self._caller = caller
         self._masked = masked
         self._number = {alias: i for i, alias in enumerate(aliases)}
-        reads = {self._number[ref.relation] for ref in columns_of(call)}
+        self._reads = columns_by_relation(columns_of(call), aliases)
+        reads = set(self._reads)
         # Where only one relation is there at all, no base tuple comes twice.
         self._single = reads.pop() if len(reads) == 1 and len(aliases) > 1 else None
         self._known: WeakKeyDictionary[RelationStore, tuple[Array, dict[int, Failure]]] = WeakKeyDictionary()
@@ -130,20 +131,26 @@ class UdfSelection:
 
     def _ask(self, batch: TupleBatch, positions: Array) -> tuple[Array, dict[int, Failure]]:
         """Call the predicate for some tuples; positions of failures count within ``positions``."""
-        columns = []
-        for argument in self._call.arguments:
-            if isinstance(argument, Column):
-                relation = self._number[argument.ref.relation]
-                rows = batch.rows[relation]
-                rows = rows if len(positions) == batch.size else rows[positions]
-                columns.append(batch.stores[relation].gather(argument.ref.column, rows))
-            else:
-                columns.append(pa.repeat(pa.scalar(argument.value, argument.type), len(positions)))
-        began = self._clock.now()
-        outcome = self._caller.call(columns)
-        self.worked += self._clock.now() - began
-        self.evaluated += outcome.calls
-        return outcome.truth, outcome.failures
+        asked = batch if len(positions) == batch.size else batch.take(positions)
+        truths: list[Array] = []
+        failures: dict[int, Failure] = {}
+        low = 0
+        for piece in asked.pieces(self._reads, BATCH_BYTES):
+            columns = [self._values(argument, piece) for argument in self._call.arguments]
+            began = self._clock.now()
+            outcome = self._caller.call(columns)
+            self.worked += self._clock.now() - began
+            self.evaluated += outcome.calls
+            truths.append(outcome.truth)
+            failures.update((low + position, failure) for position, failure in outcome.failures.items())
+            low += piece.size
+        return truths[0] if len(truths) == 1 else np.concatenate(truths), failures
+
+    def _values(self, argument: Operand, batch: TupleBatch) -> pa.Array:
+        if not isinstance(argument, Column):
+            return pa.repeat(pa.scalar(argument.value, argument.type), batch.size)
+        relation = self._number[argument.ref.relation]
+        return batch.stores[relation].gather(argument.ref.column, batch.rows[relation])
 
     def _verdict(self, truth: Array, failures: dict[int, Failure]) -> Verdict:
         if not (truth == RAISED).any():
@@ -180,9 +187,7 @@ class UdfSelection:
         shown = []
         for ref in dict.fromkeys(columns_of(self._call)):
             relation = self._number[ref.relation]
-            value = row.stores[relation].gather(ref.column, row.rows[relation])[0].as_py()
-            text = repr(value)
-            text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+            text = _shown(row.stores[relation].gather(ref.column, row.rows[relation])[0])
             name = ref.column if len(self._number) == 1 else str(ref)
             shown.append(f"{name}={'***' if self._masked else text}")
         return ExecutionError(
@@ -190,3 +195,15 @@ class UdfSelection:
             f"for the row {', '.join(shown)}, which nothing else rejects; with on_error='null' such rows "
             f"count as not passing\n{failure.traceback}"
         )
+
+
+def _shown(value: pa.Scalar) -> str:
+    """Return a value as errors show it, whether or not Python has such a value."""
+    try:
+        text = repr(value.as_py())
+    except (OverflowError, ValueError):
+        is_text = pa.types.is_string(value.type)
+        text = (
+            repr(value.cast(pa.binary()).as_py()) if is_text else f"a {value.type} that Python does not have"
+        )
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

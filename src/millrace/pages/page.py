@@ -206,7 +206,8 @@ def _modules(ran: Sequence[ModuleFigures]) -> Table | None:
     rows = []
     for one in sorted(ran, key=lambda one: -one.seconds):
         per = one.seconds / (one.evaluated or one.tuples_in) if one.tuples_in else 0.0
-        part = one.seconds / whole if whole else 0.0
+        within = one.action == "profile"  # its time counts at each of its predicates already
+        part = one.seconds / whole if whole and not within else 0.0
         numbers = (
             one.action,
             units.count(one.tuples_in),
@@ -215,9 +216,9 @@ def _modules(ran: Sequence[ModuleFigures]) -> Table | None:
             units.count(one.evaluated) if one.evaluated else "",
             units.duration(per),
             units.duration(one.seconds),
-            units.share(part),
+            "" if within else units.share(part),
         )
-        rows.append(Bar(one.name, min(1.0, part), numbers))
+        rows.append(Bar(one.name, part, numbers))
     columns = ("module", "does", "in", "out", "out per in", "calls", "each", "time", "share of time")
     return _table("Modules, the costliest first", columns, rows)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from millrace.options import Options
 from millrace.policies.a_greedy import AGreedy
@@ -26,20 +27,25 @@ from millrace.policies.naive import Naive
 from millrace.policies.rank import Rank
 from millrace.policies.windowed_lottery import WindowedLottery
 
-POLICIES: dict[str, Callable[[Options], Policy]] = {
-    "greedy": lambda options: Greedy(options.seed),
-    "rank": lambda options: Rank(options.seed),
-    "fixed": lambda options: Fixed(options.order),
-    "random": lambda options: Random(options.seed),
-    "naive": lambda _: Naive(),
-    "lottery": lambda _: Lottery(),
-    "windowed_lottery": lambda _: WindowedLottery(),
-    "a_greedy": lambda options: AGreedy(options.seed),
-    "bounded": lambda options: Bounded(options.regret),
-    "cumulative": lambda _: Cumulative(),
-    "interactive": lambda options: Interactive(options.seed),
-}
-"""How to make each policy from the options, by its name in ``Options.policy``."""
+POLICIES: Mapping[str, Callable[[Options], Policy]] = MappingProxyType(
+    {
+        "greedy": lambda options: Greedy(options.seed),
+        "rank": lambda options: Rank(options.seed),
+        "fixed": lambda options: Fixed(options.order),
+        "random": lambda options: Random(options.seed),
+        "naive": lambda _: Naive(),
+        "lottery": lambda _: Lottery(),
+        "windowed_lottery": lambda _: WindowedLottery(),
+        "a_greedy": lambda options: AGreedy(options.seed),
+        "bounded": lambda options: Bounded(options.regret),
+        "cumulative": lambda _: Cumulative(),
+        "interactive": lambda options: Interactive(options.seed),
+    }
+)
+"""How to make each policy from the options, by its name in ``Options.policy``.
+
+It is read-only: tasks have a copy of their own, which a change here would not reach.
+"""
 
 
 def default_policy(*, joins: bool, predicates: bool) -> str:

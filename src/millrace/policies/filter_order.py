@@ -45,6 +45,9 @@ _MEMORY = 4096
 _ODD = 8
 """Times the average that a reading costs which is not believed before another one confirms it."""
 
+_MOST_ORDERED = 16
+"""Predicates that an order is looked for, at most: to price orders takes about the third power of them."""
+
 _FREE = 1e-9
 """Seconds per call below which predicates are equally cheap."""
 
@@ -206,11 +209,13 @@ def profiling_cost(saved: float, each: float) -> int:
 
 
 class FilterOrderPolicy(Policy):
-    """Follows an optimizer per span where only predicates are open; leaves joins to others.
+    """Follows an optimizer per span where only predicates are open, and not too many of them.
+
+    Other policies decide elsewhere.
 
     Args:
         joins: Decides between joins.
-        mixed: Decides between joins and predicates.
+        mixed: Decides between joins and predicates, and while too many predicates are open to order them all.
     """
 
     def __init__(self, joins: Policy, mixed: Policy) -> None:
@@ -227,7 +232,7 @@ class FilterOrderPolicy(Policy):
         self.hold = None
         selections = [c for c in candidates if isinstance(c.operator, Select)]
         modules = modules_of(candidates)
-        if len(selections) < len(modules):
+        if len(selections) < len(modules) or len(selections) > _MOST_ORDERED:
             other = self._mixed if selections else self._joins
             shares = other.choose(signature, candidates)
             self.hold = other.hold

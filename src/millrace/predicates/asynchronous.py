@@ -87,7 +87,11 @@ class AsyncCaller:
         """
         if self._runner is None:
             self._runner = runner()  # one loop for all calls, for what the function keeps open
-        return self._runner.run(self._call(list(zip(*self._values.objects(columns), strict=True))))
+        try:
+            arguments = self._values.objects(columns)
+        except (OverflowError, ValueError) as error:  # a value that Python does not have
+            return Outcome.in_doubt(error, len(columns[0]))
+        return self._runner.run(self._call(list(zip(*arguments, strict=True))))
 
     def close(self) -> None:
         """Give back what is held and end the event loop."""

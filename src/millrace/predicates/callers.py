@@ -74,7 +74,11 @@ class RowCaller:
         rows = len(columns[0])
         results: list[Any] = []
         failures: dict[int, Failure] = {}
-        answers = map(self._attempts.function, *self._values.objects(columns))
+        try:
+            arguments = self._values.objects(columns)
+        except (OverflowError, ValueError) as error:  # a value that Python does not have
+            return Outcome.in_doubt(error, rows)
+        answers = map(self._attempts.function, *arguments)
         while len(results) < rows:
             try:
                 results.extend(answers)  # stops at a row that raises, with the answers before it kept

@@ -54,6 +54,12 @@ class Outcome:
     calls: int
     failures: dict[int, Failure] = field(default_factory=dict)
 
+    @classmethod
+    def in_doubt(cls, error: BaseException, rows: int) -> Outcome:
+        """Return what is known if arguments cannot be made: which of several rows is to blame is not."""
+        failures = {0: Failure.of(error)} if rows == 1 else {}
+        return cls(np.full(rows, RAISED, np.int8), 0, failures)
+
 
 class Caller(Protocol):
     """Calls one predicate; made inside the task, and kept for all of the task."""

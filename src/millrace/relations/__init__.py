@@ -3,9 +3,10 @@
 from millrace.relations.code_column import MOST_ROOM, CodeColumn
 from millrace.relations.keys import codes, is_exact, is_key_type
 from millrace.relations.layout import KeyLayout
-from millrace.relations.store import KeyColumn, RelationStore, keyed
+from millrace.relations.store import BATCH_BYTES, KeyColumn, RelationStore, keyed
 
 __all__ = [
+    "BATCH_BYTES",
     "MOST_ROOM",
     "CodeColumn",
     "KeyColumn",

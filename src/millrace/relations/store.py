@@ -23,6 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunks beyond this
 
+BATCH_BYTES = 1 << 26
+"""Bytes of texts and the like that are gathered at once, about: rows may be few and wide."""
+
 
 class KeyColumn:
     """A key of a relation: ``name`` compared in ``type``; the store numbers them."""
@@ -85,6 +88,7 @@ class RelationStore:
         self._taken = 0
         self._merged = 0, False  # how many chunks a merge has left, and whether it was of all rows
         self._codes = [CodeColumn(room) for _ in keys]
+        self._widest: dict[str, tuple[int, int]] = {}  # the largest value of so many rows, in bytes
 
     @classmethod
     def single(cls, batch: pa.RecordBatch, keys: Sequence[KeyColumn], coded: list[Array]) -> RelationStore:
@@ -179,6 +183,31 @@ class RelationStore:
             return self._chunks[0].slice(0, len(rows))
         return pa.RecordBatch.from_arrays(self.take(self.schema.names, rows), schema=self.schema)
 
+    def widths(self, columns: Sequence[str], rows: Array, most: int) -> Array | None:
+        """Return the bytes that these rows have in columns whose values differ in size, of shape ``(n,)``.
+
+        None where that cannot be more than ``most`` in all, which is seen without a look at the rows.
+        """
+        wide = [column for column in columns if not _is_fixed(self.schema.field(column).type)]
+        if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
+            return None
+        found: Array = np.zeros(len(rows), np.int64)
+        places = rows - self._starts[0]
+        for column in wide:
+            found += np.concatenate([_sizes(chunk.column(column)) for chunk in self._chunks])[places]
+        return found
+
+    def _most(self, column: str) -> int:
+        """Return the size of the column's largest value, in bytes; of values forgotten too."""
+        seen, most = self._widest.get(column, (0, 0))
+        if seen < self.rows:
+            for chunk, start in zip(self._chunks, self._starts, strict=True):
+                if start + chunk.num_rows > seen:
+                    fresh = _sizes(chunk.column(column).slice(max(0, seen - start)))
+                    most = max(most, int(fresh.max(initial=0)))
+            self._widest[column] = self.rows, most
+        return most
+
     def gather(self, column: str, rows: Array) -> pa.Array:
         """Return the column's values at these row numbers, in their order."""
         return self.take([column], rows)[0]
@@ -260,3 +289,16 @@ def is_run(rows: Array) -> bool:
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
         return False
     return bool((rows[1:] - rows[:-1] == 1).all())
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    """Whether all values of a type take as many bytes."""
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
+def _sizes(column: pa.Array) -> Array:
+    """Return the bytes of each value; of nested ones, the average of all."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        sizes: Array = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        return sizes
+    return np.full(len(column), -(-column.nbytes // max(1, len(column))))

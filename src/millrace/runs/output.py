@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from millrace.relations import RelationStore
+from millrace.relations import BATCH_BYTES, RelationStore
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
@@ -80,23 +80,29 @@ class Mask:
 
 
 class Output:
-    """Turns result tuples into record batches of about ``batch_size`` rows.
+    """Turns result tuples into record batches of about ``batch_size`` rows, fewer where rows are wide.
 
     A block that is only counted gathers nothing: its result is one row with the count.
+
+    Args:
+        spec: The block.
+        batch_size: Rows of a record batch.
+        most: Bytes of texts and the like that are gathered at once, about.
     """
 
     name = "Output"
 
-    def __init__(self, spec: JoinSpec, batch_size: int) -> None:
+    def __init__(self, spec: JoinSpec, batch_size: int, most: int = BATCH_BYTES) -> None:
         self._spec = spec
         self._schema = spec.output_schema
-        self._size = batch_size
+        self._size, self._most = batch_size, most
         self._columns: dict[int, list[tuple[int, str]]] = {}  # by relation: places in the output, and names
         for place, o in enumerate(spec.output):
             relation = spec.aliases.index(o.source.relation)
             self._columns.setdefault(relation, []).append((place, o.source.column))
+        self._gathered = {relation: [name for _, name in own] for relation, own in self._columns.items()}
         self._ready: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         self.counted = 0
 
     def arrive(self, batch: TupleBatch) -> None:
@@ -111,17 +117,22 @@ class Output:
         self.counted += batch.size
         if self._spec.count_only or not batch.size:
             return
+        for piece in batch.pieces(self._gathered, self._most):
+            yield from self._add(piece)
+
+    def _add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
         if self._columns:
             arrays: dict[int, pa.Array] = {}
             for relation, columns in self._columns.items():
-                taken = batch.stores[relation].take([name for _, name in columns], batch.rows[relation])
+                taken = batch.stores[relation].take(self._gathered[relation], batch.rows[relation])
                 arrays.update(zip((place for place, _ in columns), taken, strict=True))
             rows = pa.RecordBatch.from_arrays([arrays[i] for i in range(len(arrays))], schema=self._schema)
         else:  # Arrow takes the number of rows from a column that is then left out
             rows = pa.record_batch([pa.nulls(batch.size)], ["none"]).select([])
         self._ready.append(rows)
         self._rows += batch.size
-        if self._rows >= self._size:
+        self._bytes += int(rows.nbytes)
+        if self._rows >= self._size or self._bytes >= self._most:
             yield from self._flush()
 
     def idle(self) -> Iterator[pa.RecordBatch]:
@@ -145,4 +156,4 @@ class Output:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         if self._ready:
             yield self._ready[0] if len(self._ready) == 1 else pa.concat_batches(self._ready)
-            self._ready, self._rows = [], 0
+            self._ready, self._rows, self._bytes = [], 0, 0

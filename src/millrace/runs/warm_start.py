@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Protocol
 
 from millrace.statistics import Statistics
+
+FORMAT = 1
+"""Version of the text: of what statistics export and of the names they give to accounts."""
 
 
 class WarmStart(Protocol):
@@ -19,13 +23,17 @@ class WarmStart(Protocol):
 
 
 def recall(warm_start: WarmStart | None, statistics: Statistics) -> None:
-    """Begin with what was learned before; a text that cannot be read is none."""
+    """Begin with what was learned before; a text that is damaged, or of another version, is none."""
     text = None if warm_start is None else warm_start.read()
     if text is not None:
-        statistics.learn(json.loads(text))
+        with suppress(KeyError, OverflowError, TypeError, ValueError):
+            lessons = json.loads(text)
+            if lessons["format"] == FORMAT:
+                statistics.learn(lessons["learned"])
 
 
 def share(warm_start: WarmStart | None, statistics: Statistics) -> None:
     """Leave what was learned to others."""
     if warm_start is not None:
-        warm_start.write(json.dumps(statistics.export(), separators=(",", ":")))
+        lessons = {"format": FORMAT, "learned": statistics.export()}
+        warm_start.write(json.dumps(lessons, separators=(",", ":")))

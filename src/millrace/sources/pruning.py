@@ -100,6 +100,8 @@ def _compare(
 def _plain(scalar: pa.Scalar, to: pa.DataType) -> Any:
     """Return a value that Python orders as Spark orders the type."""
     scalar = scalar.cast(to)
+    if pa.types.is_string(to):  # Spark orders texts by their bytes, which need not be UTF-8
+        scalar = scalar.cast(pa.binary())
     return scalar.value if pa.types.is_temporal(to) else scalar.as_py()
 
 

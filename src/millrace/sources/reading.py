@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.errors import ExecutionError
+from millrace.errors import ReadError
 from millrace.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.sources.footers import Footer, footer_of
 from millrace.sources.listing import State
@@ -28,6 +28,9 @@ from millrace.values import Value, columns_of, computed as computed_of, type_of
 _OPEN: OrderedDict[tuple[Store, str, State, tuple[str, ...]], Any] = OrderedDict()
 _OPEN_LIMIT = 8
 _NOTHING: Mapping[str, Value] = {}
+
+_BATCH_BYTES = 1 << 26
+"""Bytes up to which small row groups are joined: rows may be few and wide."""
 
 # A dictionary-encoded string column takes at most about this many bytes a row in its file.
 _DICTIONARY_BYTES = 4
@@ -59,10 +62,10 @@ def read_splits(
         keeps: Tells which row groups to leave out, beyond what was known when the splits were made.
 
     Raises:
-        ExecutionError: A file has changed or vanished since the splits were made, or is damaged.
+        ReadError: A file has changed or vanished since the splits were made, or is damaged.
     """
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for split in splits:
         batch = _read(split, columns, filters, computed, keeps)
         if batch is None or batch.num_rows == 0:
@@ -72,9 +75,10 @@ def read_splits(
             continue
         held.append(batch)
         rows += batch.num_rows
-        if rows >= batch_size:
+        size += int(batch.nbytes)
+        if rows >= batch_size or size >= _BATCH_BYTES:
             yield from _slices(_join(held), batch_size)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
     if held:
         yield from _slices(_join(held), batch_size)
 
@@ -113,7 +117,7 @@ def _read(
                 f"{error}. The file is damaged, or it changed while the query ran; "
                 "write it again or run the query again"
             )
-        raise ExecutionError(f"reading row group {split.group} of {split.path} failed: {told}") from error
+        raise ReadError(f"reading row group {split.group} of {split.path} failed: {told}") from error
 
 
 class _Group:

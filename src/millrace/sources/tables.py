@@ -12,6 +12,7 @@ import pyarrow as pa
 from millrace.errors import InputError, near
 from millrace.sources.footers import Footer, footers_of
 from millrace.sources.listing import State
+from millrace.sources.remote import Remote
 from millrace.sources.stores import DISKS, Store
 from millrace.sources.types import fixed_width
 from millrace.values import Value, columns_of, type_of
@@ -91,6 +92,17 @@ class ParquetTable:
     def states(self) -> tuple[tuple[str, State], ...]:
         """Every file with its time and size, as they are now where no listing said them."""
         return tuple((file.path, file.state or self.store.state(file.path)) for file in self.files)
+
+    def current_states(self) -> tuple[tuple[str, State | None], ...]:
+        """Return every file with its time and size as they are now; None for one that is gone from a store.
+
+        Raises:
+            InputError: A file is gone from a disk, or the store does not list them.
+        """
+        if not isinstance(self.store, Remote):
+            return tuple((path, self.store.state(path)) for path in self.paths)
+        found = self.store.tree_over(self.paths).states
+        return tuple((path, found.get(path)) for path in self.paths)
 
     @property
     def rows(self) -> int:

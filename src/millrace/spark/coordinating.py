@@ -93,6 +93,20 @@ def stream_of(context: TaskContext) -> str | None:
     return None if query is None else f"{STREAM}{query}"
 
 
+def execution_of(context: TaskContext | None) -> str:
+    """Return what is the same for all tasks of one action, and of no other: keys are asked for once in it.
+
+    An action may compute a stage more than once, to sample it before it sorts, say. Without Spark's own
+    number of the action, the stage has to do. A micro-batch is an action of its stream.
+    """
+    if context is None:
+        return "0"
+    action = context.getLocalProperty("spark.sql.execution.id")
+    own = f"stage {context.stageId()}" if action is None else action
+    stream = stream_of(context)
+    return own if stream is None else f"{stream}/{own}"
+
+
 def coordinator_of(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | Alone:
     """Return the coordinator, started if need be, or why tasks have to do without.
 

@@ -125,6 +125,7 @@ class _Assembly:
             spent=self._spent,
             calls=self._limits.progress,
             tasks=self._tasks(exchanged),
+            forget=self._reports.forget,
         )
         if self._lookups is None:
             return run

@@ -13,10 +13,10 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from millrace import errors
-from millrace.errors import MillraceError, SetupError
+from millrace.errors import MillraceError, ReadError, SetupError, encodable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +43,7 @@ def shortened(task: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
             yield from task(*args, **named)
         except MillraceError as error:
             short = error.with_traceback(None)
+            short.args = (encodable(str(error)),)  # over half of a character a worker of Spark's hangs
             raise short from None
 
     return run
@@ -55,14 +56,51 @@ def translated(error: Exception) -> Exception:
         error: What an action raised, on classic Spark or Spark Connect.
 
     Returns:
-        A new error of the class and with the message that the task's had, caused by ``error``; other errors
-        as they are.
+        A new error with the message that the task's had, caused by ``error``: of the class of the task's, and
+        of that which Spark's API has for it, so that code that knows nothing of Millrace catches it; other
+        errors as they are.
     """
     ours = raised_by_task(str(error)) if is_sparks(error) else None
     if ours is None:
         return error
-    ours.__cause__ = error
-    return ours
+    kinds: tuple[Any, Any] = type(ours), type(error)
+    both = _both(*kinds)(str(ours))
+    vars(both).update(vars(error), _sparks=error)
+    both.__cause__ = error
+    return both
+
+
+@functools.cache
+def _both(ours: type[MillraceError], sparks: type[Exception]) -> type[MillraceError]:
+    """Return a class of errors that looks like ours, and is also what Spark's API would raise."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import errors as api
+
+    theirs = [kind for kind in sparks.__mro__ if getattr(api, kind.__name__, None) is kind][:1]
+    if issubclass(sparks, Py4JJavaError) or issubclass(ours, ReadError):  # which classic Spark has for files
+        theirs.append(Py4JJavaError)
+    own: dict[str, Any] = {
+        "__module__": ours.__module__,
+        "__doc__": ours.__doc__,
+        "__str__": Exception.__str__,
+        "__reduce__": lambda self: (ours, self.args),  # another process may have no Spark
+        "java_exception": None,
+    }
+    for name, method in vars(api.PySparkException).items():
+        if not name.startswith("_") and callable(method):
+            own[name] = _of_sparks(name, method)
+    return type(ours.__name__, (ours, *theirs), own)
+
+
+def _of_sparks(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that asks the error that Spark raised: for its condition, for example."""
+
+    @functools.wraps(method)
+    def called(self: Any) -> Any:
+        own = getattr(self._sparks, name, None)
+        return None if own is None else own()
+
+    return called
 
 
 def raised_by_task(text: str) -> MillraceError | None:

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
-from millrace.applied import noted, watch
+from millrace.applied import noted
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.explanation import Explanation
 from millrace.options import Options
@@ -27,8 +27,6 @@ from millrace.spark.where import Mask, Slot, mask
 _MASK = "__millrace_mask"
 _NAME = "filter"
 
-watch()  # before anybody applies a function to columns
-
 
 def where(
     df: DataFrame,
@@ -39,7 +37,6 @@ def where(
     """Return the rows that pass all predicates; see :func:`millrace.where`."""
     if not hasattr(df, "sparkSession"):
         raise InputError(f"where filters a DataFrame of Spark, got a {type(df).__name__}")
-    watch()  # a session on Spark Connect may have come since
     settings = Options.of(options)
     if policy is not None:
         settings = replace(settings, policy=policy)
@@ -230,8 +227,9 @@ def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:
         return
     if "EvalPython" in explained(df.where(condition)):
         warnings.warn(
-            f"{condition} is called by Spark for every row: it was made before Millrace was first used, so "
-            'that its function is not known; make it again, or give it as (function, "column", …)',
+            f"{condition} is called by Spark for every row: it was made before a filter of "
+            "Millrace was first used, so that its function is not known; make it again, or give it as "
+            '(function, "column", …)',
             MillraceWarning,
             stacklevel=5,
         )

@@ -16,7 +16,7 @@ from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
 from millrace.predicates.registering import registration_of
-from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, stream_of
+from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of, stream_of
 
 if TYPE_CHECKING:
     from millrace.coordination import Address, LookupProgress, Registration
@@ -109,11 +109,10 @@ def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
 
 
 def _job() -> str:
-    """Return what this task shares with those that limits and answers hold for: its stage, or its stream."""
+    """Return what this task shares with those that answers hold for: its action, or its stream for ever."""
     context = TaskContext.get()
-    if context is None:
-        return "0"
-    return stream_of(context) or str(context.stageId())
+    stream = None if context is None else stream_of(context)
+    return execution_of(context) if stream is None else stream
 
 
 def predicates_of(run: str) -> str:

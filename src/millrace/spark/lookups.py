@@ -24,7 +24,7 @@ from millrace.clock import WallClock
 from millrace.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.figures import ModuleFigures
 from millrace.options import Options
-from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, stream_of
+from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of
 from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Lookups:
                 secrets = Secrets.of_environment(spec.source.secrets, f"lookup {spec.name!r}")
                 indexes.append((len(registrations), spec))
                 kept = spec if cache is None or spec.cache else replace(spec, cache=cache)
-                registrations.append(replace(kept.registration(secrets), lasting=stream))
+                registrations.append(kept.registration(secrets))
             for source in given.sources:
                 secrets = Secrets.of_environment(source.secrets, f"the scan of {alias!r}")
                 scans.append((len(registrations), source))
@@ -168,7 +168,7 @@ class Lookups:
 
         loop = Loop()
         clock = WallClock()
-        job = f"{self.run}/{_execution()}"
+        job = f"{self.run}/{execution_of(TaskContext.get())}"
         modules: list[LookupIndex | LookupScan] = []
         access: dict[str, list[LookupIndex | LookupScan]] = {}
         for relation in self.relations:
@@ -235,18 +235,3 @@ def _cache_of_streams() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="millrace-streams-", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     return Path(folder.name)
-
-
-def _execution() -> str:
-    """Return what is the same for all tasks of one action, and of no other: keys are asked for once in it.
-
-    An action may compute a stage more than once, to sample it before it sorts, say. Without Spark's own
-    number of the action, the stage has to do. A micro-batch is an action of its stream.
-    """
-    context = TaskContext.get()
-    if context is None:
-        return "0"
-    action = context.getLocalProperty("spark.sql.execution.id")
-    own = f"stage {context.stageId()}" if action is None else action
-    stream = stream_of(context)
-    return own if stream is None else f"{stream}/{own}"

@@ -30,6 +30,7 @@ class PreparedBlock:
         spent: Returns what was spent of budgets.
         calls: Returns what calls of predicates with limits have come to.
         tasks: How many tasks tell figures, at most; None where Spark alone knows.
+        forget: Forgets the figures of runs so far.
     """
 
     name: str
@@ -43,3 +44,4 @@ class PreparedBlock:
     spent: Callable[[], list[Spent]] = list
     calls: Callable[[], list[LookupProgress]] = list
     tasks: int | None = None
+    forget: Callable[[], object] = list

@@ -12,17 +12,20 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
 from millrace.errors import ExecutionError
 from millrace.figures import CellFigures
 from millrace.options import Options
+from millrace.spark.coordinating import execution_of
 from millrace.spark.live import address_of
 from millrace.spark.parallelism import is_connect
 
@@ -35,8 +38,8 @@ if TYPE_CHECKING:
 REPORT = "__millrace_report"
 _KEPT = 20_000
 
-Entries = dict[tuple[str, str], bytes]
-"""Figures by run and task, compressed: a session keeps those of thousands of tasks."""
+Entries = dict[tuple[str, str, str], bytes]
+"""Figures by run, execution and task, compressed: a session keeps those of thousands of tasks."""
 
 
 class _Latest(AccumulatorParam[Entries]):
@@ -91,7 +94,9 @@ class Sink:
         """Report a task's figures; return False if they have to travel with the data."""
         if self.accumulator is None:
             return False
-        self.accumulator.add({(self.run, task): zlib.compress(text.encode(), 1)})
+        self.accumulator.add(
+            {(self.run, execution_of(TaskContext.get()), task): zlib.compress(text.encode(), 1)}
+        )
         return True
 
     def telling(
@@ -144,10 +149,26 @@ def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
 
 def ended_tasks(run: str) -> Mapping[str, bytes]:
     """Return the figures of a run's tasks that have ended, compressed, by task; on classic Spark."""
-    found: dict[str, bytes] = {}
-    for accumulator in list(_ACCUMULATORS.values()):
-        found |= {task: packed for (each, task), packed in list(accumulator.value.items()) if each == run}
-    return found
+    return {
+        k: v for accumulator in list(_ACCUMULATORS.values()) for k, v in _latest(accumulator, run).items()
+    }
+
+
+def _latest(accumulator: Accumulator[Entries], run: str) -> dict[str, bytes]:
+    """Return the figures of a run's latest execution, by task.
+
+    Spark may leave out tasks whose output is still there from an earlier execution. That output is
+    part of the latest one. So the latest is found for each kind of task, such as cells and cuts.
+    """
+    latest: dict[str, tuple[str, dict[str, bytes]]] = {}
+    for (each, execution, task), packed in list(accumulator.value.items()):
+        if each != run:
+            continue
+        kind = task.rpartition(" ")[0]
+        if kind not in latest or latest[kind][0] != execution:
+            latest[kind] = execution, {}
+        latest[kind][1][task] = packed
+    return {task: packed for _, tasks in latest.values() for task, packed in tasks.items()}
 
 
 class Reports:
@@ -220,11 +241,20 @@ class Reports:
             )
         return sorted(map(CellFigures.from_json, texts), key=lambda figures: figures.cell)
 
-    def _reported(self, executed: DataFrame | None) -> list[str]:
+    def forget(self) -> None:
+        """Forget the figures so far, because another caller gets the DataFrame."""
         if self._accumulator is not None:
             entries = self._accumulator.value
-            own = [packed for (run, _), packed in list(entries.items()) if run == self._name]
-            return [zlib.decompress(packed).decode() for packed in own]
+            for key in [key for key in list(entries) if key[0] == self._name]:
+                entries.pop(key, None)
+        elif self._observation is not None:
+            with suppress(PySparkException):  # what the latest run failed with
+                self._observation.get.clear()
+
+    def _reported(self, executed: DataFrame | None) -> list[str]:
+        if self._accumulator is not None:
+            own = _latest(self._accumulator, self._name)
+            return [zlib.decompress(packed).decode() for packed in own.values()]
         seen: Any = None
         if self._observation is not None:
             seen = self._observation.get.get("reports")

@@ -18,6 +18,9 @@ from millrace.relations import codes
 from millrace.spill.chunks import Chunk, KeyRange
 from millrace.spill.work import Setting, Work
 
+_RUN_BYTES = 1 << 30
+"""Bytes that are sorted at once, at most: texts of one Arrow array have offsets of 32 bits."""
+
 _FIRST, _END = -(1 << 63), 1 << 63
 
 
@@ -47,7 +50,8 @@ class Runs:
         self._waiting += int(batch.nbytes)
         self._setting.memory.wait(int(batch.nbytes))
         # Sorting takes the tuples twice, their codes, and their new order.
-        if self._waiting + 8 * sum(b.num_rows for b in self._pending) >= self._setting.budget.state // 4:
+        most = min(self._setting.budget.state // 4, _RUN_BYTES)
+        if self._waiting + 8 * sum(b.num_rows for b in self._pending) >= most:
             self.finish()
 
     def finish(self) -> None:

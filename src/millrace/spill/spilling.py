@@ -18,6 +18,7 @@ from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.predicates import Caller, Outcome
 from millrace.predicates.callers import caller_of
+from millrace.relations import BATCH_BYTES
 from millrace.runs.output import Output, Sink
 from millrace.runs.run_of import run_of
 from millrace.runs.warm_start import WarmStart
@@ -207,7 +208,11 @@ class SpillingEddy:
             limited=not from_disk or piece.fits(setting),
             cut=online or streamed is not None,
         )
-        output = Output(spec, batch) if self._output is None else _Unfinished(self._output)
+        output = (
+            Output(spec, batch, min(BATCH_BYTES, setting.budget.buffer))
+            if self._output is None
+            else _Unfinished(self._output)
+        )
         eddy = run_of(
             spec,
             {alias: guard.reading(number, unread[number]) for number, alias in enumerate(spec.aliases)},

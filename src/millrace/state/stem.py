@@ -21,6 +21,7 @@ their cost and selectivity are measured and their place is the policy's to choos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,6 +110,7 @@ class SteM:
         self._spec = spec
         self._graph = graph
         self._inequalities = inequalities
+        self._coming: dict[Classes, tuple[int, float]] = {}
         self._role = 0
         if shared is not None:
             self.base = shared.base
@@ -323,14 +325,17 @@ class SteM:
         """Return a guess, before any was seen, of the matches a tuple finds here.
 
         A key that meets this relation at all meets rows / distinct keys of it; the chance to meet
-        it is taken to be the share of the relation that its own filters left. An inequality is taken
+        it is taken to be the share of the relation that its own filters left. While tuples still come
+        that share is an estimate, and keys count of which none has come yet. An inequality is taken
         to pass a third.
         """
         held = self.store.held
         classes = self._graph.bound(signature.span, self.number)
         if not classes or not held:
             return held / float(3 ** len(self._searched(signature)))
-        kept = min(1.0, held / max(1, self._spec.rows or held))
+        if not self.complete:
+            return self._spec.passing * held / self._distinct_at_last(classes)
+        kept = min(1.0, self._spec.passing * self.rows / max(1, self._spec.rows or self.rows))
         return kept * held / self._distinct(classes)
 
     def _searched(self, signature: Signature) -> list[Inequality]:
@@ -352,10 +357,38 @@ class SteM:
         keys = tuple(self.layout.of_class[c] for c in classes)
         if self.base.has_index(keys):
             return max(1, self._index(classes).distinct)
-        sample = np.linspace(0, held - 1, min(held, _SAMPLE)).astype(np.int64)
-        distinct = len(np.unique(combined([self.store.codes(key)[sample] for key in keys])))
+        sample = self._sampled(classes)
+        distinct = len(np.unique(sample))
         # Hardly a repetition in the sample says nothing of the whole: take the keys as unique.
         return held if distinct > 0.9 * len(sample) else distinct
+
+    def _distinct_at_last(self, classes: Classes) -> float:
+        """Return about how many keys there will be when all tuples have come.
+
+        Where tuples come in no order, new keys grow fewer from one half of a sample to the other, by a factor
+        that falls as e^(-n / keys) with n tuples. Where that might be chance, keys are taken to go on as
+        they came. An estimate holds until an eighth more has come: a sample costs more than a decision.
+        """
+        until, known = self._coming.get(classes, (0, 0.0))
+        if self.rows >= until:
+            sample = self._sampled(classes)
+            half = len(sample) // 2
+            both, early = len(np.unique(sample)), len(np.unique(sample[:half]))
+            late = both - early
+            chance = 2 * math.sqrt(max(0.0, late * (1 - late / (len(sample) - half))))
+            distinct = self._distinct(classes)
+            expected = self._spec.rows or 0
+            to_come = expected / self.rows if expected >= self.rows else 2.0  # else as many again
+            fading = ((late + chance) / early) ** 2 if early else 1.0
+            known = max(distinct, min(distinct * to_come, both / (1 - fading) if fading < 1 else math.inf))
+            self._coming[classes] = self.rows + self.rows // 8 + 1, known
+        return known
+
+    def _sampled(self, classes: Classes) -> Array:
+        """Return codes of the keys of some tuples, in the order in which these came."""
+        held = self.store.held
+        sample = np.linspace(0, held - 1, min(held, _SAMPLE)).astype(np.int64)
+        return combined([self.store.codes(self.layout.of_class[c])[sample] for c in classes])
 
     def _index(self, classes: Classes) -> Index:
         return self.base.index(tuple(self.layout.of_class[c] for c in classes))

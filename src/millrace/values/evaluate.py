@@ -100,10 +100,18 @@ class Values:
                 a, b = (pc.cast(self.column(each), pa.int32()) for each in (end, start))
                 return pc.subtract(a, b)
             case Slice(text, start, length):
-                stop = None if length is None else start - 1 + length
-                return pc.utf8_slice_codeunits(self._of(text), start - 1, stop)
+                found, first = self._of(text), start - 1
+                stop = None if length is None else first + length
+                if _is_utf8(found):
+                    return pc.utf8_slice_codeunits(found, first, stop)
+                return _by_characters(found, pa.binary(), lambda each: b"".join(each[first:stop])).view(
+                    pa.string()
+                )
             case Length(text):
-                return pc.cast(pc.utf8_length(self._of(text)), pa.int32())
+                found = self._of(text)
+                if _is_utf8(found):
+                    return pc.cast(pc.utf8_length(found), pa.int32())
+                return _by_characters(found, pa.int32(), len)
             case AsText(inner):
                 return pc.cast(self._of(inner), pa.string())
             case Choice():
@@ -169,3 +177,30 @@ def _by_numpy(
     nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
     made = pa.array(numbers, mask=nulls)
     return made.view(kind) if t.is_date32(kind) else made.cast(kind)
+
+
+def _is_utf8(texts: Column | pa.Scalar) -> bool:
+    """Whether all texts are UTF-8, which neither Spark nor Arrow sees to when a file is read."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _by_characters(texts: Column, kind: pa.DataType, function: Callable[[list[bytes]], Any]) -> pa.Array:
+    """Return what a function makes of the characters of texts, as Spark finds these in any bytes."""
+    binary = _whole(texts).view(pa.binary()).to_pylist()
+    return pa.array([None if text is None else function(_characters(text)) for text in binary], kind)
+
+
+def _characters(text: bytes) -> list[bytes]:
+    """Cut bytes where Spark does: the first byte of a character alone says how long it is."""
+    found = []
+    place = 0
+    while place < len(text):
+        first = text[place]
+        size = 1 if first < 0xC2 or first > 0xF4 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+        found.append(text[place : place + size])
+        place += size
+    return found

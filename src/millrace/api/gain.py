@@ -1,0 +1,114 @@
+"""Whether a chain of joins gains by leaving Spark.
+
+Whatever is derived from a chain, all columns of all its rows leave the tasks, for they are planned before it
+is known what is asked of them. Spark's own join reads the columns that are wanted, and its rows never move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from sqlglot import exp
+
+from millrace.errors import QueryError
+from millrace.front.estimates import default_widths, estimate
+from millrace.front.parse import parse
+from millrace.options import Options, StorageOptions
+from millrace.sources.partitions import Doubtful
+from millrace.spark.conf import SessionConf
+from millrace.spark.scans import scan_of
+
+if TYPE_CHECKING:
+    from millrace.api.joins import Relation
+
+BYTES_A_ROW = 6
+"""Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
+
+A row that tasks read and join saves about 0.2 microseconds of one core (``ROWS_A_SECOND`` of
+:mod:`millrace.front.worth`). A number that passes takes about 0.1, and a text 0.3: of a million rows, joined
+with 300, with one to eight columns. So 12 bytes use up the gain; half of them allow for wrong estimates.
+"""
+KEPT_BY_EQUALITY = 0.1
+"""The share of rows that a column has of one value: of Selinger et al., Access Path Selection, 1979.
+
+Nothing else is taken to reject rows, for nothing tells how many: such a chain is rather left to Spark.
+"""
+
+
+_sizes: WeakKeyDictionary[Relation, tuple[int | None, bool]] = WeakKeyDictionary()
+
+
+def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], options: Options) -> str | None:
+    """Return why Spark joins better itself, None where next to nothing passes between it and Python.
+
+    Args:
+        relations: What is joined; a key is taken to be unique in all of them but the largest.
+        conditions: In SQL, over what is joined.
+        options: Settings of the run.
+    """
+    kept = _kept([*conditions, *(text for each in relations for text in each.conditions)])
+    widths = [sum(default_widths(each.df.schema)) for each in relations]
+    if sum(widths) * kept > BYTES_A_ROW * len(relations):  # however many rows each has: Spark is not asked
+        return _told("rows", sum(widths), kept)
+    rows, read, passing = 0, 0, 0
+    for each, width in zip(relations, widths, strict=True):
+        count, is_direct = _size(each, options)
+        if count is None:
+            return "nothing tells how many rows would come from Spark to be joined (option take_all)"
+        rows = max(rows, count)
+        read += count if is_direct else 0
+        passing += 0 if is_direct else count * width
+    if passing > BYTES_A_ROW * read:
+        return (
+            f"about {passing:,} bytes of rows would come from Spark to be joined with {read:,} rows that "
+            "tasks read from files themselves, which does not pay (option take_all)"
+        )
+    if passing + rows * sum(widths) * kept > BYTES_A_ROW * read:
+        return _told(f"{rows:,} rows", sum(widths), kept)
+    return None
+
+
+def _told(rows: str, width: int, kept: float) -> str:
+    rejected = "" if kept == 1 else f", of which conditions keep about {kept:.0%}"
+    return (
+        f"{rows} with all their columns, about {width} bytes each{rejected}, would pass from Python to "
+        "Spark, which takes longer than the join saves: filter by equality, select fewer columns before, or "
+        "join in SQL, where only what is needed passes (option take_all)"
+    )
+
+
+def _size(relation: Relation, options: Options) -> tuple[int | None, bool]:
+    """Return how many rows a relation has, if anything tells, and whether tasks read them from files."""
+    found = _sizes.get(relation)
+    if found is None:
+        storage = StorageOptions.of(options.storage_options)
+        try:
+            found = scan_of(relation.df, SessionConf(relation.df.sparkSession), storage).rows, True
+        except Doubtful:
+            found = estimate(relation.df)[0], False
+        _sizes[relation] = found
+    return found
+
+
+def _kept(conditions: Iterable[str]) -> float:
+    """Return which share of rows conditions keep, as far as that can be said."""
+    try:
+        roots = [parse(f"SELECT * WHERE {text}").root for text in conditions]  # only parsed
+    except QueryError:
+        return 1.0  # Spark refuses it too
+    wheres = [root.args["where"].this for root in roots if root is not None]
+    return prod(map(_kept_by, wheres))
+
+
+def _kept_by(condition: exp.Expr) -> float:
+    match condition.unnest():
+        case exp.And() as both:
+            return prod(map(_kept_by, both.flatten()))
+        case exp.EQ(this=exp.Column(), expression=exp.Literal()):
+            return KEPT_BY_EQUALITY
+        case exp.In(this=exp.Column(), expressions=[_, *_] as values):
+            return min(1.0, KEPT_BY_EQUALITY * len(values))
+    return 1.0

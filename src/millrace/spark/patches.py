@@ -1,0 +1,120 @@
+"""Every method of PySpark's that Millrace replaces, in one table, and how it gives them back.
+
+``import millrace`` and ``millrace.sql`` replace none. What stands in a method's place does what the method
+did, and more for whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from millrace.applied import noting_calls
+
+REPLACED = {
+    "where": {("UserDefinedFunction", "__call__")},
+    "enable": {
+        ("UserDefinedFunction", "__call__"),
+        ("SparkSession", "sql"),
+        ("DataFrame", "filter"),
+        ("DataFrame", "where"),
+        ("DataFrame", "join"),
+        ("DataFrame", "__getattr__"),
+        ("DataFrame", "__getitem__"),
+        ("Column", "__eq__"),
+        ("Column", "__and__"),
+    },
+}
+"""The methods by who replaces them, as class and name.
+
+``where`` stands for ``where``, ``filter``, ``predicate``, ``cascade``, ``estimate``, ``Session`` and the
+accessor: from the first time that one of these is asked for until the process ends. ``enable`` replaces
+``sql`` of its sessions alone, and methods of classes while any session is enabled.
+"""
+
+_CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
+_NOTHING = object()
+
+
+@dataclass
+class _Patch:
+    """A method of ours, and what stood in its place.
+
+    Attributes:
+        holder: A class or a session.
+        name: The method's.
+        ours: What stands there.
+        before: What stood there; ``_NOTHING`` where it was inherited.
+        owners: Who wants it there.
+    """
+
+    holder: Any
+    name: str
+    ours: Any
+    before: Any
+    owners: set[str] = field(default_factory=set)
+
+    @property
+    def stands(self) -> bool:
+        """Whether nobody has replaced it since."""
+        return vars(self.holder).get(self.name) is self.ours
+
+
+_patches: dict[tuple[int, str], _Patch] = {}  # by the identity of their holders, which they hold
+_lock = threading.RLock()
+
+
+def replace(owner: str, holder: Any, name: str, make: Callable[[Callable[..., Any]], Any]) -> None:
+    """Put a method of ours in the place of one, once however often.
+
+    Args:
+        owner: Who wants it there.
+        holder: A class, or a session.
+        name: The method's.
+        make: Makes ours of the one that stands there.
+    """
+    kind = holder if isinstance(holder, type) else type(holder)
+    assert (kind.__name__, name) in REPLACED[owner], f"{kind.__name__}.{name} is not in the table"
+    with _lock:
+        patch = _patches.get((id(holder), name))
+        if patch is None or not patch.stands:  # another library's stands there, which ours calls
+            owners = set() if patch is None else patch.owners
+            before = vars(holder).get(name, _NOTHING)
+            patch = _Patch(holder, name, make(getattr(holder, name)), before, owners)
+            setattr(holder, name, patch.ours)
+            _patches[id(holder), name] = patch
+        patch.owners.add(owner)
+
+
+def restore(owner: str, holder: Any = None) -> None:
+    """Give back what nobody else wants replaced: all of an owner's, or what it has of a holder.
+
+    Where another library has put a method of its own over ours, that one stays; ours, which it may call, then
+    does what the method did.
+    """
+    with _lock:
+        for key, patch in list(_patches.items()):
+            if owner not in patch.owners or (holder is not None and patch.holder is not holder):
+                continue
+            patch.owners.discard(owner)
+            if patch.owners:
+                continue
+            del _patches[key]
+            if patch.stands and patch.before is _NOTHING:
+                delattr(patch.holder, patch.name)
+            elif patch.stands:
+                setattr(patch.holder, patch.name, patch.before)
+
+
+def watch(owner: str = "where") -> None:
+    """Note calls of functions on Columns from now on; on Spark Connect once a session there is about."""
+    names = [_CLASSIC]
+    if _CONNECT in sys.modules or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        names.append(_CONNECT)
+    for name in names:
+        replace(owner, import_module(name).UserDefinedFunction, "__call__", noting_calls)
