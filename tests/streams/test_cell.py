@@ -372,3 +372,13 @@ def test_fingerprints_are_of_data():
     assert replace(task, dealt="other words").fingerprint == task.fingerprint
     named = pa.list_(pa.field("element", pa.int64(), nullable=False))
     assert with_type(named).fingerprint == with_type(pa.list_(pa.field("element", pa.int64()))).fingerprint
+
+
+@pytest.mark.parametrize("lessons", ["", "[", "7", '{"format": 0, "selectivities": {"a": [1]}}'])
+def test_lessons_that_cannot_be_read_are_none(lessons):
+    """They were cut off, or another version wrote them; results do not depend on them."""
+    cluster, got, want = play(STEADY[:60])
+    cluster.state.data["log"][0]["lessons",] = (lessons, b"")
+    cluster.restart()
+    cluster.batch({"a": [(0, 61, 997)], "b": [(0, 61, 998)], "c": [(0, 61, 999)]})
+    assert len(cluster.results) > len(got) == len(want)
