@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import StateError
+from millrace.errors import ExecutionError, StateError
+from millrace.sources.parquet import open_table, splits
+from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
 from millrace.streams import cell as cells, log as logs, warm
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
-from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
+from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
 
 NAMES = "abc"
@@ -289,6 +292,27 @@ def test_tables_and_cycles(architecture):
     assert len(want) > 20
 
 
+def test_a_table_that_was_written_again_stops_the_query(tmp_path):
+    """A cell that is made anew would join other rows; a new start goes on with the table as it is."""
+    path = tmp_path / "d.parquet"
+
+    def scan(*rows):
+        pq.write_table(pa.Table.from_batches([rows_of(rows, WINDOW)]), path)
+        parts = (splits(open_table(path), (), tuple(SCHEMA.names)),)
+        return {"d": Scan.of(SCHEMA, (), parts)}
+
+    task = join_of("abd", WINDOW, tables={"d": pa.Table.from_batches([rows_of(TABLE, WINDOW)])})
+    cluster = Cluster(replace(task, tables=scan((1, 1, 70))), WINDOW)
+    cluster.batch({"a": [(1, 1, 1)]})
+    other = scan((1, 1, 71), (1, 1, 72))
+    cluster.restart()
+    with pytest.raises(ExecutionError, match=r"d\.parquet.*start it again from its checkpoint"):
+        cluster.batch({"b": [(1, 2, 2)]})
+    cluster.task = replace(cluster.task, tables=other)
+    cluster.batch({"b": [(1, 2, 2)]})
+    assert sorted(each["d"] for each in cluster.results) == [71, 72]
+
+
 def test_another_join_is_refused_and_another_version():
     """Spark would find no state for other cells, and go on as if nothing had been."""
     cluster = Cluster(join_of(NAMES, WINDOW), WINDOW)
@@ -348,3 +372,13 @@ def test_fingerprints_are_of_data():
     assert replace(task, dealt="other words").fingerprint == task.fingerprint
     named = pa.list_(pa.field("element", pa.int64(), nullable=False))
     assert with_type(named).fingerprint == with_type(pa.list_(pa.field("element", pa.int64()))).fingerprint
+
+
+@pytest.mark.parametrize("lessons", ["", "[", "7", '{"format": 0, "selectivities": {"a": [1]}}'])
+def test_lessons_that_cannot_be_read_are_none(lessons):
+    """They were cut off, or another version wrote them; results do not depend on them."""
+    cluster, got, want = play(STEADY[:60])
+    cluster.state.data["log"][0]["lessons",] = (lessons, b"")
+    cluster.restart()
+    cluster.batch({"a": [(0, 61, 997)], "b": [(0, 61, 998)], "c": [(0, 61, 999)]})
+    assert len(cluster.results) > len(got) == len(want)

@@ -234,6 +234,17 @@ def test_another_state_store_is_refused(streaming, tmp_path):
         streaming.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
 
 
+def test_large_dataframes_are_refused_as_tables(streaming, tmp_path, monkeypatch):
+    """They would travel with each task."""
+    feed = Feed(streaming, tmp_path, ("a", "b"))
+    tables = {**feed.tables(), "d": streaming.range(99).withColumnRenamed("id", "k")}
+    monkeypatch.setattr(plan, "_MOST_TABLE", 99 * 8 - 1)
+    with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
+        millrace.sql(
+            "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t JOIN d ON d.k = a.k", streaming, tables
+        )
+
+
 @pytest.mark.parametrize("missing", ["google", "google.protobuf"])
 def test_protobuf_is_asked_for(streaming, tmp_path, monkeypatch, missing):
     """Also where no package of Google's is installed at all."""

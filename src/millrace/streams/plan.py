@@ -53,6 +53,10 @@ _MOST_CELLS = 4
 """More cells than so many times the cores take more time for their own sake than for tuples."""
 
 
+_MOST_TABLE = 1 << 28
+"""Bytes of a table that is a DataFrame."""
+
+
 @dataclass(frozen=True)
 class Dealt:
     """A continuous join whose tuples are on their way to its cells.
@@ -117,7 +121,7 @@ def deal(
 
     Raises:
         InputError: State would grow without end, or an input is of a kind that does not go with streams.
-        SetupError: The session does not keep state in RocksDB.
+        SetupError: The session does not keep state in RocksDB, or a table is too large to send to tasks.
         OptionError: The architecture is a static plan.
     """
     _check_provider(spark)
@@ -203,10 +207,13 @@ def _cells(spark: SparkSession, options: Options) -> int:
 
 def _keys(spark: SparkSession, cells: int) -> tuple[int, ...]:
     """Return for each cell the least number that Spark's hash sends to the partition of that number."""
-    wanted = max(64, math.ceil(cells * (math.log(cells) + 10)))
     place = sf.expr(f"pmod(hash(CAST(id AS INT)), {cells})").alias("place")
-    found = spark.range(wanted).select("id", place).groupBy("place").agg(sf.min("id").alias("key"))
-    by_place = {int(row["place"]): int(row["key"]) for row in found.collect()}
+    by_place: dict[int, int] = {}
+    wanted = max(64, math.ceil(cells * (math.log(cells) + 10)))
+    while len(by_place) < cells:
+        found = spark.range(wanted).select("id", place).groupBy("place").agg(sf.min("id").alias("key"))
+        by_place = {int(row["place"]): int(row["key"]) for row in found.collect()}
+        wanted *= 2  # some partition may have none of so many
     return tuple(by_place[cell] for cell in range(cells))
 
 
@@ -235,7 +242,14 @@ def _table(block: Block, alias: str) -> Scan | Held:
             parts = (splits(table, filters, columns),)
             return Scan.of(schema, filters, parts, table.computed)
         case FrameInput(frame):
-            return held(frame, schema)
+            kept = held(frame, schema)
+            if kept.table.nbytes > _MOST_TABLE:
+                raise SetupError(
+                    f"table {alias!r} is a DataFrame of {kept.table.nbytes:,} bytes, and travels with every "
+                    f"task of every micro-batch: expected at most {_MOST_TABLE:,} bytes; write it to Parquet "
+                    "files and give these, for each cell reads files itself"
+                )
+            return kept
     raise AssertionError(f"relation {alias!r} is looked up")  # above the join: millrace.streams.lookups
 
 

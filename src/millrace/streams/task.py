@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
 from millrace.spark.dealt_scan import Held, Scan, tell_sizes
@@ -133,12 +134,22 @@ class ContinuousJoin:
 
         Args:
             lessons: What earlier eddies of the cell have learned.
+
+        Raises:
+            ExecutionError: A table cannot be read, as when it was written again.
         """
         size = self.options.batch_size
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
         streams = [stream.alias for stream in self.streams]
         join = tell_sizes(self.join, self.tables, 0)
-        return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
+        try:
+            return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
+        except ExecutionError as error:
+            raise ExecutionError(
+                f"{error}. A cell of a stream reads its tables ({', '.join(tables)}) whenever it is made "
+                "anew: expected files that stay as they were when the query was started; start it again "
+                "from its checkpoint, and it goes on with the files that are there now"
+            ) from error
 
 
 def _columns(schema: pa.Schema) -> list[Any]:
