@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from millrace.errors import StateError
 from millrace.streams import cell as cells, log as logs
 from millrace.streams.mapped import MappedBlocks
+from millrace.streams.task import ContinuousJoin
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
 
@@ -131,6 +133,17 @@ def test_a_worker_that_is_behind_reads_what_it_missed():
     cluster.restart()
     cluster.batch({})
     assert cluster.rows[-1]["restored"] == before > 0
+
+
+def test_what_was_learned_survives_a_restart(monkeypatch):
+    """The eddies of a new process begin with it."""
+    cluster, _, _ = play(STEADY[:40], [(0, None)])
+    given, run = [], ContinuousJoin.run
+    monkeypatch.setattr(ContinuousJoin, "run", lambda task, text: given.append(text) or run(task, text))
+    cluster.restart()
+    cluster.batch({})
+    (lessons,) = given
+    assert json.loads(lessons)
 
 
 def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
