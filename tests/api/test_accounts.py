@@ -53,6 +53,7 @@ def test_what_a_prompt_shows_is_short(spark, files, capsys):
     """Queries, explanations and reports show themselves in a line, or as text."""
     query = millrace.query(TEXT, spark, files)
     assert re.fullmatch(r"<Query: 1 block\(s\), 0 filter\(s\), columns <.*>; .*>", repr(query))
+    query.df.collect()
     query.show(1)
     assert "only showing top 1 row" in capsys.readouterr().out
     assert re.fullmatch(r"<RunReport: 1 block\(s\), \d+ cell\(s\), [\d,]+ rows; .*>", repr(query.report()))

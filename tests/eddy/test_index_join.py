@@ -227,7 +227,7 @@ def test_the_index_that_an_edge_binds_is_asked(architecture: str) -> None:
     assert found.rows == case.expected()
     assert not found.indexes["x.a,b"].bindings
     assert len(found.indexes["x.b"].bindings) == 2
-    with pytest.raises(InputError, match=r"'x' has no scan.*\['r', 't'\].*architecture='stems'"):
+    with pytest.raises(InputError, match=r"'x'.*\['r', 't'\]"):
         ran(case, {"x": asked("a", "b")}, Options(architecture=architecture))
 
 
@@ -243,9 +243,9 @@ def test_a_static_plan_asks_with_what_is_below() -> None:
         found = ran(case, made, Options(architecture="static", order=order, batch_size=2))
         assert found.rows == case.expected()
     for wrong in (("r", "x", "t", "y"), (("x", "y"), ("r", "t"))):
-        with pytest.raises(InputError, match=r"order joins '[xy]', which has no scan, with"):
+        with pytest.raises(InputError, match=r"order.*'[xy]'"):
             ran(case, made, Options(architecture="static", order=wrong))
-    with pytest.raises(InputError, match="'x' has no scan"):
+    with pytest.raises(InputError, match="'x'"):
         ran(case, made, Options(architecture="joins"))
 
 
@@ -265,9 +265,9 @@ def test_access_methods_that_compete_are_refused(architecture: str) -> None:
     case, _ = r_and_s()
     chosen = Options(architecture=architecture)
     both = {"s": Plan(indexes=(IndexPlan(("x",)),))}
-    with pytest.raises(InputError, match=r"'s' has a scan and an index.*'stems'"):
+    with pytest.raises(InputError, match=r"'s'.*index"):
         ran(case, both, chosen)
-    with pytest.raises(InputError, match=r"'s' has several scans.*'stems'"):
+    with pytest.raises(InputError, match=r"'s'.*scans"):
         ran(case, {"s": Plan(scans=(ScanPlan(),))}, chosen)
     found = ran(case, {"r": Plan(source=False, scans=(ScanPlan(every=1.0),))}, chosen)
     assert found.rows == case.expected()
@@ -283,7 +283,7 @@ def test_self_joins_do_not_share_access_modules(architecture: str) -> None:
     clock = VirtualClock()
     access = {"x": [Index("x", ["a"], x, clock)]}
     sources = {"r": case.tables["r"].to_batches()}
-    with pytest.raises(InputError, match=r"'x' and 'y' are the same data.*'stems'"):
+    with pytest.raises(InputError, match="'x' and 'y'"):
         run_of(spec, sources, Options(architecture=architecture), clock=clock, access=access)
 
 
@@ -315,7 +315,7 @@ def test_an_index_that_never_answers_is_an_error() -> None:
     """Nothing else can come while its tuples wait."""
     case, _ = r_and_s()
     clock = VirtualClock()
-    with pytest.raises(ExecutionError, match=r"'silent' will never answer 15 .*IndexJoin\(r\.a = s\.x\)"):
+    with pytest.raises(ExecutionError, match="'silent'"):
         _over(Silent("silent", ["x"], case.tables["s"], clock), clock)
 
 
@@ -323,7 +323,7 @@ def test_an_index_that_returns_other_columns_is_an_error() -> None:
     """The same check as for SteMs."""
     clock = VirtualClock()
     wrong = pa.RecordBatch.from_pylist([{"x": 1}])
-    with pytest.raises(ExecutionError, match=r"'odd' returned columns \['x'\].*\['x', 'y'\]"):
+    with pytest.raises(ExecutionError, match=r"'odd'.*\['x'\].*\['x', 'y'\]"):
         _over(Index("odd", ["x"], lambda _: wrong, clock), clock)
 
 
@@ -372,9 +372,9 @@ def test_leaves_of_trees() -> None:
     barred = [number["a", "b"]]
     assert [ends(t) for t in spanning_trees(graph, leaves=leaves, barred=barred)] == [{"ac", "bc", "cd"}]
     assert ends(spanning_tree(graph, [1, 1, 1, 1], leaves, barred)) == {"ac", "bc", "cd"}
-    with pytest.raises(InputError, match="relation number 3 can only be a leaf"):
+    with pytest.raises(InputError, match="relation number 3"):
         spanning_tree(graph, [1, 1, 1, 1], 0b1100)
-    with pytest.raises(InputError, match="relation number 3 can only be a leaf"):
+    with pytest.raises(InputError, match="relation number 3"):
         list(spanning_trees(graph, leaves=leaves, barred=[number["c", "d"]]))
 
 
@@ -385,5 +385,5 @@ def test_a_scan_that_breaks_off_is_an_error_of_a_static_plan_too() -> None:
     scan = Scan("r", case.tables["r"].to_batches(), clock, breaks=True)
     sources = {"s": case.tables["s"].to_batches()}
     run = run_of(case.spec, sources, Options(architecture="static"), clock=clock, access={"r": [scan]})
-    with pytest.raises(ExecutionError, match="every scan of it ended before"):
+    with pytest.raises(ExecutionError, match="'r'"):
         list(run.run())

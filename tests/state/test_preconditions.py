@@ -35,7 +35,7 @@ def moved() -> Rig:
 def test_demotion_wants_a_smaller_part_with_the_owner(moved: Rig, kept: str, why: str) -> None:
     """Section 3.1.1: t' is a sub-tuple of t that contains the component of the STAIR's relation."""
     before = moved.state()
-    with pytest.raises(StateError, match=r"cannot demote .*\(r\)\(s\).* in STAIR\(s.b\) to .*that keeps 's'"):
+    with pytest.raises(StateError, match=r"\(r\)\(s\).*STAIR\(s.b\)"):
         moved.demote("s", "st", kept, "r1s1")
     assert moved.state() == before, why
 
@@ -48,20 +48,18 @@ def test_demotion_wants_a_connected_part() -> None:
     rig.arrive("s1", s="rs", rs="st")
     rig.arrive("t1", t="st", st="rs", rst="tu")
     assert rig.held("t", "tu") == ["r1s1t1"]
-    with pytest.raises(StateError, match=r"to \(r\)\(t\): expected a smaller connected part"):
+    with pytest.raises(StateError, match=r"\(r\)\(t\)"):
         rig.demote("t", "tu", "rt", "r1s1t1")
 
 
 def test_promotion_wants_a_join_that_leads_out(moved: Rig) -> None:
     """Section 3.1.1: the tuple contains the one relation of the join and not the other."""
     before = moved.state()
-    with pytest.raises(
-        StateError, match=r"by HashJoin\(s.b = t.b\): .* here one of \['HashJoin\(r.a = s.a\)'\]"
-    ):
+    with pytest.raises(StateError, match=r"HashJoin\(s.b = t.b\).*HashJoin\(r.a = s.a\)"):
         moved.promote("s", "st", "st", "s3")
-    with pytest.raises(StateError, match=r"by HashJoin\(r.a = s.a\): .* here one of \[\]"):
+    with pytest.raises(StateError, match=r"HashJoin\(r.a = s.a\).*\[\]"):
         moved.promote("s", "st", "rs", "r1s1")
-    with pytest.raises(StateError, match=r"by join number 99: .* here one of \['HashJoin\(r.a = s.a\)'\]"):
+    with pytest.raises(StateError, match=r"99.*HashJoin\(r.a = s.a\)"):
         moved.stairs.promote(moved.edge("st"), 1, moved.signature("s"), 99)
     assert moved.state() == before
 
@@ -74,18 +72,16 @@ def test_both_want_tuples_that_are_there(moved: Rig, primitive: str) -> None:
         {"demote": moved.span("s"), "promote": moved.edge("rs")}[primitive],
     )
     edge, signature = moved.edge("st"), moved.signature("rs" if primitive == "demote" else "s")
-    with pytest.raises(StateError, match=r"no STAIR of relation number 0 on edge .*\(0, 1\).*\(1, 2\)"):
+    with pytest.raises(StateError, match=r"relation number 0 .*\(0, 1\).*\(1, 2\)"):
         move(edge, 0, signature, last)
-    with pytest.raises(
-        StateError, match=r"no STAIR of relation number 1 on edge 99; edges and relations are"
-    ):
+    with pytest.raises(StateError, match="edge 99"):
         move(99, 1, signature, last)
-    with pytest.raises(StateError, match=r"STAIR\(t.b\) holds no tuples of .* it holds nothing"):
+    with pytest.raises(StateError, match=r"STAIR\(t.b\)"):
         move(edge, 2, signature, last)
-    with pytest.raises(StateError, match=r"STAIR\(s.b\) holds no tuples of \(t\) .* it holds \['.*\(s\)"):
+    with pytest.raises(StateError, match=r"STAIR\(s.b\).*\(t\).*\(s\)"):
         move(edge, 1, moved.signature("t"), last)
     for positions in ([1], [-1], [0, 0]):
-        with pytest.raises(StateError, match=r"positions given for STAIR\(s.b\) .* below 1"):
+        with pytest.raises(StateError, match=r"STAIR\(s.b\)"):
             move(edge, 1, signature, last, np.asarray(positions))
     before = moved.state()
     move(edge, 1, signature, last, np.empty(0, np.int64))

@@ -20,6 +20,7 @@ from millrace.spark.hypercube import Axis
 from millrace.streams import cell as cells, log as logs, warm
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
+from millrace.streams.task import ContinuousJoin
 from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
 
@@ -183,6 +184,17 @@ def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
     cluster.batch({"b": [(0, 1, 2)], "c": [(0, 1, 3)]})
     assert [*kept] == [("two", "plan", 0), ("one", cluster.task.name, 0)]
     assert len(cluster.results) == 1
+
+
+def test_what_was_learned_survives_a_restart(monkeypatch):
+    """The eddies of a new process begin with it."""
+    cluster, _, _ = play(STEADY[:40], [(0, None)])
+    given, run = [], ContinuousJoin.run
+    monkeypatch.setattr(ContinuousJoin, "run", lambda task, text: given.append(text) or run(task, text))
+    cluster.restart()
+    cluster.batch({})
+    (lessons,) = given
+    assert json.loads(lessons)
 
 
 def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
