@@ -422,7 +422,7 @@ def test_connections_are_bounded_over_all_tasks(postgres, secrets, pairs):
     async def work() -> None:
         limits = LookupSession(Registration("pairs", 4))
         tasks = []
-        for number, most in ((1, 4), (2, 4), (3, 3), (5, 0)):
+        for number, most in ((1, 4), (2, 4), (3, 3), (5, 4)):
             while len(tasks) < number:
                 client, session = Client.local(limits), source.open(PAIR, ("x",), secrets)
                 client.on_share(session.keep)
