@@ -367,7 +367,7 @@ class LookupSession(OrderedSession):
 
     def _end(self, reason: str, *, spent: bool = False) -> None:
         if not self._lost:
-            self._lost = {"lost": reason, "spent": spent}
+            self._lost = {"lost": reason, "spent": True} if spent else {"lost": reason}
             for deliver in list(self._clients.values()):
                 deliver(self._lost)
 
