@@ -7,7 +7,6 @@ meaning something; what Millrace makes of the chain is made when somebody first 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +18,8 @@ from sqlglot import exp
 from millrace.api.columns import Compared, compared
 from millrace.api.joins import Joins, Left, Relation, clause
 from millrace.applied import noted
-from millrace.errors import MillraceError, QueryError, first_line
+from millrace.errors import MillraceError, QueryError
+from millrace.front.containment import contain
 from millrace.front.parse import parse
 from millrace.options import Options
 from millrace.spark.filter import where
@@ -29,7 +29,6 @@ from millrace.spark.parallelism import is_connect
 
 _LINK = "_millrace_link"
 _UNKNOWN = "it is not known how this was made"
-_log = logging.getLogger("millrace")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +121,7 @@ class Link:
             except (MillraceError, PySparkException) as error:
                 self._made = _why(self.chain, error)
             except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
-                self._made = contained(error)
+                self._made = contain(error)
         return self._made
 
     def better(self, df: Any) -> Any:
@@ -147,12 +146,6 @@ def _why(chain: Chain, error: Exception) -> str:
         f"{chain.method} asks for what only Spark's DataFrame has, such as a Column of one that was joined: "
         f"name columns as in col('x'); {told}"
     )
-
-
-def contained(error: Exception) -> str:
-    """Return why a fault of Millrace's leaves something to Spark; whoever logs is told where it is."""
-    _log.warning("left to Spark because of a fault in Millrace", exc_info=error)
-    return f"a fault in Millrace, which the log has: {type(error).__name__}: {first_line(error)}"
 
 
 def link_of(df: Any) -> Link | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, functions as sf
 
-from millrace.api.chains import Chain, Derived, contained, filtered, joined, link, link_of
+from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
 from millrace.api.columns import both, equal, noting, taken
 from millrace.api.joins import Left
 from millrace.api.session import Session, session_of
@@ -212,7 +212,7 @@ def _linked(made: T, find: Callable[[], Chain], options: Options) -> T:
     try:
         chain = find()
     except Exception as error:  # noqa: BLE001  # whatever it is, Spark has the rows
-        chain = Left(contained(error))
+        chain = Left(contain(error))
     link(made, chain, options)
     runs_instead(made, _chosen)
     kind: Any = type(made)

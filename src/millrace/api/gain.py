@@ -34,8 +34,8 @@ that passes takes about a third of that, and a text half as much again: of a mil
 with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; half of them allow for wrong
 estimates.
 """
-PLANNING_SECONDS = 0.1
-"""What planning a query takes beyond Spark's own analysis: ``millrace bench tpch`` measures it."""
+LEAST_GAIN_SECONDS = 0.2
+"""Twice what planning a query takes beyond Spark's own analysis, which ``millrace bench tpch`` measures."""
 KEPT_BY_EQUALITY = 0.1
 """The share of rows that a column has of one value: of Selinger et al., Access Path Selection, 1979.
 
@@ -57,7 +57,7 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
     kept = _kept([*conditions, *(text for each in relations for text in each.conditions)])
     widths = [sum(default_widths(each.df.schema)) for each in relations]
     if sum(widths) * kept > BYTES_A_ROW * len(relations):  # however many rows each has: Spark is not asked
-        return _told("rows", sum(widths), kept)
+        return _explain("rows", sum(widths), kept)
     rows, read, passing = 0, 0, 0
     for each, width in zip(relations, widths, strict=True):
         count, is_direct = _size(each, options)
@@ -72,13 +72,13 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
             "tasks read from files themselves, which does not pay (option take_all)"
         )
     if passing + rows * sum(widths) * kept > BYTES_A_ROW * read:
-        return _told(f"{rows:,} rows", sum(widths), kept)
-    if read / ROWS_A_SECOND / default_parallelism(relations[0].df.sparkSession) < PLANNING_SECONDS:
+        return _explain(f"{rows:,} rows", sum(widths), kept)
+    if read / ROWS_A_SECOND / default_parallelism(relations[0].df.sparkSession) < LEAST_GAIN_SECONDS:
         return f"joining {read:,} rows saves less than it takes to plan it (option take_all)"
     return None
 
 
-def _told(rows: str, width: int, kept: float) -> str:
+def _explain(rows: str, width: int, kept: float) -> str:
     rejected = "" if kept == 1 else f", of which conditions keep about {kept:.0%}"
     return (
         f"{rows} with all their columns, about {width} bytes each{rejected}, would pass from Python to "
