@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.applied import noted, watch
+from millrace.applied import noted
 from millrace.errors import MillraceWarning
+from millrace.spark.patches import watch
 
 USES = {
     "where": "import millrace; from pyspark.sql import functions as sf; millrace.where",
