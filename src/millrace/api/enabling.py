@@ -16,7 +16,7 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
@@ -45,7 +45,7 @@ _KEPT = frozenset(
      "colRegex", "metadataColumn", "columns", "dtypes", "schema", "isStreaming", "sparkSession", "sql_ctx",
      "is_cached", "na", "stat", "plot", "rdd")
 )  # fmt: skip
-"""Of Spark's own DataFrame, whatever Millrace makes of it."""
+"""Of Spark's own DataFrame, whatever Millrace makes of it: so that a test knows what PySpark has anew."""
 _PROPERTIES = ("write", "writeStream", "storageLevel", "executionInfo")
 """Of what runs."""
 _DEFERRED = {
@@ -129,7 +129,7 @@ class Enabled:
             if query.taken or query.filters:
                 return query.df
             why = "; ".join(query.reasons)
-        except (MillraceError, AnalysisException):
+        except (MillraceError, PySparkException):
             return plain(text, args)  # no query, or one that Spark refuses, in its own words
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark may answer
             why = contain(error)

@@ -58,9 +58,10 @@ def why_no_gain(relations: Sequence[Relation], conditions: Iterable[str], option
     widths = [sum(default_widths(each.df.schema)) for each in relations]
     if sum(widths) * kept > BYTES_A_ROW * len(relations):  # however many rows each has: Spark is not asked
         return _explain("rows", sum(widths), kept)
+    conf = SessionConf(relations[0].df.sparkSession)
     rows, read, passing = 0, 0, 0
     for each, width in zip(relations, widths, strict=True):
-        count, is_direct = _size(each, options)
+        count, is_direct = _size(each, conf, options)
         if count is None:
             return "nothing tells how many rows would come from Spark to be joined (option take_all)"
         rows = max(rows, count)
@@ -87,13 +88,13 @@ def _explain(rows: str, width: int, kept: float) -> str:
     )
 
 
-def _size(relation: Relation, options: Options) -> tuple[int | None, bool]:
+def _size(relation: Relation, conf: SessionConf, options: Options) -> tuple[int | None, bool]:
     """Return how many rows a relation has, if anything tells, and whether tasks read them from files."""
     found = _sizes.get(relation)
     if found is None:
         storage = StorageOptions.of(options.storage_options)
         try:
-            found = scan_of(relation.df, SessionConf(relation.df.sparkSession), storage).rows, True
+            found = scan_of(relation.df, conf, storage).rows, True
         except Doubtful:
             found = estimate(relation.df)[0], False
         _sizes[relation] = found

@@ -123,7 +123,12 @@ class Hub:
                 claimed[:] = [number]
                 self._functions[number] = sink
 
-            self._folder.add(query, told, claim)
+            try:
+                self._folder.add(query, told, claim)
+            except BaseException:  # the number may be another query's
+                for lost in claimed:
+                    del self._functions[lost]
+                raise
 
     def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows.

@@ -349,7 +349,9 @@ class Pipeline:
         try:
             frame = analysed(self.catalog, segments, statement.text)
         except ParseException:
-            # EXPLAIN takes all that Spark can read, and runs nothing.
+            # EXPLAIN takes all that Spark can read. It runs nothing, but for this, which analysis runs.
+            if "immediate" in statement.text.lower():
+                raise QueryError(NO_QUERY) from None
             analysed(self.catalog, [Segment("EXPLAIN ", 0, copied=False), *text.original()], statement.text)
             raise QueryError(NO_QUERY) from None
         if statement.functions:

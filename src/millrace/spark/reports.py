@@ -38,23 +38,33 @@ if TYPE_CHECKING:
 REPORT = "__millrace_report"
 _KEPT = 20_000
 
-Entries = dict[tuple[str, str, str], bytes]
-"""Figures by run, execution and task, compressed: a session keeps those of thousands of tasks."""
+Entries = dict[tuple[str, str], tuple[str, bytes]]
+"""By run and task: of which execution, and its figures, compressed. A session keeps thousands of tasks."""
 
 
 class _Latest(AccumulatorParam[Entries]):
-    """Keeps each task's latest figures: an attempt that is repeated replaces the one before."""
+    """Keeps each task's latest figures: a later attempt or execution replaces the one before."""
 
     def zero(self, value: Entries) -> Entries:  # Spark's signature
         return {}
 
     def addInPlace(self, value1: Entries, value2: Entries) -> Entries:  # noqa: N802  # Spark's name
-        for key, text in value2.items():
-            value1.pop(key, None)
-            value1[key] = text
+        for key, (execution, packed) in value2.items():
+            known = value1.get(key)
+            if known is None or _number(execution) >= _number(
+                known[0]
+            ):  # executions may be under way at once
+                value1.pop(key, None)
+                value1[key] = execution, packed
         while len(value1) > _KEPT:
-            del value1[next(iter(value1))]
+            value1.pop(next(iter(value1)), None)
         return value1
+
+
+def _number(execution: str) -> int:
+    """Return Spark's number of an execution; without one, as of RDDs, all are taken for one."""
+    number = execution.rpartition("/")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 _ACCUMULATORS: dict[str, Accumulator[Entries]] = {}
@@ -95,7 +105,7 @@ class Sink:
         if self.accumulator is None:
             return False
         self.accumulator.add(
-            {(self.run, execution_of(TaskContext.get()), task): zlib.compress(text.encode(), 1)}
+            {(self.run, task): (execution_of(TaskContext.get()), zlib.compress(text.encode(), 1))}
         )
         return True
 
@@ -148,7 +158,7 @@ def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def ended_tasks(run: str) -> Mapping[str, bytes]:
-    """Return the figures of a run's tasks that have ended, compressed, by task; on classic Spark."""
+    """Return the figures of tasks of a run's latest execution that have ended, by task; on classic Spark."""
     return {
         k: v for accumulator in list(_ACCUMULATORS.values()) for k, v in _latest(accumulator, run).items()
     }
@@ -160,15 +170,16 @@ def _latest(accumulator: Accumulator[Entries], run: str) -> dict[str, bytes]:
     Spark may leave out tasks whose output is still there from an earlier execution. That output is
     part of the latest one. So the latest is found for each kind of task, such as cells and cuts.
     """
-    latest: dict[str, tuple[str, dict[str, bytes]]] = {}
-    for (each, execution, task), packed in list(accumulator.value.items()):
-        if each != run:
-            continue
-        kind = task.rpartition(" ")[0]
-        if kind not in latest or latest[kind][0] != execution:
-            latest[kind] = execution, {}
-        latest[kind][1][task] = packed
-    return {task: packed for _, tasks in latest.values() for task, packed in tasks.items()}
+    own = [(task, *entry) for (each, task), entry in list(accumulator.value.items()) if each == run]
+    latest: dict[str, int] = {}
+    for task, execution, _ in own:
+        kind = _kind(task)
+        latest[kind] = max(_number(execution), latest.get(kind, -1))
+    return {task: packed for task, execution, packed in own if _number(execution) == latest[_kind(task)]}
+
+
+def _kind(task: str) -> str:
+    return task.rpartition(" ")[0]
 
 
 class Reports:
