@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 import millrace
 from millrace.errors import ExecutionError
+from millrace.spark import reports
 
 SECRETS = ("anna@example.org", "boris@example.org")
 
@@ -82,6 +84,17 @@ def test_figures_are_those_of_the_latest_run(spark):
     assert 200 <= few["rows"] < 400
     assert few["cuts"] == whole["cuts"] > 0
     assert _counts(query, query.df.rdd.count) == whole
+
+
+def test_figures_of_executions_at_once_are_the_later_ones():
+    """Whatever order they come in, and none is kept beside another: a loop of actions takes no more room."""
+    keep, entries = reports._Latest().addInPlace, {}
+    for execution, task in ((1, "cell 0"), (2, "cell 0"), (2, "cell 1"), (1, "cell 1"), (1, "cell 2")):
+        keep(entries, {("run", task): (execution, f"{execution}".encode())})
+    assert reports._latest(SimpleNamespace(value=entries), "run") == {"cell 0": b"2", "cell 1": b"2"}
+    for execution in range(3, 100):
+        keep(entries, {("run", "cell 0"): (execution, b"")})
+    assert len(entries) == 3
 
 
 def _counts(query, action):

@@ -73,6 +73,7 @@ def test_a_text_nobody_can_parse_is_for_spark_to_refuse(spark):
 WRITES = {
     "a comment": "with c as (select 'a' x) --\\\nselect 1 /*\n insert into written select x from c --*/",
     "pipe": "with c as (select 'a' x) insert into written from c |> limit 1",
+    "at once": "execute immediate 'insert into written values (''a'')' -- c \\\n it's\n",
     "several": "from (select 'a' x) insert into written select x insert into written select x",
 }
 """Writes that look like queries to who reads comments, or statements, in another way than Spark."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 REPORT = "__millrace_report"
 _KEPT = 20_000
 
-Entries = dict[tuple[str, str], tuple[str, bytes]]
+Entries = dict[tuple[str, str], tuple[int | None, bytes]]
 """By run and task: of which execution, and its figures, compressed. A session keeps thousands of tasks."""
 
 
@@ -50,10 +50,9 @@ class _Latest(AccumulatorParam[Entries]):
 
     def addInPlace(self, value1: Entries, value2: Entries) -> Entries:  # noqa: N802  # Spark's name
         for key, (execution, packed) in value2.items():
-            known = value1.get(key)
-            if known is None or _number(execution) >= _number(
-                known[0]
-            ):  # executions may be under way at once
+            known = value1.get(key, (None, b""))[0]
+            # Of executions under way at once, the later one's figures stay.
+            if execution is None or known is None or execution >= known:
                 value1.pop(key, None)
                 value1[key] = execution, packed
         while len(value1) > _KEPT:
@@ -61,10 +60,10 @@ class _Latest(AccumulatorParam[Entries]):
         return value1
 
 
-def _number(execution: str) -> int:
-    """Return Spark's number of an execution; without one, as of RDDs, all are taken for one."""
-    number = execution.rpartition("/")[2]
-    return int(number) if number.isdecimal() else -1
+def _execution() -> int | None:
+    """Return Spark's number of the action that a task is of; RDDs' actions have none."""
+    number = execution_of(TaskContext.get()).rpartition("/")[2]
+    return int(number) if number.isdecimal() else None
 
 
 _ACCUMULATORS: dict[str, Accumulator[Entries]] = {}
@@ -104,9 +103,7 @@ class Sink:
         """Report a task's figures; return False if they have to travel with the data."""
         if self.accumulator is None:
             return False
-        self.accumulator.add(
-            {(self.run, task): (execution_of(TaskContext.get()), zlib.compress(text.encode(), 1))}
-        )
+        self.accumulator.add({(self.run, task): (_execution(), zlib.compress(text.encode(), 1))})
         return True
 
     def telling(
@@ -171,11 +168,11 @@ def _latest(accumulator: Accumulator[Entries], run: str) -> dict[str, bytes]:
     part of the latest one. So the latest is found for each kind of task, such as cells and cuts.
     """
     own = [(task, *entry) for (each, task), entry in list(accumulator.value.items()) if each == run]
-    latest: dict[str, int] = {}
+    latest: dict[str, int | None] = {}
     for task, execution, _ in own:
-        kind = _kind(task)
-        latest[kind] = max(_number(execution), latest.get(kind, -1))
-    return {task: packed for task, execution, packed in own if _number(execution) == latest[_kind(task)]}
+        before = latest.get(_kind(task))
+        latest[_kind(task)] = execution if execution is None or before is None else max(execution, before)
+    return {task: packed for task, execution, packed in own if execution == latest[_kind(task)]}
 
 
 def _kind(task: str) -> str:
