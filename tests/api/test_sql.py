@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
-from millrace.front import containment, pipeline
+from millrace.front import containment, kept, pipeline
 from millrace.front.parse import conjuncts, disjuncts, parse, unwrap
 from millrace.front.scopes import Scopes
 from tests.front.compare import bag, taken
@@ -364,6 +366,7 @@ def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monk
     def fail(*_):
         raise fault
 
+    monkeypatch.setattr(kept, "_kept", OrderedDict())  # nothing that another test has planned
     monkeypatch.setattr(pipeline, "take_blocks", fail)
     with pytest.raises(type(fault)):
         query(TEXT, spark, files)

@@ -52,13 +52,13 @@ TAKEN = {
     "names": of_names,
     "drop": lambda a, b, c: equal(a, b).drop(b.id, a.k).filter("id > 1 and k < 3").join(c, "id"),
     "outer": lambda a, b, c: equal(a, b).select("x", "v").join(c, sf.col("v") == c.id, "left"),
+    "steps": lambda a, b, c: equal(a, b).withColumn("z", a.k + b.k).filter(odd(b.v)).select("z", b.id),
 }
 """Millrace has its part in them in every session."""
 RESOLVED = {
     "itself": of_itself,
     "select": lambda a, b, c: equal(a, b).join(c, b.k == c.id).select(c.w, b.k, a.k, "x", "st.v"),
     "aliases": lambda a, b, c: equal(c, a.alias("st")).filter("st.k < 3").select("st.x", "st.*", c.id),
-    "steps": lambda a, b, c: equal(a, b).withColumn("z", a.k + b.k).filter(odd(b.v)).select("z", b.id),
     "groups": lambda a, b, c: equal(a, b).groupBy(b.k).agg(sf.sum(a.k), sf.max("v")),
 }
 """They name columns of what was joined, which Spark Connect does not look for below a union."""
