@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -200,7 +201,7 @@ def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(coordi
         async with over.permit() as first:
             waiting = [asyncio.create_task(each.permit().__aenter__()) for each in (over, held, held)]
             await held.secrets()
-            await asyncio.to_thread(coordinator.stop, {"run"})
+            await asyncio.to_thread(coordinator.stop, {"run": 0.0})
             for each in await asyncio.gather(*waiting, return_exceptions=True):
                 assert isinstance(each, ExecutionError)
             later = await Client.connect(coordinator.address, "run/1/0")
@@ -212,7 +213,7 @@ def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(coordi
         await granted
         (spent,) = await asyncio.to_thread(coordinator.spent, "run")
         assert (spent.requests, spent.cost) == (2, 3.0)
-        await asyncio.to_thread(coordinator.stop, {"run"})
+        await asyncio.to_thread(coordinator.stop, {"run": 0.0})
         await later.close()
         last = await Client.connect(coordinator.address, "run/2/0")
         async with last.permit(), last.permit():
@@ -296,5 +297,24 @@ def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, monk
             await ask(f"other{number}/0/0")
         with pytest.raises(BudgetError):
             await ask("run/1/0")
+
+    run(play())
+
+
+def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator):
+    """A query by the name of a view is of the same run, and nobody hears when it begins."""
+    coordinator.register("run", [Registration("prices", 2)])
+
+    async def play() -> None:
+        before = await Client.connect(coordinator.address, "run/0/0")
+        began = time.monotonic()
+        after = await Client.connect(coordinator.address, "run/1/0")
+        await asyncio.to_thread(coordinator.stop, {"run": began})
+        async with before.permit():
+            pass
+        with pytest.raises(ExecutionError, match="stopped"):
+            await after.secrets()
+        await before.close()
+        await after.close()
 
     run(play())

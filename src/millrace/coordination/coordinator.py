@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -203,12 +204,19 @@ class Coordinator(Server):
             with suppress(RuntimeError):  # it has just been closed
                 self._loop.call_soon_threadsafe(released)
 
-    def stop(self, runs: Collection[str]) -> None:
-        """Let tasks of runs ask nothing more: their actions are over. Later ones, and streams, may ask."""
+    def stop(self, runs: Mapping[str, float]) -> None:
+        """Let tasks of runs ask nothing more: their actions are over.
+
+        Streams may go on, later actions too, and those that were there before: a query by the name of a view
+        is an action that nobody here hears of.
+
+        Args:
+            runs: When the action began of each that is over, by :func:`time.monotonic`.
+        """
 
         def stop() -> None:
             for name, session in self._sessions.items():
-                if _run_of(name) in runs and not stream_in(name):
+                if session.made >= runs.get(_run_of(name), math.inf) and not stream_in(name):
                     session.stop()
 
         self._within(stop)

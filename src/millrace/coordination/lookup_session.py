@@ -42,6 +42,7 @@ import asyncio
 import math
 import sqlite3
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -79,6 +80,10 @@ class LookupSession(OrderedSession):
         loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
             all is done at once where it is called, for clients that have nobody beside them.
 
+    Attributes:
+        registration: The lookup.
+        made: When, by :func:`time.monotonic`.
+
     Raises:
         InputError: The cache cannot be used (with a ``loop`` it goes without, and the progress says why).
     """
@@ -95,13 +100,14 @@ class LookupSession(OrderedSession):
     ) -> None:
         super().__init__(loop)
         self.registration = registration
+        self.made = time.monotonic()
         self.permits = permits or Permits(registration.settings, clock)
         self._source = source
         self._clock = clock or WallClock()
         self._heard: dict[int, float] = {}
         self._owners: dict[int, int] = {}  # among the permits, by client
-        time = wall_time if calendar is None else calendar.now
-        self._answers = Answers(registration, time, self._name_later)
+        today = wall_time if calendar is None else calendar.now
+        self._answers = Answers(registration, today, self._name_later)
         self._claims = Claims()
         self._figures = Figures(self._clock)
         self._lost: Message = {}  # what clients hear once it has ended
