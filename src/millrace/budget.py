@@ -79,6 +79,7 @@ class Spending:
         self.cost = 0.0
         self._under_way = 0
         self._highest = budget.price or 0.0
+        self._is_told = budget.price is not None  # what a call costs, which may be nothing
 
     @property
     def may_begin(self) -> bool:
@@ -88,7 +89,7 @@ class Spending:
             return False
         if most is None:
             return True
-        if not self._highest and self._under_way:
+        if not self._is_told and self._under_way:
             return False
         return self.cost < most and self.cost + (self._under_way + 1) * self._highest <= most
 
@@ -107,7 +108,9 @@ class Spending:
         self._under_way -= 1
         known = self.budget.price if cost is None or self.budget.price is not None else cost
         self.cost += self._highest if known is None else known
-        self._highest = max(self._highest, known or 0.0)
+        if known is not None:
+            self._highest = max(self._highest, known)
+            self._is_told = True
 
     def spent(self, name: str = "") -> Spent:
         """Return what has been spent so far, under a name."""

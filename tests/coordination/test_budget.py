@@ -66,10 +66,19 @@ def test_no_more_is_spent_than_promised(prices, requests, most, cap, lost):
     assert spending.cost == price * len(made) and len(made) == min(len(prices), requests or 99, most or 99)
 
 
+def test_a_call_that_costs_nothing_has_told_its_price():
+    """Those after it go at once, not one by one."""
+    spending = Spending(Budget(None, 100.0))
+    spending.begin()
+    spending.end(0.0)
+    spending.begin()
+    assert spending.may_begin
+
+
 def test_one_call_alone_tells_the_price():
     """Until then no other begins; what calls cost that say nothing is not known after them either."""
     spending = Spending(Budget(None, 100.0))
-    for told in (None, 0.0, 30.0):
+    for told in (None, 30.0):
         assert spending.may_begin
         spending.begin()
         assert not spending.may_begin and not spending.is_over

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -185,5 +187,134 @@ def test_a_source_that_is_held_holds_up_no_other(coordinator, monkeypatch):
         await asyncio.gather(probe, return_exceptions=True)
         await dead.close()
         await well.close()
+
+    run(play())
+
+
+def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(coordinator, monkeypatch):
+    """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once."""
+    monkeypatch.setattr("millrace.coordination.server.GRACE_SECONDS", 600.0)
+    coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
+
+    async def play() -> None:
+        over, held = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        async with over.permit() as first:
+            waiting = [asyncio.create_task(each.permit().__aenter__()) for each in (over, held, held)]
+            await held.secrets()
+            await asyncio.to_thread(coordinator.stop, {"run": 0.0})
+            for each in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(each, ExecutionError)
+            later = await Client.connect(coordinator.address, "run/1/0")
+            second = later.permit()
+            granted = asyncio.create_task(second.__aenter__())
+            await later.secrets()
+            assert not granted.done(), "a second call whose price nobody knows"
+            first.cost = 3.0
+        await granted
+        (spent,) = await asyncio.to_thread(coordinator.spent, "run")
+        assert (spent.requests, spent.cost) == (2, 3.0)
+        await asyncio.to_thread(coordinator.stop, {"run": 0.0})
+        await later.close()
+        last = await Client.connect(coordinator.address, "run/2/0")
+        async with last.permit(), last.permit():
+            pass
+        for each in (over, held, last):
+            await each.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize(("execution", "calls"), [("1", 5), ("stream s/1", 1)])
+@pytest.mark.parametrize("group", [None, "api"])
+def test_the_next_action_tries_a_source_anew_that_was_given_up(
+    coordinator, monkeypatch, execution, calls, group
+):
+    """A micro-batch of a stream does not: it goes on where the one before was."""
+    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.coordination.breaker.MOST_PROBES", 2)
+    coordinator.register("run", [Registration("prices", 2, circuit_breaker=3, group=group)])
+
+    async def ask_in_vain(execution: str) -> int:
+        client, made = await Client.connect(coordinator.address, f"run/{execution}/0"), 0
+
+        async def ask() -> None:
+            nonlocal made
+            async with client.permit() as permit:
+                permit.outcome, made = "HTTP 502", made + 1
+            await client.secrets()
+
+        with suppress(ExecutionError):
+            while made < 100:
+                await ask()
+        await client.close()
+        return made
+
+    async def play() -> None:
+        assert await ask_in_vain(execution) == 5
+        assert await ask_in_vain(f"{execution}1") == calls
+
+    run(play())
+
+
+def test_a_lookup_without_a_breaker_has_none_whoever_shares_its_group(coordinator):
+    """The thresholds of others are for their sources."""
+    for name, threshold in (("first", 1), ("patient", None)):
+        coordinator.register(name, [Registration(name, 2, circuit_breaker=threshold, group="api")])
+
+    async def play() -> None:
+        first, patient = [
+            await Client.connect(coordinator.address, f"{name}/0/0") for name in ("first", "patient")
+        ]
+        for _ in range(10):
+            async with patient.permit() as permit:
+                permit.outcome = "HTTP 502"
+        await patient.secrets()
+        (progress,) = await asyncio.to_thread(coordinator.progress, "patient")
+        assert progress.problem == ""
+        await first.close()
+        await patient.close()
+
+    run(play())
+
+
+def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, monkeypatch):
+    """Their own permits are let go, with the run or when there are many."""
+    monkeypatch.setattr("millrace.coordination.coordinator._MOST_GROUPS", 2)
+    coordinator.register("run", [Registration("prices", budget=Budget(max_requests=1), group="api")])
+
+    async def ask(namespace: str) -> None:
+        client = await Client.connect(coordinator.address, namespace)
+        try:
+            async with client.permit():
+                pass
+        finally:
+            await client.close()
+
+    async def play() -> None:
+        await ask("run/0/0")
+        for number in range(5):
+            coordinator.register(f"other{number}", [Registration("names", 1)])
+            await ask(f"other{number}/0/0")
+        with pytest.raises(BudgetError):
+            await ask("run/1/0")
+
+    run(play())
+
+
+def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator):
+    """A query by the name of a view is of the same run, and nobody hears when it begins."""
+    coordinator.register("run", [Registration("prices", 2)])
+
+    async def play() -> None:
+        before = await Client.connect(coordinator.address, "run/0/0")
+        began = time.monotonic()
+        after = await Client.connect(coordinator.address, "run/1/0")
+        await asyncio.to_thread(coordinator.stop, {"run": began})
+        async with before.permit():
+            pass
+        with pytest.raises(ExecutionError, match="stopped"):
+            await after.secrets()
+        await before.close()
+        await after.close()
 
     run(play())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import millrace
+from millrace.coordination import shared
 from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
+from millrace.spark import coordinating
+from millrace.spark.actions import Carried
 from millrace.spark.cluster_coordinator import ClusterCoordinator
 from tests.coordination.service import Service
 from tests.spark.shop import Shop
@@ -125,3 +130,17 @@ def test_a_coordinator_that_went_with_its_executor_is_started_again(spark, numbe
             first.progress("run")
         assert kept(millrace.where(numbers, ask("x"), options=ON_EXECUTOR)) == list(range(120))
     assert ClusterCoordinator.started(spark) is not first
+
+
+def test_an_iterator_that_nobody_wants_may_end_at_any_moment():
+    """The garbage collector ends it in whatever thread it runs, also in one that begins or ends actions."""
+    end = coordinating._begun("toLocalIterator", Carried(frozenset({"abandoned"})))
+    over = threading.Event()
+
+    def collect() -> None:
+        with coordinating._counting, shared._sharing:
+            end(GeneratorExit())
+        over.set()
+
+    threading.Thread(target=collect, daemon=True).start()
+    assert over.wait(20)

@@ -306,7 +306,7 @@ class Client:
         self._send({"took": [seconds, limited]}, soon=False)
 
     def _send(self, message: Message, *, soon: bool = True) -> None:
-        if self._lost is None:
+        if self._lost is None or "release" in message:  # others wait for the permit, and it may have a cost
             self._link.send(message, soon=soon)
 
     def _check(self) -> None:

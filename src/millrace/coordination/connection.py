@@ -74,6 +74,7 @@ class RemoteConnection:
         self._outbox = Outbox()
         self._unsent: list[bytes] = []
         self._flushing = False
+        self._ended = False
         self._listening: asyncio.Task[None] | None = None
         self._alive: asyncio.TimerHandle | None = None
 
@@ -172,6 +173,8 @@ class RemoteConnection:
             try:
                 return await self._read(receive, lose)
             except (OSError, EOFError) as error:
+                if self._ended:
+                    return None
                 problem = await self._resumed(error)
                 if problem is not None:
                     return lose(problem)
@@ -182,8 +185,6 @@ class RemoteConnection:
         """Hand messages on until the conversation is over."""
         while True:
             message = await codec.read(self._reader)
-            if "lost" in message:
-                return lose(ended(message))
             if "ack" in message:
                 self._outbox.acknowledge(message["ack"])
                 continue
@@ -191,8 +192,12 @@ class RemoteConnection:
             if count is not None:
                 codec.write(self._writer, {"ack": count})
             if "bye" in message:
-                return None
-            receive(message)
+                return
+            if "lost" not in message:
+                receive(message)
+            elif not self._ended:  # it listens on, for the session hears what calls cost, and goodbye
+                self._ended = True
+                lose(ended(message))
 
     async def _resumed(self, cause: Exception) -> ExecutionError | None:
         """Go on where a connection broke, on another one; returns why that cannot be."""

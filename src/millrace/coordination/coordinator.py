@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -203,12 +204,19 @@ class Coordinator(Server):
             with suppress(RuntimeError):  # it has just been closed
                 self._loop.call_soon_threadsafe(released)
 
-    def stop(self, runs: Collection[str]) -> None:
-        """Let tasks of runs ask nothing more: their actions are over. Later ones, and streams, may ask."""
+    def stop(self, runs: Mapping[str, float]) -> None:
+        """Let tasks of runs ask nothing more: their actions are over.
+
+        Streams may go on, later actions too, and those that were there before: a query by the name of a view
+        is an action that nobody here hears of.
+
+        Args:
+            runs: When the action began of each that is over, by :func:`time.monotonic`.
+        """
 
         def stop() -> None:
             for name, session in self._sessions.items():
-                if _run_of(name) in runs and not stream_in(name):
+                if session.made >= runs.get(_run_of(name), math.inf) and not stream_in(name):
                     session.stop()
 
         self._within(stop)
@@ -222,6 +230,8 @@ class Coordinator(Server):
             self._close(session)
         for name in [name for name in self._ended if _run_of(name) == run]:
             del self._ended[name]
+        for name in [name for name in self._groups if name.startswith(f"/{run}/")]:
+            del self._groups[name]
         return closing
 
     def _close(self, session: LookupSession) -> None:
@@ -268,7 +278,7 @@ class Coordinator(Server):
                 registration,
                 self._calendar,
                 permits=self._permits(namespace, registration),
-                source=f"{_run_of(namespace)}/{namespace.rpartition('/')[2]}",
+                source=_source_of(namespace),
                 after=self._flushed(registration),
                 loop=self._loop,
             )
@@ -286,17 +296,19 @@ class Coordinator(Server):
         settings, group = registration.settings, registration.group
         spending = None if group is not None else self._spent.of(namespace, registration)
         if group is None:
-            group = f"/{_run_of(namespace)}/{stream_in(namespace)}/{namespace.rpartition('/')[2]}"
+            group = f"/{_source_of(namespace)}"
         permits = self._groups.get(group)
         if permits is None or (permits.settings != settings and permits.empty):
-            permits = self._groups[group] = Permits(settings, None, registration.circuit_breaker, spending)
+            permits = self._groups[group] = Permits(settings, None, spending)
         if permits.settings != settings:
             raise OptionError(
                 f"limit_group {group!r} has {permits.settings}, and queries that are running use them; "
                 f"{registration.name!r} has {settings}: give all of a group the same limits"
             )
         self._groups.move_to_end(group)
-        for each in [name for name, found in self._groups.items() if found.empty][:-_MOST_GROUPS]:
+        # A group of the user's stays, for its budget is of all queries.
+        idle = [name for name, found in self._groups.items() if found.empty and name.startswith("/")]
+        for each in idle[:-_MOST_GROUPS]:
             del self._groups[each]
         return permits
 
@@ -387,6 +399,11 @@ class Coordinator(Server):
 
 def _run_of(name: str) -> str:
     return name.partition("/")[0]
+
+
+def _source_of(name: str) -> str:
+    """Return what a session asks, the same in all executions of its run, or of its stream in that run."""
+    return f"{_run_of(name)}/{stream_in(name)}/{name.rpartition('/')[2]}"
 
 
 def _is_of(name: str, run: str, number: int) -> bool:

@@ -1,11 +1,12 @@
 """What streams have spent of their budgets, in files beside the answers that it was spent on.
 
 A stream goes on where it was when its process is started again, and so does its budget. What a file says is
-never less than what has been spent: a share of the budget is written down before calls are made of it. So
+never less than what has been spent: a share of the budget is written down before calls are made of it.
+Calls that are not bounded themselves are counted whenever it is written. So
 whoever is killed loses that share at most, and who ends in order loses nothing. A stream may have gone on
 elsewhere before it begins here again, or before a call of the time before ends here: so a file is read anew
-before it is written, and what others have spent is added to what was spent here. Both happen while the
-folder is locked, and each writer has an amount of its own: no two spoil what the other wrote. A file is
+before it is written, and what others have spent is added to what was spent here. Both happen while a file
+beside it is locked, and each writer has an amount of its own: no two spoil what the other wrote. A file is
 whole, or was never written.
 """
 
@@ -19,11 +20,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from uuid import uuid4
 
 from millrace.budget import Budget, Spending, Spent
 from millrace.coordination.cache import SUFFIX
 from millrace.coordination.registration import STREAM, Registration
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
 
 _MOST = 4096
 _SHARES = 64
@@ -49,7 +57,7 @@ class LastingSpending(Spending):
         super().__init__(budget)
         digest = hashlib.sha256(name.encode()).hexdigest()[:24]
         self._path = folder / f"budget-{digest}.json"
-        self._why = ""
+        self._why = {"read": "", "written": ""}
         self._writer = uuid4().hex[:12]
         self._others: _Amount = (0, 0.0)
         self._written: _Amount = (0, 0.0)
@@ -60,10 +68,13 @@ class LastingSpending(Spending):
         """Whether one more call may be made now; none may that cannot be written down."""
         if self._settled:
             self._settled = not self._succeeds("read", self._read)
-        return not self._why and super().may_begin
+        return not any(self._why.values()) and super().may_begin
 
     def begin(self) -> None:
-        """Count a call, once it is written down."""
+        """Count a call, and write down a share of the budget where what is written does not cover it.
+
+        If that fails, this call is made still, and no other is.
+        """
         super().begin()
         self._check()
 
@@ -105,18 +116,20 @@ class LastingSpending(Spending):
         (requests, cost), self._others = self._own, _total(amounts)
         self.requests, self.cost = requests + self._others[0], cost + self._others[1]
         self._highest = max(self._highest, highest)
+        self._is_told = self._is_told or highest > 0
         return amounts
 
     def _check(self) -> None:
         requests, cost = self._own
-        if requests > self._written[0] or cost + self._reserved > self._written[1]:
+        is_bounded = self.budget.max_requests is not None or not any(self._written)
+        if (is_bounded and requests > self._written[0]) or cost + self._reserved > self._written[1]:
             self._write(shares=1)
 
     def _write(self, shares: int) -> None:
         """Write down what has been spent, and so many shares of the budget in advance; none settles."""
 
         def write() -> None:
-            with _locked(self._path.parent):
+            with _locked(self._path.with_suffix(".lock")):
                 amounts = self._read()
                 requests, cost = self._own
                 if shares:
@@ -129,7 +142,7 @@ class LastingSpending(Spending):
                     written = 0, self._reserved
                 if any(written):
                     amounts[self._writer] = written
-                part = self._path.with_suffix(".part")
+                part = self._path.with_suffix(f".{self._writer}.part")
                 with part.open("w") as file:
                     json.dump({"spent": amounts, "highest": self._highest}, file)
                     file.flush()
@@ -143,16 +156,17 @@ class LastingSpending(Spending):
 
     def _succeeds(self, what: str, act: Callable[[], object]) -> bool:
         """Do something with the file; where it fails, no more calls may be made, and errors say why."""
-        self._why = ""
         try:
             act()
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else error
-            self._why = f", and {self._path} cannot be {what} ({said}), so no more calls are made"
-        return not self._why
+            self._why[what] = f", and {self._path} cannot be {what} ({said}), so no more calls are made"
+            return False
+        self._why[what] = ""
+        return True
 
     def __str__(self) -> str:
-        return super().__str__() + self._why
+        return super().__str__() + "".join(self._why.values())
 
 
 def _total(amounts: dict[str, _Amount]) -> _Amount:
@@ -160,13 +174,15 @@ def _total(amounts: dict[str, _Amount]) -> _Amount:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Be the only one that writes budgets in a folder; whoever is killed meanwhile leaves no lock behind."""
-    import fcntl
+def _locked(path: Path) -> Iterator[None]:
+    """Be the only one that has a file locked; whoever is killed meanwhile leaves no lock behind.
 
-    opened = os.open(folder, os.O_RDONLY)
+    Where a system has no such locks, two that write at once may lose what one of them has spent.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # some file systems lock what may be written only
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        if fcntl is not None:
+            fcntl.flock(opened, fcntl.LOCK_EX)
         yield
     finally:
         os.close(opened)

@@ -231,9 +231,14 @@ class Limiter:
 
     def drop(self, owner: int) -> list[int]:
         """Take back all permits and requests of an owner that is gone; return the requests' tickets."""
+        waiting = self.withdraw(owner)
+        for key in [key for key in self._out if key[0] == owner]:
+            self.release(*key)
+        return waiting
+
+    def withdraw(self, owner: int) -> list[int]:
+        """Take an owner's requests out of the queue; return their tickets. It keeps its permits."""
         waiting = [key for key in self._waiting if key[0] == owner]
         for key in waiting:
             del self._waiting[key]
-        for key in [key for key in self._out if key[0] == owner]:
-            self.release(*key)
         return [ticket for _, ticket in waiting]

@@ -42,6 +42,7 @@ import asyncio
 import math
 import sqlite3
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -74,10 +75,14 @@ class LookupSession(OrderedSession):
         calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
         clock: Tells the seconds of limits and leases; the system's clock by default.
         permits: Those of its limits, where others have a share in them; its own by default.
-        source: Names what it asks, among those that share the permits.
+        source: Names what it asks, among those that share the permits: ``run/stream/number``.
         after: What other sessions still write to the cache, to be waited for (with a ``loop``).
         loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
             all is done at once where it is called, for clients that have nobody beside them.
+
+    Attributes:
+        registration: The lookup.
+        made: When, by :func:`time.monotonic`.
 
     Raises:
         InputError: The cache cannot be used (with a ``loop`` it goes without, and the progress says why).
@@ -95,15 +100,14 @@ class LookupSession(OrderedSession):
     ) -> None:
         super().__init__(loop)
         self.registration = registration
-        self.permits = permits or Permits(registration.settings, clock, registration.circuit_breaker)
+        self.made = time.monotonic()
+        self.permits = permits or Permits(registration.settings, clock)
         self._source = source
-        self._breaker = self.permits.breaker(source)
-        self._breaker.at_most(registration.circuit_breaker)
         self._clock = clock or WallClock()
         self._heard: dict[int, float] = {}
         self._owners: dict[int, int] = {}  # among the permits, by client
-        time = wall_time if calendar is None else calendar.now
-        self._answers = Answers(registration, time, self._name_later)
+        today = wall_time if calendar is None else calendar.now
+        self._answers = Answers(registration, today, self._name_later)
         self._claims = Claims()
         self._figures = Figures(self._clock)
         self._lost: Message = {}  # what clients hear once it has ended
@@ -136,7 +140,9 @@ class LookupSession(OrderedSession):
         """Let a client in, and return its number; messages for it go to ``deliver``."""
         number = super().join(deliver)
         self._heard[number] = self._clock.now()
-        self._owners[number] = self.permits.join(deliver, self._give_up, self._source)
+        self._owners[number] = self.permits.join(
+            deliver, self._give_up, self._source, self.registration.circuit_breaker
+        )
         if self._lost:
             deliver(self._lost)
         return number
@@ -200,7 +206,7 @@ class LookupSession(OrderedSession):
         Raises:
             ValueError: It says nothing that a client of ours would say.
         """
-        if self._lost:
+        if self._lost and "release" not in message:  # what a call has cost counts, whoever wanted it
             return
         self._heard[client] = self._clock.now()
         self.permits.heard(self._owners[client])
@@ -217,7 +223,7 @@ class LookupSession(OrderedSession):
     def progress(self) -> LookupProgress:
         """Return how far the lookup is."""
         in_flight = self.in_flight if self.settings.turns else len(self._claims)
-        breaker = self._breaker
+        breaker = self.permits.breaker(self._source)
         problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
         return self._figures.progress(
             self.registration.name, in_flight, running=not self.empty, problem=problem
@@ -345,7 +351,7 @@ class LookupSession(OrderedSession):
             self._say(client, news)
 
     def _give_up(self) -> None:
-        told = self._breaker.told()
+        told = self.permits.breaker(self._source).told()
         self._end(
             f"the source of lookup {self.registration.name!r} does not answer: {told}, "
             "tries of one request at a time among them. Is it up, and can the executors reach it? What was "
@@ -370,6 +376,7 @@ class LookupSession(OrderedSession):
             self._lost = {"lost": reason, "spent": True} if spent else {"lost": reason}
             for deliver in list(self._clients.values()):
                 deliver(self._lost)
+            self.permits.withdraw(self._owners.values())
 
 
 def _wait(written: Sequence[Future[None]]) -> None:

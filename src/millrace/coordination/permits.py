@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 
 from millrace.budget import Spending
 from millrace.clock import Clock, WallClock
 from millrace.coordination.breaker import Breaker
 from millrace.coordination.codec import MOST, Message
+from millrace.coordination.ledger import stream_in
 from millrace.coordination.limiter import Limiter
 from millrace.coordination.registration import Settings
 from millrace.coordination.session import Deliver
@@ -52,7 +53,6 @@ class Permits:
     Args:
         settings: The limits.
         clock: Tells seconds; the system's clock by default.
-        circuit_breaker: Failures in a row after which calls of a source pause; None for never.
         spending: Of the settings' budget, where others have spent of it before.
 
     Attributes:
@@ -64,12 +64,10 @@ class Permits:
         self,
         settings: Settings,
         clock: Clock | None = None,
-        circuit_breaker: int | None = None,
         spending: Spending | None = None,
     ) -> None:
         self.settings = settings
         self.spending = spending or Spending(settings.budget)
-        self._threshold = circuit_breaker
         self._breakers: dict[str, Breaker] = {}
         self._clock = clock or WallClock()
         counted = self.spending if settings.budget else None
@@ -100,17 +98,25 @@ class Permits:
 
     def breaker(self, source: str) -> Breaker:
         """Return what is known of a source's health; each has a breaker, whatever limits it shares."""
-        return self._breakers.setdefault(source, Breaker(self._threshold))
+        return self._breakers.get(source) or Breaker(None)
 
-    def join(self, deliver: Deliver, given_up: Callable[[], None], source: str = "") -> int:
+    def join(
+        self,
+        deliver: Deliver,
+        given_up: Callable[[], None],
+        source: str = "",
+        circuit_breaker: int | None = None,
+    ) -> int:
         """Let a client in, and return its number.
 
         Args:
             deliver: Takes messages for it.
             given_up: Called when the source is taken to be down.
             source: That it asks.
+            circuit_breaker: Failures in a row after which calls of the source pause; None for never.
         """
         number = next(self._numbers)
+        self._breakers.setdefault(source, Breaker(None)).at_most(circuit_breaker)
         self._sources[number] = source
         self._deliver[number] = deliver
         self._given_up[number] = given_up
@@ -118,12 +124,27 @@ class Permits:
         return number
 
     def leave(self, client: int) -> None:
-        """Take back all that a client has."""
+        """Take back all that a client has.
+
+        The last client of a source takes its breaker along, so that the next action tries anew. That of a
+        stream stays for the next micro-batch.
+        """
         self._shares.pop(client, None)
-        del self._deliver[client], self._given_up[client], self._sources[client]
+        source = self._sources.pop(client)
+        del self._deliver[client], self._given_up[client]
+        if not stream_in(source) and source not in self._sources.values():
+            del self._breakers[source]
+            self._limiter.resume(source)
         self._tell_shares()
         self._lapsed.pop(client, None)
         self._limiter.drop(client)
+        self.grant()
+
+    def withdraw(self, clients: Collection[int]) -> None:
+        """Take clients out of the queue for good; a call of theirs lasts until they say so."""
+        for client in clients:
+            self._lapsed.pop(client, None)
+            self._limiter.withdraw(client)
         self.grant()
 
     def lapse(self, client: int) -> None:

@@ -18,7 +18,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from asyncio import sslproto
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -142,8 +142,11 @@ class CoordinatorProcess(Shared, RemoteCoordinator):
                 self._put(_Call("release", (run,), None))
 
     @classmethod
-    def stop(cls, runs: Collection[str]) -> None:
-        """Let tasks of runs ask nothing more, of whichever coordinator here; does not wait."""
+    def stop(cls, runs: Mapping[str, float]) -> None:
+        """Let tasks of runs ask nothing more, of whichever coordinator here; does not wait.
+
+        See :meth:`Coordinator.stop`.
+        """
         for each in cls.all():
             with suppress(ExecutionError):
                 each._put(_Call("stop", (runs,), None))  # noqa: SLF001  # of this class
@@ -251,6 +254,6 @@ def _receive(pipe: Connection, calls: queue.SimpleQueue[tuple[str, tuple[Any, ..
     while True:
         try:
             calls.put(pipe.recv())
-        except (EOFError, OSError):
+        except Exception:  # noqa: BLE001  # whatever it is, nobody can be understood any more
             calls.put(None)
             return end_within(_END_SECONDS)

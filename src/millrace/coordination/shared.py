@@ -11,13 +11,13 @@ from millrace.coordination.registration import Address
 from millrace.errors import ExecutionError
 
 _shared: dict[tuple[type, int, str, int, str | None], Shared] = {}
-_sharing = threading.Lock()
+_sharing = threading.RLock()  # a finalizer may come here while this thread has it
 
 
 def _after_fork() -> None:
     # Another thread may have held it; what is shared is told apart by process.
     global _sharing
-    _sharing = threading.Lock()
+    _sharing = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

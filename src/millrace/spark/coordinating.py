@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import threading
+import time
 import weakref
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -35,7 +36,10 @@ _SCOPE = "preflight"
 _under_way: Counter[str] = Counter()
 """How many actions each run is in now."""
 
-_counting = threading.Lock()
+_since: dict[str, float] = {}
+"""When the first of them began: by the clock that the processes of a machine share."""
+
+_counting = threading.RLock()  # a finalizer may end an action while this thread has it
 
 _KNOWN: weakref.WeakKeyDictionary[Any, dict[tuple[str, int], str]] = weakref.WeakKeyDictionary()
 
@@ -135,17 +139,19 @@ def _begun(_name: str, carried: actions.Carried) -> actions.End:
     """Close the taps of an action's runs when it ends early; Spark lets their tasks go on for seconds."""
     with _counting:
         _under_way.update(carried.runs)
+        for run in carried.runs:
+            _since.setdefault(run, time.monotonic())
 
     def end(error: BaseException | None) -> None:
         from millrace.coordination import CoordinatorProcess
 
         with _counting:
             _under_way.subtract(carried.runs)
-            over = {run for run in carried.runs if _under_way[run] <= 0}
+            over = {run: _since.pop(run) for run in carried.runs if _under_way[run] <= 0}
             for run in over:
                 del _under_way[run]
         if error is not None and over:
-            CoordinatorProcess.stop({*over, *map(predicates_of, over)})
+            CoordinatorProcess.stop({**over, **{predicates_of(run): since for run, since in over.items()}})
 
     return end
 
