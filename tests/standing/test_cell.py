@@ -20,7 +20,15 @@ from millrace.standing.task import CHANGES, ENVELOPE, Hub
 from millrace.streams import cell as streams_cell
 from millrace.streams.task import ContinuousJoin
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
-from tests.streams.test_cell import DELAY, NAMES, WINDOW, cut, play_future
+from tests.streams.test_cell import (
+    DELAY,
+    NAMES,
+    WINDOW,
+    beginnings,
+    cut,
+    play_future,
+    recent_tuples,
+)
 
 whole = pa.int64()
 
@@ -244,6 +252,19 @@ def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
     got = sorted(row for row in cluster.results if row[0] != "made")
     assert got == [*((1, n, n, n) for n in numbers), *((2, n, n) for n in numbers)]
     assert max(each["held"] for each in cluster.rows) < 2_000
+
+
+def test_what_was_learned_survives_a_restart(monkeypatch):
+    """The eddy of each set of streams begins with its own."""
+    changes = {0: ([("all", "a", 0, "now")], None), 2: ([("all", "a", 0, "now", "ab")], None)}
+    _, _, cluster = play(STEADY[:40], changes)
+    (cell,) = cluster.processes[0].values()
+    olds = [each.run for each in cell._eddies._footprints.values()]
+    known = [recent_tuples(each, [each]) for each in olds]
+    begun = beginnings(monkeypatch, olds)
+    cluster.restart()
+    cluster.batch({"a": [(0, 41, 999)]})
+    assert len(known) == 2 and all(known) and begun == known
 
 
 @pytest.mark.parametrize("lessons", ["", "[", "7", '[["a,b,c", 1]]'])

@@ -189,12 +189,31 @@ def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
 def test_what_was_learned_survives_a_restart(monkeypatch):
     """The eddies of a new process begin with it."""
     cluster, _, _ = play(STEADY[:40], [(0, None)])
-    given, run = [], ContinuousJoin.run
-    monkeypatch.setattr(ContinuousJoin, "run", lambda task, text: given.append(text) or run(task, text))
+    old = next(iter(cluster.processes[0].values()))._run
+    begun = beginnings(monkeypatch, [old])
     cluster.restart()
-    cluster.batch({})
-    (lessons,) = given
-    assert json.loads(lessons)
+    cluster.batch({"a": [(0, 41, 999)]})
+    assert recent_tuples(old, [old]) and begun == [recent_tuples(old, [old])]
+
+
+def beginnings(monkeypatch, olds):
+    """Return a list that gets, for each run to come, the tuples that its decisions begin with."""
+    begun, run = [], ContinuousJoin.run
+
+    def noted(*given):
+        made = run(*given)
+        begun.append(recent_tuples(made, olds))
+        return made
+
+    monkeypatch.setattr(ContinuousJoin, "run", noted)
+    return begun
+
+
+def recent_tuples(run, olds):
+    """Return the tuples that decisions of a run look back on, by account; of accounts that old runs have."""
+    keys = [key for old in olds for key, _ in old._statistics.accounts.items()]
+    recent = {repr(key): run._statistics.accounts.get(key).recent_in for key in keys}
+    return {key: tuples for key, tuples in recent.items() if tuples}
 
 
 def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
