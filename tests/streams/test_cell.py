@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import ExecutionError, StateError
+from millrace.errors import ExecutionError, ReadError, StateError
+from millrace.relations import store
 from millrace.sources.parquet import open_table, splits
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
@@ -337,11 +338,19 @@ def test_a_table_that_was_written_again_stops_the_query(tmp_path):
     cluster.batch({"a": [(1, 1, 1)]})
     other = scan((1, 1, 71), (1, 1, 72))
     cluster.restart()
-    with pytest.raises(ExecutionError, match=r"d\.parquet.*start it again from its checkpoint"):
+    with pytest.raises(ReadError, match=r"d\.parquet.*start it again from its checkpoint"):
         cluster.batch({"b": [(1, 2, 2)]})
     cluster.task = replace(cluster.task, tables=other)
     cluster.batch({"b": [(1, 2, 2)]})
     assert sorted(each["d"] for each in cluster.results) == [71, 72]
+
+
+def test_errors_that_are_not_of_reading_stay_as_they_are(monkeypatch):
+    """A table that is too large is no file that was written again."""
+    monkeypatch.setattr(store, "MAX_ROWS", 2)
+    task = join_of("abd", WINDOW, tables={"d": pa.Table.from_batches([rows_of(TABLE, WINDOW)])})
+    with pytest.raises(ExecutionError, match=r"more than 2 rows.*smaller$"):
+        task.run()
 
 
 def test_another_join_is_refused_and_another_version():
