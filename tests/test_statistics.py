@@ -141,6 +141,9 @@ def test_a_profile_counts_what_its_newest_tuples_passed(pieces, predicate, given
     again = Profile(16)
     again.learn(json.loads(json.dumps(profile.export())))
     assert again.passing(predicate, given_) == profile.passing(predicate, given_)
+    shorter = Profile(5)
+    shorter.learn(profile.export())
+    assert shorter.passing(predicate, given_) == profile.passing(predicate, given_, 5)
     profile.forget()
     assert profile.passing(predicate) == (0, 0)
 

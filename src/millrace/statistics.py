@@ -85,17 +85,22 @@ class Profile:
         """
         size = len(next(iter(passed.values())))
         kept = min(size, self._window)
-        places = (self.tuples + np.arange(kept)) % self._window
-        missing = max(passed) + 1 - len(self._passed)
+        places = self._room(max(passed) + 1, kept)
+        for predicate, truths in passed.items():
+            self._evaluated[predicate, places] = True
+            self._passed[predicate, places] = truths[size - kept :]
+
+    def _room(self, predicates: int, tuples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the places of so many new tuples, which have met no predicate yet."""
+        missing = predicates - len(self._passed)
         if missing > 0:
             more = np.zeros((missing, self._window), np.bool_)
             self._evaluated = np.concatenate([self._evaluated, more])
             self._passed = np.concatenate([self._passed, more])
+        self.tuples += tuples
+        places = self._newest(tuples)
         self._evaluated[:, places] = False
-        for predicate, truths in passed.items():
-            self._evaluated[predicate, places] = True
-            self._passed[predicate, places] = truths[size - kept :]
-        self.tuples += kept
+        return places
 
     def export(self) -> list[list[int]]:
         """Return the window, oldest first, ready for JSON.
@@ -121,8 +126,10 @@ class Profile:
             raise ValueError(
                 "a profile has -1, 0 or 1 by predicate and tuple, and every tuple met a predicate"
             )
-        for each in table.T:
-            self.add({i: np.array([truth == 1]) for i, truth in enumerate(each.tolist()) if truth != -1})
+        newest = table[:, -self._window :]
+        places = self._room(len(newest), newest.shape[1])
+        self._evaluated[: len(newest), places] = newest >= 0
+        self._passed[: len(newest), places] = newest == 1
 
     def forget(self) -> None:
         """Drop everything: the data are no longer what they were."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from itertools import count, pairwise
 from types import FrameType
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,70 @@ def appended(whole: pa.Table, store: RelationStore, low: int, high: int) -> None
     """Append rows ``low`` to ``high`` as a batch with an offset of its own."""
     batch = whole.to_batches()[0].slice(low, high - low)
     store.append(batch, [batch.column("k").to_numpy()])
+
+
+def size_of(value: object) -> int:
+    """Return the bytes of a value of ``WIDE`` without marks of nulls: 8 of a number, 4 of a list."""
+    match value:
+        case str() | bytes():
+            return len(value)
+        case int():
+            return 8
+        case list():
+            return 4 + sum(map(size_of, value))
+        case tuple():
+            return sum(map(size_of, value))
+        case dict():
+            return sum(map(size_of, value.values()))
+    return 0
+
+
+WIDE = pa.schema(
+    [
+        ("s", pa.string()),
+        ("l", pa.list_(pa.string())),
+        ("m", pa.map_(pa.string(), pa.list_(pa.int64()))),
+        ("t", pa.struct([("x", pa.binary()), ("y", pa.list_(pa.struct([("z", pa.string())])))])),
+    ]
+)
+
+
+@LAWS
+@given(st.data(), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 20))
+def test_widths_are_of_the_rows_that_are_asked_for(
+    data: st.DataObject, sizes: list[int], forgotten: int
+) -> None:
+    """Of nested values too, whatever others of the column have; a row that is not asked for costs nothing."""
+    whole = pa.RecordBatch.from_pylist(
+        [
+            {
+                "s": None if n % 5 == 0 else "s" * (n % 7),
+                "l": None if n % 3 == 0 else ["l" * n] * (n % 4),
+                "m": None if n % 4 == 0 else [("m" * n, [n] * (n % 3))] * (n % 2),
+                "t": {"x": b"x" * n, "y": [{"z": "z" * n}] * (n % 3)},
+            }
+            for n in range(1 + sum(sizes))
+        ],
+        WIDE,
+    )
+    nulls = [4 * (row["l"] is None) + 4 * (row["m"] is None) for row in whole.to_pylist()]
+    expected = [size_of(row) + more for row, more in zip(whole.to_pylist(), nulls, strict=True)]
+    store, low = RelationStore(WIDE, []), 0
+    for size in sizes:
+        store.append(whole.slice(low, size), [])
+        low += size
+        if store.widths(WIDE.names, np.arange(store.first, low), 0) is None:
+            assert not any(expected[store.first : low])
+    store.forget(min(forgotten, low - 1))
+    rows = np.array(data.draw(st.lists(st.integers(store.first, low - 1), min_size=1, max_size=20)))
+    measured: list[int] = []
+    sizes_of = module._sizes
+    with mock.patch.object(
+        module, "_sizes", lambda column, *ends: (measured.append(len(ends[0])), sizes_of(column, *ends))[1]
+    ):
+        found = store.widths(WIDE.names, rows, 0)
+    assert found is None or found.tolist() == [expected[row] for row in rows]
+    assert all(count <= len(rows) for count in measured)
 
 
 @LAWS

@@ -14,7 +14,7 @@ import pytest
 
 from millrace.errors import ExecutionError, InputError
 from millrace.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
-from millrace.sources import footers, reading
+from millrace.sources import footers, passing, pruning, reading
 from millrace.sources.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema
 
@@ -241,6 +241,18 @@ def test_what_filters_leave_is_estimated_by_statistics(tmp_path, filters, within
     rows = len(scanned(path, ["n"], filters))
     (split,) = splits(open_table(path), filters)
     assert 1 <= split.passing * split.rows == pytest.approx(rows, abs=1000 * within)
+
+
+def test_literals_are_looked_at_once_for_all_row_groups(tmp_path, monkeypatch):
+    """However many a list has, and however many row groups there are."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"n": range(1000)}), path, row_group_size=10)
+    looked, plain = [], pruning.plain
+    for module in (pruning, passing):
+        monkeypatch.setattr(module, "plain", lambda *given: looked.append(given) or plain(*given))
+    found = splits(open_table(path), (InList(column("n"), tuple(range(5, 1500, 3)), pa.int64()),))
+    assert sum(split.passing * split.rows for split in found) == pytest.approx(332, abs=10)
+    assert len(looked) < 500 + 100 * 10
 
 
 def test_small_leftovers_are_joined(tmp_path):

@@ -15,12 +15,20 @@ from millrace.expressions import Column, ColumnRef, Compare, InList, Literal, Or
 from millrace.standing import cell as cells, eddies, lineage, registry as registries
 from millrace.standing.processor import HubProcessor
 from millrace.standing.query import StandingQuery
-from millrace.standing.registry import Change
+from millrace.standing.registry import Change, Registry
 from millrace.standing.task import CHANGES, ENVELOPE, Hub
 from millrace.streams import cell as streams_cell
 from millrace.streams.task import ContinuousJoin
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
-from tests.streams.test_cell import DELAY, NAMES, WINDOW, cut, play_future
+from tests.streams.test_cell import (
+    DELAY,
+    NAMES,
+    WINDOW,
+    beginnings,
+    cut,
+    play_future,
+    recent_tuples,
+)
 
 whole = pa.int64()
 
@@ -244,6 +252,31 @@ def test_a_row_of_the_far_future_holds_nothing_back(monkeypatch):
     got = sorted(row for row in cluster.results if row[0] != "made")
     assert got == [*((1, n, n, n) for n in numbers), *((2, n, n) for n in numbers)]
     assert max(each["held"] for each in cluster.rows) < 2_000
+
+
+def test_changes_go_on_after_one_that_was_damaged_late():
+    """Later changes wait for the one before it, which is not the latest of a cell that has read it."""
+    query, _ = query_of(2, ("all", "a", 0, "now", NAMES))
+    later = [Change(3, replace(query, id=3), before=1), Change(4, gone=2)]
+    has_read = Registry().after([Change(1), Change(2, query)], 0, None)
+    assert [each.query.id for each in has_read.after(later[:1], 1, None).queries] == [2, 3]
+    has_not = Registry().after([Change(1)], 0, None)
+    for registry in (has_read, has_not):
+        after = registry.after(reversed(later), 1, None)
+        assert [each.query.id for each in after.queries] == [3] and after.seen == 4
+
+
+def test_what_was_learned_survives_a_restart(monkeypatch):
+    """The eddy of each set of streams begins with its own."""
+    changes = {0: ([("all", "a", 0, "now")], None), 2: ([("all", "a", 0, "now", "ab")], None)}
+    _, _, cluster = play(STEADY[:40], changes)
+    (cell,) = cluster.processes[0].values()
+    olds = [each.run for each in cell._eddies._footprints.values()]
+    known = [recent_tuples(each, [each]) for each in olds]
+    begun = beginnings(monkeypatch, olds)
+    cluster.restart()
+    cluster.batch({"a": [(0, 41, 999)]})
+    assert len(known) == 2 and all(known) and begun == known
 
 
 @pytest.mark.parametrize("lessons", ["", "[", "7", '[["a,b,c", 1]]'])

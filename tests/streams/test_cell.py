@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import ExecutionError, StateError
+from millrace.errors import ExecutionError, ReadError, StateError
+from millrace.relations import store
 from millrace.sources.parquet import open_table, splits
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
@@ -189,12 +190,31 @@ def test_cells_of_earlier_starts_of_a_query_go(monkeypatch):
 def test_what_was_learned_survives_a_restart(monkeypatch):
     """The eddies of a new process begin with it."""
     cluster, _, _ = play(STEADY[:40], [(0, None)])
-    given, run = [], ContinuousJoin.run
-    monkeypatch.setattr(ContinuousJoin, "run", lambda task, text: given.append(text) or run(task, text))
+    old = next(iter(cluster.processes[0].values()))._run
+    begun = beginnings(monkeypatch, [old])
     cluster.restart()
-    cluster.batch({})
-    (lessons,) = given
-    assert json.loads(lessons)
+    cluster.batch({"a": [(0, 41, 999)]})
+    assert recent_tuples(old, [old]) and begun == [recent_tuples(old, [old])]
+
+
+def beginnings(monkeypatch, olds):
+    """Return a list that gets, for each run to come, the tuples that its decisions begin with."""
+    begun, run = [], ContinuousJoin.run
+
+    def noted(*given):
+        made = run(*given)
+        begun.append(recent_tuples(made, olds))
+        return made
+
+    monkeypatch.setattr(ContinuousJoin, "run", noted)
+    return begun
+
+
+def recent_tuples(run, olds):
+    """Return the tuples that decisions of a run look back on, by account; of accounts that old runs have."""
+    keys = [key for old in olds for key, _ in old._statistics.accounts.items()]
+    recent = {repr(key): run._statistics.accounts.get(key).recent_in for key in keys}
+    return {key: tuples for key, tuples in recent.items() if tuples}
 
 
 def test_what_a_process_missed_comes_from_files(tmp_path, monkeypatch):
@@ -318,11 +338,19 @@ def test_a_table_that_was_written_again_stops_the_query(tmp_path):
     cluster.batch({"a": [(1, 1, 1)]})
     other = scan((1, 1, 71), (1, 1, 72))
     cluster.restart()
-    with pytest.raises(ExecutionError, match=r"d\.parquet.*start it again from its checkpoint"):
+    with pytest.raises(ReadError, match=r"d\.parquet.*start it again from its checkpoint"):
         cluster.batch({"b": [(1, 2, 2)]})
     cluster.task = replace(cluster.task, tables=other)
     cluster.batch({"b": [(1, 2, 2)]})
     assert sorted(each["d"] for each in cluster.results) == [71, 72]
+
+
+def test_errors_that_are_not_of_reading_stay_as_they_are(monkeypatch):
+    """A table that is too large is no file that was written again."""
+    monkeypatch.setattr(store, "MAX_ROWS", 2)
+    task = join_of("abd", WINDOW, tables={"d": pa.Table.from_batches([rows_of(TABLE, WINDOW)])})
+    with pytest.raises(ExecutionError, match=r"more than 2 rows.*smaller$"):
+        task.run()
 
 
 def test_another_join_is_refused_and_another_version():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ class Hub:
         known = {each.name: each.id for each in self.list() if each.sink is None}
         self._functions = {known[name]: sink for name, sink in (sinks or {}).items() if name in known}
         self._query: StreamingQuery | None = None
+        self._claiming = Lock()
 
     def add(
         self,
@@ -123,12 +125,13 @@ class Hub:
                 claimed[:] = [number]
                 self._functions[number] = sink
 
-            try:
-                self._folder.add(query, told, claim)
-            except BaseException:  # the number may be another query's
-                for lost in claimed:
-                    del self._functions[lost]
-                raise
+            with self._claiming:  # two threads may claim the same number, and one of them gets it
+                try:
+                    self._folder.add(query, told, claim)
+                except BaseException:  # the number may be another query's
+                    for lost in claimed:
+                        del self._functions[lost]
+                    raise
 
     def _files(self, name: str, path: Path, schema: pa.Schema) -> Path:
         """Return the folder of a query's files; whoever reads it finds the columns before there are rows.

@@ -194,9 +194,9 @@ class RelationStore:
         if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
             return None
         found: Array = np.zeros(len(rows), np.int64)
-        places = rows - self._starts[0]
-        for column in wide:
-            found += np.concatenate([_sizes(chunk.column(column)) for chunk in self._chunks])[places]
+        order, parts = self._located(rows)
+        sizes = [sum(_sizes(chunk.column(name), at, at + 1) for name in wide) for chunk, at in parts]
+        found[order] = np.concatenate(sizes)
         return found
 
     def _most(self, column: str) -> int:
@@ -205,7 +205,8 @@ class RelationStore:
         if seen < self.rows:
             for chunk, start in zip(self._chunks, self._starts, strict=True):
                 if start + chunk.num_rows > seen:
-                    fresh = _sizes(chunk.column(column).slice(max(0, seen - start)))
+                    at = np.arange(max(0, seen - start), chunk.num_rows)
+                    fresh = _sizes(chunk.column(column), at, at + 1)
                     most = max(most, int(fresh.max(initial=0)))
             self._widest[column] = self.rows, most
         return most
@@ -235,22 +236,27 @@ class RelationStore:
 
     def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
         """Return the values of columns by place, of several chunks."""
-        owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
-        order = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[order], np.arange(len(self._chunks) + 1))
-        parts = [
-            (chunk, pa.array(rows[order[low:high]] - start))
-            for chunk, start, low, high in zip(
-                self._chunks, self._starts, bounds[:-1], bounds[1:], strict=True
-            )
-            if low < high or not len(rows)
-        ]
+        order, located = self._located(rows)
+        parts = [(chunk, pa.array(at)) for chunk, at in located]
         inverse = np.empty(len(order), np.int64)
         inverse[order] = np.arange(len(order))
         back = pa.array(inverse)
         return [
             pa.concat_arrays([chunk.column(place).take(indices) for chunk, indices in parts]).take(back)
             for place in places
+        ]
+
+    def _located(self, rows: Array) -> tuple[Array, list[tuple[pa.RecordBatch, Array]]]:
+        """Return the chunks that have these rows, with the rows' places there, and the order that this is."""
+        owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        bounds = np.searchsorted(owner[order], np.arange(len(self._chunks) + 1))
+        return order, [
+            (chunk, rows[order[low:high]] - start)
+            for chunk, start, low, high in zip(
+                self._chunks, self._starts, bounds[:-1], bounds[1:], strict=True
+            )
+            if low < high or not len(rows)
         ]
 
     def _merge(self) -> None:
@@ -302,9 +308,21 @@ def _is_fixed(kind: pa.DataType) -> bool:
     return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
-def _sizes(column: pa.Array) -> Array:
-    """Return the bytes of each value; of nested ones, the average of all."""
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-        sizes: Array = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
+    """Return the bytes of the values between places of a column, for each pair of places.
+
+    Other values are not looked at. Where a type has no sizes of its own, each value counts as the average.
+    """
+    kind, counts = column.type, high - low
+    if not len(column):
+        return 0 * counts
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :]
+        sizes: Array = ends[high].astype(np.int64) - ends[low]
         return sizes
-    return np.full(len(column), -(-column.nbytes // max(1, len(column))))
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        ends = column.offsets.to_numpy()
+        return 4 * counts + _sizes(column.values, ends[low], ends[high])
+    if pa.types.is_struct(kind):
+        return sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
+    return counts * -(-column.nbytes // len(column))

@@ -6,7 +6,6 @@ of its components arrives in (Raman, Deshpande & Hellerstein 2003, section 2.2; 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Unpack
@@ -18,7 +17,7 @@ from millrace.arrivals.schedule import Arrival, Source
 from millrace.options import Options
 from millrace.runs.block_run import Given
 from millrace.runs.eddy_run import EddyRun
-from millrace.runs.warm_start import WarmStart
+from millrace.runs.warm_start import WarmStart, as_text
 from millrace.spec import JoinSpec
 
 
@@ -133,5 +132,5 @@ class ContinuousRun(EddyRun):
         return self._statistics.take_orders()
 
     def learned(self) -> str:
-        """Return what the eddy has learned about costs and selectivities, as JSON."""
-        return json.dumps(self._statistics.accounts.export(), separators=(",", ":"))
+        """Return what the eddy has learned about costs and selectivities, as text for a warm start."""
+        return as_text(self._statistics.accounts)

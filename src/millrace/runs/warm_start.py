@@ -35,5 +35,9 @@ def recall(warm_start: WarmStart | None, statistics: Statistics) -> None:
 def share(warm_start: WarmStart | None, statistics: Statistics) -> None:
     """Leave what was learned to others."""
     if warm_start is not None:
-        lessons = {"format": FORMAT, "learned": statistics.export()}
-        warm_start.write(json.dumps(lessons, separators=(",", ":")))
+        warm_start.write(as_text(statistics))
+
+
+def as_text(statistics: Statistics) -> str:
+    """Return what was learned as the text that :func:`recall` reads."""
+    return json.dumps({"format": FORMAT, "learned": statistics.export()}, separators=(",", ":"))

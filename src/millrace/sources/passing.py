@@ -14,12 +14,14 @@ import pyarrow as pa
 
 from millrace.expressions import And, Column, Compare, InList, IsNull, Literal, Not, Or, Predicate
 from millrace.sources.footers import Bounds
-from millrace.sources.pruning import MIRROR, plain
+from millrace.sources.pruning import MIRROR, constants, plain
 
 _EQUAL, _OTHER = 1 / 10, 1 / 3
 """What is taken to pass an equality, and anything else, of which nothing is known."""
 
 _UNKNOWN = {"=": _EQUAL, "<=>": _EQUAL, "<>": 1 - _EQUAL}
+
+_UNCLEAR = (pa.ArrowException, AttributeError, ArithmeticError, TypeError, ValueError)
 
 
 def share(filters: Sequence[Predicate], rows: int, bounds: Callable[[str], Bounds]) -> float:
@@ -45,8 +47,8 @@ def _share(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> float
             nulls = bounds(operand.ref.column)[2]
             return _EQUAL if nulls is None else nulls / rows
         case InList(operand, values, to):
-            known = [v for v in values if v is not None]
-            return min(1.0, sum(_compared("=", bounds(operand.ref.column), rows, v, to, to) for v in known))
+            known = tuple(v for v in values if v is not None)
+            return _listed(bounds(operand.ref.column), rows, known, to)
     if (found := _comparison(node)) is not None:
         op, name, literal, to = found
         return _compared(op, bounds(name), rows, literal.value, literal.type, to)
@@ -81,13 +83,24 @@ def _comparison(node: Predicate) -> tuple[str, str, Literal, pa.DataType] | None
     return None
 
 
+def _listed(bounds: Bounds, rows: int, values: tuple[Any, ...], to: pa.DataType) -> float:
+    """Return the share that has one of some values: as much of each that is between the bounds."""
+    try:
+        least, greatest = plain(bounds[0], to), plain(bounds[1], to)
+        literals = zip(values, constants(values, to, to), strict=True)
+        values = tuple(value for value, at in literals if least <= at <= greatest)
+    except _UNCLEAR:
+        pass  # nothing is known of any
+    return min(1.0, len(values) * _compared("=", bounds, rows, values[0], to, to)) if values else 0.0
+
+
 def _compared(op: str, bounds: Bounds, rows: int, value: Any, kind: pa.DataType, to: pa.DataType) -> float:
     low, high, nulls = bounds
     if value is None:
         return (_EQUAL if nulls is None else nulls / rows) if op == "<=>" else 0.0
     present = 1.0 if nulls is None else 1 - nulls / rows
     try:
-        least, greatest, at = plain(low, to), plain(high, to), plain(pa.scalar(value, kind), to)
+        least, greatest, at = (plain(low, to), plain(high, to), *constants((value,), kind, to))
         if not least <= at <= greatest:
             equal, below = 0.0, float(at > greatest)
         elif least == greatest:
@@ -99,7 +112,7 @@ def _compared(op: str, bounds: Bounds, rows: int, value: Any, kind: pa.DataType,
             return present * _UNKNOWN[op]
         else:
             equal, below = 0.0, float((at - least) / (greatest - least))
-    except (pa.ArrowException, AttributeError, ArithmeticError, TypeError, ValueError):
+    except _UNCLEAR:
         return present * _UNKNOWN.get(op, _OTHER)
     shares = {
         "=": equal,

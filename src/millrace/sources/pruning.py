@@ -6,6 +6,7 @@ Only ever errs towards reading: whatever is not understood may match.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -92,9 +93,15 @@ def _compare(
         return True
     try:
         least, greatest = plain(low, to), plain(high, to)
-        return any(_possible(op, least, greatest, plain(pa.scalar(value, kind), to)) for value in values)
+        return any(_possible(op, least, greatest, value) for value in constants(tuple(values), kind, to))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return True
+
+
+@lru_cache(maxsize=256)
+def constants(values: tuple[Any, ...], kind: pa.DataType, to: pa.DataType) -> tuple[Any, ...]:
+    """Return the plain values of a predicate's literals; they are the same for every row group."""
+    return tuple(plain(pa.scalar(value, kind), to) for value in values)
 
 
 def plain(scalar: pa.Scalar, to: pa.DataType) -> Any:

@@ -117,10 +117,12 @@ class Registry:
             watermark: Of that micro-batch, microseconds.
         """
         found = self
-        waiting = {each.previous: each for each in (*self.waiting, *changes)}
-        while (change := waiting.get(found.version)) is not None:
-            found = found._changed(change, batch, watermark)
-        left = tuple(each for _, each in sorted(waiting.items()) if each.number > found.version)
+        waiting = sorted({each.number: each for each in (*self.waiting, *changes)}.items())
+        for number, change in waiting:
+            # It may know an earlier one than the latest here, whose file was damaged after that was read.
+            if change.previous <= found.version < number:
+                found = found._changed(change, batch, watermark)
+        left = tuple(each for number, each in waiting if number > found.version)
         return replace(found, waiting=left)
 
     def _changed(self, change: Change, batch: int, watermark: int | None) -> Registry:

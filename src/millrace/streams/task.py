@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.errors import ExecutionError
+from millrace.errors import ReadError
 from millrace.options import Options
 from millrace.runs.continuous import ContinuousRun
 from millrace.spark.dealt_scan import Held, Scan, tell_sizes
@@ -136,7 +136,7 @@ class ContinuousJoin:
             lessons: What earlier eddies of the cell have learned.
 
         Raises:
-            ExecutionError: A table cannot be read, as when it was written again.
+            ReadError: A table cannot be read, as when it was written again.
         """
         size = self.options.batch_size
         tables = {alias: table.read(0, size) for alias, table in self.tables.items()}
@@ -144,8 +144,8 @@ class ContinuousJoin:
         join = tell_sizes(self.join, self.tables, 0)
         try:
             return ContinuousRun(join, streams, tables, self.options, warm_start=_Lessons(lessons))
-        except ExecutionError as error:
-            raise ExecutionError(
+        except ReadError as error:
+            raise ReadError(
                 f"{error}. A cell of a stream reads its tables ({', '.join(tables)}) whenever it is made "
                 "anew: expected files that stay as they were when the query was started; start it again "
                 "from its checkpoint, and it goes on with the files that are there now"
