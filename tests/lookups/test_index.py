@@ -525,6 +525,18 @@ def test_a_failure_that_is_of_no_key_is_not_asked_by_halves(monkeypatch, kind: s
     assert len(failed) == 100 and "together with 19 other keys" in failed[0].message
 
 
+def test_halves_are_repeated_only_where_that_may_help(monkeypatch) -> None:
+    """A password that has become wrong meanwhile is wrong the next time too."""
+    monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
+    wrong, bad = Refused("HTTP 401", "no", again=False), Refused("HTTP 400", "bad key")
+    source, case = _of_100(
+        lambda key, before: wrong if before else bad if key == BAD else None, retries=2, circuit_breaker=None
+    )
+    with lookups() as maker:
+        run(case, {"s": [maker.index("s", ("x",), source, on_error="skip")]}, chunk=100)
+    assert len(source.requests) == 5 + 2
+
+
 def test_a_source_that_refuses_everything_is_not_asked_for_each_key(monkeypatch) -> None:
     """When so many keys in a row have failed alone, it is not the keys: later batches are not split."""
     monkeypatch.setattr("millrace.lookups.asking._IN_VAIN", 10)

@@ -181,3 +181,28 @@ def test_captured_sets_are_known_again_by_another_process():
 
     (one,) = {said(seed) for seed in (1, 2, 3)}
     assert len(set(one.split(" function "))) == 2
+
+
+HOLDING_ITSELF = """
+from millrace.predicates.identity import identity_of
+
+def of(words):
+    def known(x):
+        return x in words
+    known.__module__ = "m"
+    return identity_of(known, "known")
+
+for of_one in ([1], {"a": 1}, {"b": {1}}):
+    if isinstance(of_one, list):
+        of_one.append(of_one)
+    else:
+        of_one["self"] = [of_one]
+    print(of(of_one))
+"""
+
+
+def test_a_captured_value_that_holds_itself_is_known_again():
+    """By another process too."""
+    command = [sys.executable, "-c", HOLDING_ITSELF]
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert outputs[0] == outputs[1] and len(set(outputs[0].splitlines())) == 3

@@ -253,8 +253,8 @@ class Server(Shared):
                 seat = self._seats.get(key)
                 if seat is None or seat.lost:
                     raise ValueError(
-                        f"the connection was away for more than {GRACE_SECONDS:g} s, and what its task held "
-                        "has been given to others"
+                        f"the connection was away for more than {GRACE_SECONDS:g} s, or could not take a "
+                        "message; what its task held goes to others"
                     )
                 seat.resume(writer, read)
                 return seat

@@ -1,7 +1,8 @@
 """Asking an OpenAI-compatible endpoint for chat completions: one request, and what its answer means.
 
 Several questions go in one request and come back as a JSON list; an answer that was cut off, is no such list
-or has another number of entries says nothing of any of them, and whoever asked is told to ask one by one.
+or has another number of entries says nothing of any of them, and whoever asked is told to ask for fewer: a
+predicate goes on one by one, a lookup by halves.
 """
 
 from __future__ import annotations

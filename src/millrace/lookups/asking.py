@@ -243,7 +243,7 @@ class Asking:
         keys, terms = self._taken(digests), self.spec.source.terms
         retrying = self._retrying.copy()
         if attempts and len(digests) > 1:
-            retrying = self._retrying.copy(retry=retry_if_exception(_is_of_no_key))
+            retrying = self._retrying.copy(retry=retry_if_exception(_may_be_repeated))
 
         async def attempt() -> pa.RecordBatch:
             nonlocal attempts
@@ -369,6 +369,11 @@ def _check_size(rows: pa.RecordBatch) -> None:
 
 def _is_of_no_key(error: BaseException) -> bool:
     return isinstance(error, Refused) and (error.kind in _OF_NO_KEY or bool(error.wait))
+
+
+def _may_be_repeated(error: BaseException) -> bool:
+    """Whether some keys of a request that was divided may be asked once more: the fault is not theirs."""
+    return isinstance(error, Refused) and error.again and _is_of_no_key(error)
 
 
 async def _in_time(answer: Coroutine[Any, Any, pa.RecordBatch], seconds: float) -> pa.RecordBatch:

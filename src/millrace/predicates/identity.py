@@ -82,11 +82,18 @@ def _value(value: object, package: str, seen: set[int], *, captured: bool) -> It
 
 def _pickled(value: Any) -> bytes:
     """Return a value as bytes that are the same in each process: sets have an order of their own in each."""
+    try:
+        return _ordered(value)
+    except RecursionError:  # it holds itself; pickle ends, and only sets within it may differ by process
+        return pickle.dumps(value, protocol=5)
+
+
+def _ordered(value: Any) -> bytes:
     if isinstance(value, set | frozenset):
-        return pickle.dumps((type(value).__qualname__, sorted(map(_pickled, value))), protocol=5)
+        return pickle.dumps((type(value).__qualname__, sorted(map(_ordered, value))), protocol=5)
     if type(value) in (list, tuple, dict) and _has_set(value):
         parts = value.items() if isinstance(value, dict) else value
-        return pickle.dumps((type(value).__qualname__, list(map(_pickled, parts))), protocol=5)
+        return pickle.dumps((type(value).__qualname__, list(map(_ordered, parts))), protocol=5)
     return pickle.dumps(value, protocol=5)
 
 
