@@ -339,11 +339,12 @@ def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
         return 0 * counts
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :]
-        sizes: Array = ends[high].astype(np.int64) - ends[low]
-        return sizes
+        found: Array = ends[high].astype(np.int64) - ends[low]
+        return found
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         ends = column.offsets.to_numpy()
         return 4 * counts + _sizes(column.values, ends[low], ends[high])
     if pa.types.is_struct(kind):
-        return sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
+        found = sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
+        return found
     return counts * -(-column.nbytes // len(column))
