@@ -345,6 +345,6 @@ def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
         ends = column.offsets.to_numpy()
         return 4 * counts + _sizes(column.values, ends[low], ends[high])
     if pa.types.is_struct(kind):
-        found = sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
-        return found
-    return counts * -(-column.nbytes // len(column))
+        return sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
+    average: int = -(-column.nbytes // len(column))
+    return average * counts
