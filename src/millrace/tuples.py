@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from millrace.relations import RelationStore
+from millrace.relations import RelationStore, slices
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -151,18 +151,9 @@ class TupleBatch:
             columns: By relation.
             most: Bytes; a single tuple may have more.
         """
-        found = (self.stores[n].widths(names, self.rows[n], most) for n, names in columns.items())
-        widths = [each for each in found if each is not None]
-        if not widths:
-            yield self
-            return
-        ends = np.cumsum(sum(widths))
-        low = 0
-        while low < self.size:
-            room = most + (int(ends[low - 1]) if low else 0)
-            high = max(low + 1, int(np.searchsorted(ends, room, side="right")))
-            yield self.cut(low, high)
-            low = high
+        widths = [self.stores[n].widths(names, self.rows[n], most) for n, names in columns.items()]
+        for part in slices(widths, self.size, most):
+            yield self.cut(part.start, part.stop)
 
     @classmethod
     def merged(cls, batches: Sequence[TupleBatch]) -> TupleBatch:

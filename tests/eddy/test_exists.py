@@ -18,6 +18,7 @@ from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
 from millrace.runs.run_of import run_of
 from millrace.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.spill import run_of as spilling_run_of
+from millrace.state import matching
 from millrace.state.matching import combined
 from tests.eddy.blocks import batches
 from tests.eddy.oracle import Case, cases, key_values, multiset
@@ -97,7 +98,11 @@ def test_every_routing_gives_the_oracles_rows(data: st.DataObject) -> None:
     schedule = data.draw(st.none() | schedules(case))
     sources = batches(case, data.draw(st.sampled_from([1, 2, 1000])))
     run = run_of(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
-    with mock.patch.object(exists, "combined", data.draw(st.sampled_from([combined, colliding]))):
+    with (
+        mock.patch.object(exists, "combined", data.draw(st.sampled_from([combined, colliding]))),
+        mock.patch.object(exists, "BATCH_BYTES", most := data.draw(st.sampled_from([1, 50, 1 << 26]))),
+        mock.patch.object(matching, "BATCH_BYTES", most),
+    ):
         rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
     event(f"{options.architecture}, {'rows' if rows else 'none'}")
     assert rows == case.expected(), case.sql()
@@ -120,6 +125,20 @@ def test_nulls_are_sqls(held: list[int | None], form: str, kind: pa.DataType) ->
     run = run_of(case.spec, batches(case, 2), Options(), clock=VirtualClock())
     rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
     assert rows == case.expected(), case.sql()
+
+
+def test_wide_texts_are_compared_in_pieces() -> None:
+    """Pairs with 2.4 GB of texts are more than Arrow's texts can have in one array."""
+    a = pa.table({"k": [n % 60 for n in range(60_000)], "t": [""] * 60_000})
+    e = pa.table({"k": range(60), "t": [f"{n:040000d}" for n in range(60)]})
+    asked = Exists(
+        "e", (compare("=", "a.k", "e.k", pa.int64()),), compare("<>", "a.t", "e.t", pa.string()), negated=True
+    )
+    relation, beside = (RelationSpec(n, t.schema) for n, t in (("a", a), ("e", e)))
+    output = (OutputColumn("k", ColumnRef("a", "k")),)
+    case = Case(JoinSpec((relation,), (), (asked,), output, beside=(beside,)), {"a": a, "e": e})
+    run = run_of(case.spec, batches(case, 60_000), Options(), clock=VirtualClock())
+    assert sum(batch.num_rows for batch in run.run()) == 0
 
 
 def many(rows: int, condition: bool) -> Case:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import pyarrow.parquet as pq
@@ -11,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 import millrace
 from millrace.errors import InputError, StateError
-from millrace.standing import delivery, plan
+from millrace.standing import delivery, folder, plan
 from millrace.standing.processor import HubProcessor
 from tests.streams.feed import Feed, plain
 from tests.streams.test_joins import crashing
@@ -131,6 +134,25 @@ def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
     assert given["one"] == [(0, ["one"]), (0, ["one"])], "its function has its rows again"
     assert given["two"] == [(1, ["two"])], "and this one's are left out: there is no function for them"
     assert given["three"] == [(2, ["three"])]
+
+
+def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monkeypatch):
+    """Each query has its own, also where both want the same number."""
+    hub = millrace.hub(
+        streaming, Feed(streaming, tmp_path, ("orders", "payments")).tables(), TWO, tmp_path / "hub"
+    )
+    both, write = threading.Barrier(2), folder._write
+
+    def meet(*given):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=1)
+        return write(*given)
+
+    monkeypatch.setattr(folder, "_write", meet)
+    given = {"one": print, "two": repr}
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: hub.add(name, "o.k", sink=given[name]), given))
+    assert {each.name: hub._functions[each.id] for each in hub.list()} == given
 
 
 CRASHES = ("rows", "file", "sink")

@@ -322,7 +322,7 @@ def checked(name: str, schema: pa.Schema, rows: pa.RecordBatch) -> pa.RecordBatc
     return rows
 
 
-def asked_types(name: str, bindings: pa.RecordBatch, asked: Sequence[list[pa.DataType]]) -> int:
+def find_types(name: str, bindings: pa.RecordBatch, asked: Sequence[list[pa.DataType]]) -> int:
     """Return which types of bindings an index has answered, by their place among those it was asked for.
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.arrivals.access_methods import AccessMethods
-from millrace.arrivals.access_modules import IndexAM, ScanAM, agreeing, asked_types, checked
+from millrace.arrivals.access_modules import IndexAM, ScanAM, agreeing, checked, find_types
 from millrace.arrivals.hybrid import Ask, Hybrid
 from millrace.arrivals.paths import Lookup
 from millrace.arrivals.requests import Requests
@@ -158,7 +158,7 @@ class Arrivals:
             for answer in index.poll():
                 lookups = [each for each in self._paths.lookups if each.module == module]
                 types = [[key.type for key in each.keys] for each in lookups]
-                lookup = lookups[asked_types(index.name, answer.bindings, types)]
+                lookup = lookups[find_types(index.name, answer.bindings, types)]
                 bindings.setdefault(lookup, []).append(answer.bindings)
                 rows = self._checked(index.name, relation, answer.rows)
                 if not self._paths.sets >> relation & 1:

@@ -11,7 +11,7 @@ certainly not in an empty relation only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from millrace.clock import Clock
 from millrace.expressions import ColumnRef, Exists, beside, columns_of, evaluate, widen
 from millrace.figures import StateFigures
 from millrace.kernels import Multimap
-from millrace.operators.selection import Verdict
-from millrace.relations import KeyColumn, RelationStore, codes, keyed
+from millrace.operators.selection import Verdict, columns_by_relation
+from millrace.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.state.matching import combined
 from millrace.tuples import TupleBatch
 
@@ -71,6 +71,8 @@ class ExistsSelection:
         read = {key.name for key in keys if not key.exact}
         if predicate.condition is not None:
             read |= {r.column for r in columns_of(predicate.condition) if r.relation == predicate.relation}
+        outer = (r for r in columns_of(predicate) if r.relation != predicate.relation)
+        self._reads = columns_by_relation(outer, aliases)
         self._kept = [name for name in beside(predicate) if name in read]
         kept = pa.schema([schema.field(name) for name in self._kept])
         self._store = RelationStore(kept, () if self._decided else keys)
@@ -92,6 +94,11 @@ class ExistsSelection:
     def judge(self, batch: TupleBatch) -> Verdict:
         """Return the truth for every tuple."""
         began = self._clock.now()
+        truths = [self._judge(piece) for piece in batch.pieces(self._reads, BATCH_BYTES)]
+        self.worked += self._clock.now() - began
+        return truths[0] if len(truths) == 1 else np.concatenate(truths), None
+
+    def _judge(self, batch: TupleBatch) -> Array:
         columns = [self._gathered(batch, ref) for ref in self._outer]
         coded = [codes(column, key.type) for column, key in zip(columns, self._keys, strict=True)]
         valid = np.ones(batch.size, np.bool_)
@@ -105,8 +112,7 @@ class ExistsSelection:
             truth = ~found
         else:
             truth = valid & ~found & (not self._has_null)
-        self.worked += self._clock.now() - began
-        return truth.astype(np.int8), None
+        return truth.astype(np.int8)
 
     def _found(
         self, batch: TupleBatch, columns: Sequence[pa.Array], coded: Sequence[Array], asking: Array
@@ -121,15 +127,31 @@ class ExistsSelection:
         while not walk.is_done:
             left, right = self._index.matches(walk, max(walk.active, _PAIRS))
             left = asking[left]
-            if not self._decided:
-                same = self._same(columns, coded, left, right)
-                left, right = left[same], right[same]
-            if condition is not None and len(left):
-                true = self._satisfied(batch, left, right)
-                left = left[true]
-            found[left] = True
+            for part in slices(self._widths(batch, left, right), len(left), BATCH_BYTES):
+                found[self._match(batch, columns, coded, left[part], right[part])] = True
             walk.narrow(~found[asking[walk.probes[: walk.active]]])
         return found
+
+    def _widths(self, batch: TupleBatch, left: Array, right: Array) -> Iterator[Array | None]:
+        yield self._store.widths(self._kept, right, BATCH_BYTES)
+        for relation, names in self._reads.items():
+            yield batch.stores[relation].widths(names, batch.rows[relation][left], BATCH_BYTES)
+
+    def _match(
+        self,
+        batch: TupleBatch,
+        columns: Sequence[pa.Array],
+        coded: Sequence[Array],
+        left: Array,
+        right: Array,
+    ) -> Array:
+        """Return the positions of tuples in the pairs that match."""
+        if not self._decided:
+            same = self._same(columns, coded, left, right)
+            left, right = left[same], right[same]
+        if self._predicate.condition is not None and len(left):
+            left = left[self._satisfied(batch, left, right)]
+        return left
 
     def _same(self, columns: Sequence[pa.Array], coded: Sequence[Array], left: Array, right: Array) -> Array:
         """Return which pairs agree on every key."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.access_modules import IndexAM, agreeing, asked_types, checked
+from millrace.arrivals.access_modules import IndexAM, agreeing, checked, find_types
 from millrace.clock import Clock, VirtualClock
 from millrace.errors import ExecutionError
 from millrace.figures import ModuleFigures
@@ -147,7 +147,7 @@ class IndexJoin(BinaryJoin):
             if fresh.num_rows:
                 index.submit(fresh)
         for answer in index.poll() if index.pending else ():
-            asked_types(index.name, answer.bindings, [[key.type for key in self._path.keys]])
+            find_types(index.name, answer.bindings, [[key.type for key in self._path.keys]])
             rows = checked(index.name, self._schema, answer.rows)
             self._keep(agreeing(rows, answer.bindings, self._path.keys))
         now = self._clock.now()

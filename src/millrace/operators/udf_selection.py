@@ -187,7 +187,7 @@ class UdfSelection:
         shown = []
         for ref in dict.fromkeys(columns_of(self._call)):
             relation = self._number[ref.relation]
-            text = _shown(row.stores[relation].gather(ref.column, row.rows[relation])[0])
+            text = _show(row.stores[relation].gather(ref.column, row.rows[relation])[0])
             name = ref.column if len(self._number) == 1 else str(ref)
             shown.append(f"{name}={'***' if self._masked else text}")
         return ExecutionError(
@@ -197,7 +197,7 @@ class UdfSelection:
         )
 
 
-def _shown(value: pa.Scalar) -> str:
+def _show(value: pa.Scalar) -> str:
     """Return a value as errors show it, whether or not Python has such a value."""
     try:
         text = repr(value.as_py())

@@ -3,7 +3,7 @@
 from millrace.relations.code_column import MOST_ROOM, CodeColumn
 from millrace.relations.keys import codes, is_exact, is_key_type
 from millrace.relations.layout import KeyLayout
-from millrace.relations.store import BATCH_BYTES, KeyColumn, RelationStore, keyed
+from millrace.relations.store import BATCH_BYTES, KeyColumn, RelationStore, keyed, slices
 
 __all__ = [
     "BATCH_BYTES",
@@ -16,4 +16,5 @@ __all__ = [
     "is_exact",
     "is_key_type",
     "keyed",
+    "slices",
 ]

@@ -7,7 +7,7 @@ the time, the key codes, lies in contiguous numpy arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,7 +194,7 @@ class RelationStore:
         if not self._chunks or len(rows) * sum(map(self._most, wide)) <= most:
             return None
         found: Array = np.zeros(len(rows), np.int64)
-        order, parts = self._located(rows)
+        order, parts = self._locate(rows)
         sizes = [sum(_sizes(chunk.column(name), at, at + 1) for name in wide) for chunk, at in parts]
         found[order] = np.concatenate(sizes)
         return found
@@ -236,7 +236,7 @@ class RelationStore:
 
     def _take(self, places: Sequence[int], rows: Array) -> list[pa.Array]:
         """Return the values of columns by place, of several chunks."""
-        order, located = self._located(rows)
+        order, located = self._locate(rows)
         parts = [(chunk, pa.array(at)) for chunk, at in located]
         inverse = np.empty(len(order), np.int64)
         inverse[order] = np.arange(len(order))
@@ -246,7 +246,7 @@ class RelationStore:
             for place in places
         ]
 
-    def _located(self, rows: Array) -> tuple[Array, list[tuple[pa.RecordBatch, Array]]]:
+    def _locate(self, rows: Array) -> tuple[Array, list[tuple[pa.RecordBatch, Array]]]:
         """Return the chunks that have these rows, with the rows' places there, and the order that this is."""
         owner = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
         order = np.argsort(owner, kind="stable")
@@ -296,6 +296,27 @@ class RelationStore:
         return pa.Table.from_batches(chunks, self.schema).combine_chunks().to_batches() or chunks[:1]
 
 
+def slices(widths: Iterable[Array | None], rows: int, most: int) -> Iterator[slice]:
+    """Yield slices of rows that take about ``most`` bytes at most, at least a row each.
+
+    Args:
+        widths: As of :meth:`RelationStore.widths`; together they are those of the rows.
+        rows: How many there are; where there is none, the slice is empty.
+        most: Bytes.
+    """
+    known = [each for each in widths if each is not None]
+    if not known:
+        yield slice(0, rows)
+        return
+    ends = np.cumsum(sum(known))
+    low = 0
+    while low < rows:
+        room = most + (int(ends[low - 1]) if low else 0)
+        high = max(low + 1, int(np.searchsorted(ends, room, side="right")))
+        yield slice(low, high)
+        low = high
+
+
 def is_run(rows: Array) -> bool:
     """Whether the row numbers count up one by one, so that a slice will do."""
     if not len(rows) or rows[-1] - rows[0] + 1 != len(rows):
@@ -318,11 +339,12 @@ def _sizes(column: pa.Array, low: Array, high: Array) -> Array:
         return 0 * counts
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset :]
-        sizes: Array = ends[high].astype(np.int64) - ends[low]
-        return sizes
+        found: Array = ends[high].astype(np.int64) - ends[low]
+        return found
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         ends = column.offsets.to_numpy()
         return 4 * counts + _sizes(column.values, ends[low], ends[high])
     if pa.types.is_struct(kind):
         return sum((_sizes(column.field(n), low, high) for n in range(kind.num_fields)), 0 * counts)
-    return counts * -(-column.nbytes // len(column))
+    average: int = -(-column.nbytes // len(column))
+    return average * counts

@@ -16,6 +16,8 @@ from millrace.expressions import Call
 from millrace.graph import QueryGraph, members
 from millrace.operators.ready import ready_predicates, to_settle
 from millrace.operators.select import Selecting
+from millrace.operators.selection import columns_by_relation
+from millrace.relations import BATCH_BYTES
 from millrace.spec import JoinSpec
 from millrace.tuples import TupleBatch
 
@@ -101,8 +103,11 @@ def collected(spec: JoinSpec, batches: Iterator[TupleBatch]) -> Iterator[pa.Reco
         count = sum(batch.size for batch in batches)
         yield pa.RecordBatch.from_arrays([pa.array([count], pa.int64())], schema=partial_schema(spec))
         return
+    columns = columns_by_relation((column.source for column in spec.output), spec.aliases)
     for batch in batches:
-        yield rows_of(spec, batch)
+        own = {relation: names for relation, names in columns.items() if relation in batch.rows}
+        for piece in batch.pieces(own, BATCH_BYTES):
+            yield rows_of(spec, piece)
 
 
 def undisturbed(rows: Iterator[pa.RecordBatch], rounds: Callable[[], int]) -> Iterator[pa.RecordBatch]:

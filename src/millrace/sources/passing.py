@@ -48,7 +48,7 @@ def _share(node: Predicate, rows: int, bounds: Callable[[str], Bounds]) -> float
             return _EQUAL if nulls is None else nulls / rows
         case InList(operand, values, to):
             known = tuple(v for v in values if v is not None)
-            return _listed(bounds(operand.ref.column), rows, known, to)
+            return _estimate_list(bounds(operand.ref.column), rows, known, to)
     if (found := _comparison(node)) is not None:
         op, name, literal, to = found
         return _compared(op, bounds(name), rows, literal.value, literal.type, to)
@@ -83,7 +83,7 @@ def _comparison(node: Predicate) -> tuple[str, str, Literal, pa.DataType] | None
     return None
 
 
-def _listed(bounds: Bounds, rows: int, values: tuple[Any, ...], to: pa.DataType) -> float:
+def _estimate_list(bounds: Bounds, rows: int, values: tuple[Any, ...], to: pa.DataType) -> float:
     """Return the share that has one of some values: as much of each that is between the bounds."""
     try:
         least, greatest = plain(bounds[0], to), plain(bounds[1], to)

@@ -138,7 +138,7 @@ class _Assembly:
         placement = self._placement
         sink = self._reports.sink
         stream = None if placement.stream is None else self._join.aliases[placement.stream]
-        told = [self._told(n) for n in range(len(self._arriving))]
+        told = [self._describe(n) for n in range(len(self._arriving))]
         joined = len(self._join.relations)
         task = EddyTask(
             join=replace(self._join, relations=tuple(told[:joined]), beside=tuple(told[joined:])),
@@ -173,7 +173,7 @@ class _Assembly:
             source = _numbers(self._spark, placement.cells or 1)
         return self._reports.attach(source.mapInArrow(task, sink.schema(self._result())))
 
-    def _told(self, number: int) -> RelationSpec:
+    def _describe(self, number: int) -> RelationSpec:
         """Return a relation with the rows that a cell gets of it; of those that it reads it knows itself."""
         relation, size, placement = self._arriving[number], self._sizes[number], self._placement
         mode, own = placement.modes[number], self._splits[number]

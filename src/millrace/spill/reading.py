@@ -76,7 +76,7 @@ class Reading:
                     self._ended(relation, self._setting.spec.aliases, ends.get)
                 return
             for key in keys:
-                ends[key] = _widened(ends.get(key), batch.column(key))
+                ends[key] = _widen(ends.get(key), batch.column(key))
             for low in range(0, rows, size):
                 piece = batch.slice(low, size)
                 self._setting.check(relation, piece)
@@ -92,7 +92,7 @@ class Reading:
         self._copies[lead] = copy
 
 
-def _widened(ends: Ends | None, column: pa.Array) -> Ends | None:
+def _widen(ends: Ends | None, column: pa.Array) -> Ends | None:
     """Return the least and the greatest value of a column and of what came before it.
 
     None where there is none, or the type has no order.

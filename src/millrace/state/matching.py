@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from millrace.graph import QueryGraph
 from millrace.kernels import combine
-from millrace.relations import KeyLayout, RelationStore
+from millrace.relations import BATCH_BYTES, KeyLayout, RelationStore, slices
 from millrace.state.windows import Windows
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,9 +74,15 @@ class Matching:
             equal = one[0][a].coded(mine, rows_a) == other[0][b].coded(theirs, rows_b)
             key = self.layouts[a].keys[mine]
             if not key.exact:
-                x = pc.cast(one[0][a].gather(key.name, rows_a), key.type)
-                y = pc.cast(other[0][b].gather(self.layouts[b].keys[theirs].name, rows_b), key.type)
-                equal &= pc.fill_null(pc.equal(x, y), False).to_numpy(zero_copy_only=False)
+                name = self.layouts[b].keys[theirs].name
+                widths = (
+                    one[0][a].widths([key.name], rows_a, BATCH_BYTES),
+                    other[0][b].widths([name], rows_b, BATCH_BYTES),
+                )
+                for part in slices(widths, len(equal), BATCH_BYTES):
+                    x = pc.cast(one[0][a].gather(key.name, rows_a[part]), key.type)
+                    y = pc.cast(other[0][b].gather(name, rows_b[part]), key.type)
+                    equal[part] &= pc.fill_null(pc.equal(x, y), False).to_numpy(zero_copy_only=False)
             keep = equal if keep is None else keep & equal
         assert keep is not None, "at least one class is to be verified"
         return keep
