@@ -408,12 +408,12 @@ def test_connections_are_bounded_over_all_tasks(postgres, secrets, pairs):
             seen = "query LIKE '%FROM pairs%' AND pid <> pg_backend_pid()"
             return connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {seen}").fetchone()[0]
 
-    async def settled(expected: int) -> None:
+    async def settled(*expected: int) -> None:
         for _ in range(200):
-            if connections() == expected:
+            if connections() in expected:
                 return
             await asyncio.sleep(0.02)
-        assert connections() == expected
+        assert connections() in expected
 
     async def ask(client: Client, session: DatabaseSession, x: int) -> None:
         async with client.permit():
@@ -433,7 +433,9 @@ def test_connections_are_bounded_over_all_tasks(postgres, secrets, pairs):
             await session.close()
             await client.close()
         await asyncio.gather(*(ask(*tasks[0], x) for x in range(8)))
-        await settled(4)
+        await settled(
+            1, 2, 3, 4
+        )  # its first one may be free again before others open
         await tasks[0][1].close()
         await tasks[0][0].close()
         limits.close()
