@@ -433,9 +433,7 @@ def test_connections_are_bounded_over_all_tasks(postgres, secrets, pairs):
             await session.close()
             await client.close()
         await asyncio.gather(*(ask(*tasks[0], x) for x in range(8)))
-        await settled(
-            1, 2, 3, 4
-        )  # its first one may be free again before others open
+        await settled(1, 2, 3, 4)  # its first one may be free again before others open
         await tasks[0][1].close()
         await tasks[0][0].close()
         limits.close()
