@@ -50,7 +50,7 @@ class DiskThread:
         """Have a job done; does not wait.
 
         Raises:
-            RuntimeError: There is no thread for it.
+            RuntimeError, OSError, MemoryError: There is no thread for it.
         """
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="millrace disk", daemon=True)

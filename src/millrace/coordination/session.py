@@ -146,7 +146,7 @@ class OrderedSession(Session):
             try:
                 self._disk.put(work)
                 return
-            except RuntimeError as error:  # no thread: a job that is never done is one that has failed
+            except Exception as error:  # noqa: BLE001  # no thread: a job that is never done has failed
                 self._broke(error)
         work()
         for each in self._taken_effects():
