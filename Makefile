@@ -12,7 +12,7 @@ NEEDS_VENV := Python cannot make virtual environments here: install its venv pac
 # wait for the JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
 # sessions of their own.
 SQL := tests/front/test_cases.py tests/front/test_fuzz.py tests/streams tests/standing
-ENGINE := tests/experiments tests/migration tests/state tests/policies tests/spill
+ENGINE := tests/experiments tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help demo test check docs test-sql test-spark test-eddy test-engine test-rest machine clean
@@ -45,13 +45,13 @@ test-spark: $(READY)
 	$(BIN)/python -m pytest -m spark --durations=25 $(addprefix --ignore=,$(SQL))
 
 test-eddy: $(READY)
-	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider tests/eddy
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider tests/engine/eddy
 
 test-engine: $(READY)
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(ENGINE)
 
 test-rest: $(READY)
-	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,tests/eddy $(ENGINE))
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,tests/engine/eddy $(ENGINE))
 
 # The environment is made once, and again when what is to be installed has changed.
 $(READY): pyproject.toml constraints.txt | machine

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import millrace
+from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import InputError, OptionError, SetupError
-from millrace.figures import CellFigures, ModuleFigures
 from millrace.report_tables import TABLES
 from millrace.report_text import size
 from millrace.run_report import RunReport, total

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millrace.aggregates.spec import AggregateSpec
-from millrace.expressions import Predicate
-from millrace.spec import JoinSpec
-from millrace.values import Value
+from millrace.engine.aggregates.spec import AggregateSpec
+from millrace.engine.expressions import Predicate
+from millrace.engine.spec import JoinSpec
+from millrace.engine.values import Value
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millrace.figures import CellFigures, ModuleFigures, StateFigures
+from millrace.engine.figures import CellFigures, ModuleFigures, StateFigures
 
 if TYPE_CHECKING:
     from millrace.run_report import Totals

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.budget import Spent
 from millrace.coordination.progress import LookupProgress
+from millrace.engine.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
 from millrace.errors import InputError, SetupError
-from millrace.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
 from millrace.planned import Planned
 from millrace.report_tables import table_of
 from millrace.report_text import describe, describe_cell, describe_module, describe_state

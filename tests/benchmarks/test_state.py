@@ -17,8 +17,8 @@ from millrace.benchmarks.budget import Measured
 from millrace.benchmarks.state_cases import CASES, Arriving, Case
 from millrace.benchmarks.state_migrate import Migration
 from millrace.benchmarks.state_plans import Plans, left_deep
+from millrace.engine.migration import default_migration
 from millrace.errors import ExecutionError, InputError
-from millrace.migration import default_migration
 from millrace.options import ALGORITHMS, MIGRATIONS
 
 SCALE = 0.01

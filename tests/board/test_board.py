@@ -13,7 +13,7 @@ from millrace.board.query import MOST_TASKS, added, first_line
 from millrace.board.series import Series
 from millrace.clock import VirtualClock
 from millrace.coordination import LookupProgress
-from millrace.figures import CellFigures, Change, ModuleFigures, OrderTrace
+from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
 from millrace.pages.live import query_part
 from millrace.run_report import RunReport
 

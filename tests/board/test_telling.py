@@ -13,7 +13,7 @@ from millrace.board import telling
 from millrace.board.board import Board
 from millrace.board.server import LiveServer
 from millrace.board.telling import Telling
-from millrace.figures import CellFigures
+from millrace.engine.figures import CellFigures
 from millrace.spark.exchange import Cut
 from millrace.spark.hypercube import Axis, Cube
 from millrace.spark.reports import Sink

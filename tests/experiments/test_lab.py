@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 
 from millrace.clock import VirtualClock
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.static import StaticPlan
+from millrace.engine.spec import JoinSpec
 from millrace.experiments.eddies import selections
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY
 from millrace.experiments.lab.block import block
@@ -16,9 +19,6 @@ from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.run import Finished, batches, finish, key, share_of, watched
 from millrace.experiments.registry import EXPERIMENTS
 from millrace.options import Options
-from millrace.runs.eddy_run import EddyRun
-from millrace.runs.static import StaticPlan
-from millrace.spec import JoinSpec
 
 
 def table(rows: int, start: int = 0) -> pa.Table:

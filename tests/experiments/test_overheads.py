@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millrace.engine.router.run_statistics import RunStatistics
 from millrace.errors import ExecutionError
 from millrace.experiments.overheads import fig5, star, sweep
 from millrace.experiments.overheads.wisconsin import TUPLE_BYTES, wisconsin
 from millrace.experiments.registry import EXPERIMENTS
-from millrace.router.run_statistics import RunStatistics
 
 SMALL = {
     "overheads-fig5": {"tuples": 10_000, "rounds": 3},

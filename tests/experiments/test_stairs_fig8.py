@@ -10,7 +10,7 @@ from millrace.errors import ExecutionError
 from millrace.experiments.stairs import fig8, setups
 from millrace.experiments.stairs.setups import setup
 from millrace.options import Options
-from tests.eddy.oracle import Case
+from tests.engine.eddy.oracle import Case
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,9 +48,9 @@ def test_a_side_that_is_far_too_dear_is_stopped(monkeypatch: pytest.MonkeyPatch)
 
 def test_plans_are_all_there_are() -> None:
     """A path of four has five binary trees without cross products; each covers every relation once."""
+    from millrace.engine.graph import QueryGraph
+    from millrace.engine.trees import spanning_tree
     from millrace.experiments.lab.plans import plans_of
-    from millrace.graph import QueryGraph
-    from millrace.trees import spanning_tree
 
     number = next(n for n in range(100) if setup(0, n, 0.01, 100).shape == "path of 4")
     found = setup(0, number, 0.01, 100)

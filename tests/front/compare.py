@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from millrace.api.query import Query
-from millrace.expressions import Exists
+from millrace.engine.expressions import Exists
 
 
 def bag(frame) -> Counter[str]:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from millrace.values import Later, Read, computed
+from millrace.engine.values import Later, Read, computed
 from tests.front.compare import bag
 
 MINUTE = 60_000_000

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from millrace.expressions import widen
+from millrace.engine.expressions import widen
 from millrace.lookups.grouping import grouped
 from millrace.lookups.narrowing import narrowed
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.clock import WallClock
 from millrace.coordination import Client, Coordinator, LookupSession
+from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
 from millrace.lookups import Refused, Secrets, Terms, database, function, http
 from millrace.lookups.asking import Asking
@@ -22,11 +23,10 @@ from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 from millrace.options import POLICY_NAMES, Options
-from millrace.runs.eddy_run import EddyRun
 from tests.coordination.test_server import PATIENCE
-from tests.eddy.access_cases import options, plans
-from tests.eddy.blocks import block
-from tests.eddy.oracle import Case, cases, multiset
+from tests.engine.eddy.access_cases import options, plans
+from tests.engine.eddy.blocks import block
+from tests.engine.eddy.oracle import Case, cases, multiset
 from tests.lookups import web
 from tests.lookups.tables import TableSource, lookups
 

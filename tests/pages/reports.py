@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.coordination import LookupProgress
-from millrace.figures import (
+from millrace.engine.figures import (
     CellFigures,
     Change,
     JoinFigures,
@@ -18,11 +18,11 @@ from millrace.figures import (
     Shift,
     StateFigures,
 )
+from millrace.engine.runs.eddy_run import EddyRun
 from millrace.options import Options
 from millrace.planned import BlockShape, Planned
 from millrace.run_report import RunReport
-from millrace.runs.eddy_run import EddyRun
-from tests.eddy.blocks import block
+from tests.engine.eddy.blocks import block
 
 
 def drifting(**options: object) -> CellFigures:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.engine.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.errors import ExecutionError, InputError
-from millrace.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.sources import footers, passing, pruning, reading
 from millrace.sources.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema

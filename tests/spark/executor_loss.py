@@ -98,11 +98,11 @@ def main() -> None:
         .getOrCreate()
     )
     from millrace.block import Block, FrameInput
-    from millrace.expressions import Call, Column, ColumnRef
+    from millrace.engine.expressions import Call, Column, ColumnRef
+    from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
     from millrace.options import Options
     from millrace.predicates import PredicateSpec
     from millrace.spark.execute import execute
-    from millrace.spec import JoinSpec, OutputColumn, RelationSpec
 
     killer = Killer()
     big = spark.range(0, ROWS, 1, 6).select(sf.col("id").alias("x"), (sf.col("id") % 97).alias("k"))

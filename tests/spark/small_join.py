@@ -52,11 +52,11 @@ def main(kind: str, folder: str) -> None:
     )
     import millrace
     from millrace.block import Block, FrameInput, ParquetInput
-    from millrace.expressions import ColumnRef
+    from millrace.engine.expressions import ColumnRef
+    from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
     from millrace.options import Options
     from millrace.sources.parquet import open_table
     from millrace.spark.execute import execute
-    from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
     for name, keys in (("big", [n % 50 for n in range(2000)]), ("small", list(range(0, 100, 2)))):
         table = pa.table({"k": pa.array(keys, pa.int64()), name: pa.array(range(len(keys)), pa.int64())})

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as hs
 
-from millrace.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
+from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
 from millrace.sources.parquet import open_table, splits
 from millrace.spark.dealing import ByContent, InTurn
 from millrace.spark.dealt_scan import Scan

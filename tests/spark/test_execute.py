@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.block import Block, FrameInput, ParquetInput
+from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
-from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.options import Options
 from millrace.sources.parquet import open_table
 from millrace.spark.execute import execute
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 DAY = dt.date(1995, 3, 15)
 COLUMNS = {

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as hs
 
-from millrace.expressions import ColumnRef
-from millrace.graph import QueryGraph
-from millrace.kernels import mix
-from millrace.relations import codes
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.graph import QueryGraph
+from millrace.engine.kernels import mix
+from millrace.engine.relations import codes
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.spark.hypercube import Cube, choose
-from millrace.spec import Equality, JoinSpec, RelationSpec
 
 COLUMNS = ("a", "b")
 

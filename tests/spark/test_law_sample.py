@@ -13,8 +13,8 @@ from millrace.block import Block, ParquetInput
 from millrace.options import Options
 from millrace.sources.parquet import open_table
 from millrace.spark.execute import execute
-from tests.eddy.oracle import Case, cases, multiset
-from tests.eddy.test_exists import cases_beside
+from tests.engine.eddy.oracle import Case, cases, multiset
+from tests.engine.eddy.test_exists import cases_beside
 
 SETTINGS = (
     Options(placement="hypercube", cells=1),

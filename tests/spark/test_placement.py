@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as hs
 
-from millrace.expressions import Column, ColumnRef, Compare, Exists
+from millrace.engine.expressions import Column, ColumnRef, Compare, Exists
+from millrace.engine.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.exchange import BlockWriter, Cut
 from millrace.spark.hypercube import choose
 from millrace.spark.placement import CELL_BYTES, Size, dealing, place, with_nulls
-from millrace.spec import JoinSpec
 from tests.spark.test_hypercube import COLUMNS, blocks, cells_of, spec_of
 
 

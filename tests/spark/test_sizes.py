@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.architectures.stairs import StairState
 from millrace.block import Block, FrameInput, ParquetInput
-from millrace.expressions import Column, ColumnRef, Compare, Literal
+from millrace.engine.architectures.stairs import StairState
+from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.options import Options
-from millrace.runs.eddy_run import EddyRun
 from millrace.sources.parquet import open_table
 from millrace.spark import execute as execution
 from millrace.spark.dealt_scan import tell_sizes
-from millrace.spec import Equality, JoinSpec, RelationSpec
 
 ROWS = {"r": 2000, "s": 8000, "t": 4000}
 KEYS = 500

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.expressions import Column, ColumnRef, Compare, InList, Literal, Or
+from millrace.engine.expressions import Column, ColumnRef, Compare, InList, Literal, Or
 from millrace.standing import cell as cells, eddies, lineage, registry as registries
 from millrace.standing.processor import HubProcessor
 from millrace.standing.query import StandingQuery

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.expressions import ColumnRef
+from millrace.engine.expressions import ColumnRef
 from millrace.standing import folder as folders
 from millrace.standing.folder import Folder
 from millrace.standing.plan import Announce

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.errors import InputError
-from millrace.expressions import (
+from millrace.engine.expressions import (
     And,
     Call,
     Column,
@@ -31,6 +30,7 @@ from millrace.expressions import (
     evaluate,
     show,
 )
+from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
 from millrace.standing.encoding import decoded, encoded
 from millrace.standing.grouped import GroupedFilter

@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from millrace.expressions import Column, ColumnRef, Compare
+from millrace.engine.expressions import Column, ColumnRef, Compare
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.dealt_scan import Held
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.streams import processor as processing, warm
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.processor import CONTROL, CellProcessor

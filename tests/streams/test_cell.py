@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from millrace.engine.relations import store
 from millrace.errors import ExecutionError, ReadError, StateError
-from millrace.relations import store
 from millrace.sources.parquet import open_table, splits
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis

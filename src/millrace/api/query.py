@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.aggregates import AggregateSpec
 from millrace.block import Block, FrameInput, LookupInput
+from millrace.engine.aggregates import AggregateSpec
+from millrace.engine.expressions import Call, show
+from millrace.engine.figures import CellFigures
+from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
 from millrace.explanation import Explanation
-from millrace.expressions import Call, show
-from millrace.figures import CellFigures
 from millrace.front.build import Prepared, Taken
 from millrace.front.plan import Read
 from millrace.planned import BlockShape, Planned, settings
@@ -22,7 +23,6 @@ from millrace.run_report import RunReport
 from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
 from millrace.streams.micro_batch import PREFIX
-from millrace.values import show as show_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -26,12 +26,12 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.peak import peak_memory
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spill import SpillingEddy
 from millrace.errors import ExecutionError
-from millrace.expressions import ColumnRef
 from millrace.options import ALGORITHMS, Options
-from millrace.peak import peak_memory
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-from millrace.spill import SpillingEddy
 
 MEGABYTE = 1_000_000
 STATE_RATIO = 4.0

@@ -16,7 +16,7 @@ from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.coordination import Address, Client, CoordinatorProcess, Settings
 from millrace.coordination.event_loop import runner
-from millrace.peak import peak_memory
+from millrace.engine.peak import peak_memory
 
 TASKS, CONNECTIONS = 2000, 500
 

@@ -7,10 +7,10 @@ def first_batch(kind: str) -> None:
     """Run a tiny block, a filter or a join, to its first batch."""
     import pyarrow as pa
 
-    from millrace.expressions import Column, ColumnRef, Compare, Literal
+    from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
+    from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+    from millrace.engine.spill import run_of
     from millrace.options import Options
-    from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-    from millrace.spill import run_of
 
     batch = pa.RecordBatch.from_pydict({"k": list(range(1000))}, pa.schema([("k", pa.int64())]))
     left, right = (ColumnRef(alias, "k") for alias in "ab")

@@ -28,8 +28,8 @@ from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target, parse_names
 from millrace.benchmarks.rivals import counted_by_duckdb
 from millrace.benchmarks.show import Ticker
+from millrace.engine.kernels import Multimap
 from millrace.errors import ExecutionError, SetupError
-from millrace.kernels import Multimap
 
 CASES = {"5m": 5_000_000, "1m": 1_000_000, "5m_scattered": 5_000_000}
 RIVALS = ("duckdb", "polars")

@@ -20,8 +20,8 @@ from millrace.benchmarks.costly import Function
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.predicate_cases import CASES, CHECKSUM, Case, Truth, weighted
 from millrace.benchmarks.show import Ticker
+from millrace.engine.policies import default_policy
 from millrace.errors import ExecutionError
-from millrace.policies import default_policy
 from millrace.spark.patches import watch
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from millrace.benchmarks.harness import Outcome, Target, parse_names
 from millrace.benchmarks.rivals import counted_by_duckdb
 from millrace.benchmarks.robust_cases import CASES, CYCLIC, Case, cases
 from millrace.benchmarks.show import Ticker
+from millrace.engine.figures import CellFigures
+from millrace.engine.runs.run_of import run_of
 from millrace.errors import ExecutionError
-from millrace.figures import CellFigures
 from millrace.options import Options
-from millrace.runs.run_of import run_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

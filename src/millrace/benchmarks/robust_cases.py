@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.expressions import ColumnRef
-from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 
 Columns = Mapping[str, np.ndarray]
 Made = tuple[dict[str, Columns], list[str]]

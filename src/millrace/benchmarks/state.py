@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from millrace.architectures.choice import architecture_of
 from millrace.benchmarks import budget, harness, state_migrate, state_sides
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
@@ -22,8 +21,9 @@ from millrace.benchmarks.state_cases import BUDGET, CASES, MIGRATE, Arriving, Ca
 from millrace.benchmarks.state_migrate import Migration
 from millrace.benchmarks.state_plans import Plans
 from millrace.benchmarks.state_sides import Side
+from millrace.engine.architectures.choice import architecture_of
+from millrace.engine.migration import default_migration
 from millrace.errors import SetupError
-from millrace.migration import default_migration
 from millrace.options import ALGORITHMS, ARCHITECTURES, MIGRATIONS, Options
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.arrivals.schedule import Schedule
 from millrace.benchmarks import state_data
 from millrace.benchmarks.harness import parse_names
-from millrace.expressions import ColumnRef
-from millrace.spec import Equality, JoinSpec, RelationSpec
+from millrace.engine.arrivals.schedule import Schedule
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 
 MIGRATE, BUDGET = "migrate", "budget"
 """Cases that are no race of whole joins."""

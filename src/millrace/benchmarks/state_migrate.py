@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.singletons import singletons
 from millrace.benchmarks import harness
+from millrace.engine.arrivals.singletons import singletons
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.graph import QueryGraph
+from millrace.engine.migration.placement import places_of, settle
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
+from millrace.engine.state.stairs import Stairs
+from millrace.engine.state.stem import SteM
+from millrace.engine.trees import spanning_tree
+from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError
-from millrace.expressions import ColumnRef
-from millrace.graph import QueryGraph
-from millrace.migration.placement import places_of, settle
-from millrace.spec import Equality, JoinSpec, RelationSpec
-from millrace.state.stairs import Stairs
-from millrace.state.stem import SteM
-from millrace.trees import spanning_tree
-from millrace.tuples import TupleBatch
 
 ROWS = 1_000_000
 """Of each relation at scale 1."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import millrace
 from millrace.benchmarks import harness
 from millrace.benchmarks.state_cases import Arriving
+from millrace.engine.figures import CellFigures
+from millrace.engine.runs.run_of import run_of
 from millrace.errors import ExecutionError
-from millrace.figures import CellFigures
 from millrace.options import Options, Order
-from millrace.runs.run_of import run_of
 
 if TYPE_CHECKING:
     import duckdb

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from millrace.board.series import Series
 from millrace.board.telling import rows_in
-from millrace.figures import CellFigures
+from millrace.engine.figures import CellFigures
 from millrace.run_report import RunReport
 
 MOST_TASKS = 256

@@ -21,7 +21,7 @@ from typing import Self
 from millrace.coordination import codec
 from millrace.coordination.registration import Address
 from millrace.coordination.tls import context_of
-from millrace.figures import CellFigures
+from millrace.engine.figures import CellFigures
 
 EVERY = 0.5
 """Seconds from one telling to the next, at least."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from millrace.figures import ModuleFigures
+from millrace.engine.figures import ModuleFigures
 from millrace.fitting import Column, Fitted
 from millrace.report_text import describe, describe_cell, describe_state, size
 from millrace.run_report import RunReport

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from millrace.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.components import split
@@ -34,7 +35,6 @@ from millrace.front.semijoins import Beside, asked, semijoins
 from millrace.front.translate import Translator, constant_operands
 from millrace.front.worth import why_not_worth
 from millrace.spark.values import SparkValues
-from millrace.spec import Equality, JoinSpec, RelationSpec
 
 
 def take_blocks(planning: Planning, scope: Scope) -> list[exp.Expr] | None:

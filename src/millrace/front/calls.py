@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.engine.expressions import Call, Column, ColumnRef, Literal, Operand
 from millrace.errors import PredicateError
-from millrace.expressions import Call, Column, ColumnRef, Literal, Operand
 from millrace.front.constants import Constants
 from millrace.front.parse import Statement, function_of, unwrap
 from millrace.front.translate import Lookup

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.engine.values import Constant, Later, Read
 from millrace.front.coercion import Field, field_of, type_within
 from millrace.front.intervals import exact_length_of, shifted
 from millrace.front.members import ComputedColumn, Member, renamings
@@ -26,7 +27,6 @@ from millrace.front.template import Edit, Span
 from millrace.front.values import Meaning, ValueTranslator
 from millrace.sources.tables import ParquetTable
 from millrace.spark.types import arrow_type
-from millrace.values import Constant, Later, Read
 
 if TYPE_CHECKING:
     from millrace.front.clause import Clause

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from millrace.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
+from millrace.engine.expressions import And, Call, Column, Compare, Comparison, Or, Predicate, relations_of
+from millrace.engine.spec import Equality
 from millrace.front.components import Groups
 from millrace.front.outputs import Attribute
 from millrace.front.parse import conjuncts, disjuncts, unwrap
 from millrace.front.translate import Translator
-from millrace.spec import Equality
 
 
 def is_boolean(node: exp.Expr) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.engine.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
-from millrace.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.front.clause import Clause
 from millrace.front.components import Groups
 from millrace.front.conditions import Sorted

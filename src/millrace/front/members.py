@@ -15,8 +15,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from millrace.block import ParquetInput
+from millrace.engine.expressions import columns_of
+from millrace.engine.spec import RelationSpec
+from millrace.engine.values import Value, columns_of as values_read
 from millrace.errors import InputError
-from millrace.expressions import columns_of
 from millrace.front.coercion import Field
 from millrace.front.conditions import Sorted
 from millrace.front.ctes import definitions
@@ -28,8 +30,6 @@ from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
 from millrace.front.template import Edit
 from millrace.sources.types import fixed_width
-from millrace.spec import RelationSpec
-from millrace.values import Value, columns_of as values_read
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from decimal import Decimal
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from millrace.engine.values import Arithmetic, Constant, Remainder, Value, Widened
 from millrace.front.coercion import decimal_digits, digits_of
 from millrace.spark.types import arrow_type
-from millrace.values import Arithmetic, Constant, Remainder, Value, Widened
 
 Ends = tuple[int, int]
 

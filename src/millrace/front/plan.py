@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from millrace.aggregates import AggregateSpec
 from millrace.block import ParquetInput
-from millrace.expressions import Predicate
+from millrace.engine.aggregates import AggregateSpec
+from millrace.engine.expressions import Predicate
+from millrace.engine.spec import JoinSpec
+from millrace.engine.values import Value
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.source import Source
 from millrace.spark.where import Slot
-from millrace.spec import JoinSpec
 from millrace.streams.retention import EventTimes
-from millrace.values import Value
 
 _SCANNED = re.compile(r"__c(\d+)\b")
 

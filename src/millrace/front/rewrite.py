@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.aggregates import AggregateSpec
-from millrace.expressions import ColumnRef
+from millrace.engine.aggregates import AggregateSpec
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.spec import OutputColumn
 from millrace.front.above import BARS, Above, Use
 from millrace.front.aggregation.aggregation import Aggregation
 from millrace.front.clause import Clause
@@ -29,7 +30,6 @@ from millrace.front.outputs import Attribute
 from millrace.front.parse import Leave, name_span, unwrap
 from millrace.front.plan import BlockPlan, Direct
 from millrace.front.template import Edit, Part, quote
-from millrace.spec import OutputColumn
 
 COUNT = "__count"
 """The column of a block that only counts."""

@@ -1,7 +1,7 @@
 """EXISTS, IN, their negations, and SEMI and ANTI joins: relations beside a block, asked for matches.
 
 Each becomes a relation with the columns that a match is told by (:mod:`millrace.front.subqueries`), and an
-:class:`~millrace.expressions.Exists` over them. Of the conditions that read both sides, equalities of two
+:class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of two
 columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them.
 """
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.expressions import Column, ColumnRef, Compare, Exists, Predicate, and_all, beside
+from millrace.engine.expressions import Column, ColumnRef, Compare, Exists, Predicate, and_all, beside
+from millrace.engine.spec import Equality, RelationSpec
 from millrace.front.clause import Clause
 from millrace.front.coercion import comparison_type
 from millrace.front.conditions import Conjunct, Sorted
@@ -24,7 +25,6 @@ from millrace.front.parse import Leave, conjuncts, unwrap, where_conjuncts
 from millrace.front.plan import Rows
 from millrace.front.subqueries import Found, Inner, Several, Single, Whole, only_relation, plain
 from millrace.front.translate import Translator, constant_operands
-from millrace.spec import Equality, RelationSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
-from millrace.expressions import ColumnRef, Predicate, columns_of
 from millrace.front.build import block_of
 from millrace.front.components import Groups
 from millrace.front.frames import Frames

@@ -18,6 +18,7 @@ from typing import Protocol
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
+from millrace.engine.spec import RelationSpec
 from millrace.front.coercion import Field, field_of
 from millrace.front.conditions import Conjunct, Sorted, pushable, sort_conditions
 from millrace.front.ctes import with_prefix
@@ -30,7 +31,6 @@ from millrace.front.planning import Planning
 from millrace.front.scopes import Scope
 from millrace.front.template import Edit, Span
 from millrace.front.translate import Translator, constant_operands
-from millrace.spec import RelationSpec
 
 Found = tuple[str, Field]
 """An alias, and a column of the relation of that alias."""

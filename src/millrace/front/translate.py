@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.expressions import (
+from millrace.engine.expressions import (
     And,
     Column,
     ColumnRef,

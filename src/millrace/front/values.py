@@ -16,16 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.expressions import Column, ColumnRef, IsNull, Not
-from millrace.front.coercion import Field
-from millrace.front.constants import is_constant
-from millrace.front.numbers import BITS, Ends, Typed, arithmetic, ends_of, remainder, widened
-from millrace.front.parse import name_span, unwrap
-from millrace.front.planning import Planning
-from millrace.front.template import Edit, quote
-from millrace.front.translate import Translator, constant_operands
-from millrace.spark.types import arrow_type
-from millrace.values import (
+from millrace.engine.expressions import Column, ColumnRef, IsNull, Not
+from millrace.engine.values import (
     AsText,
     Choice,
     Constant,
@@ -38,6 +30,14 @@ from millrace.values import (
     Slice,
     Value,
 )
+from millrace.front.coercion import Field
+from millrace.front.constants import is_constant
+from millrace.front.numbers import BITS, Ends, Typed, arithmetic, ends_of, remainder, widened
+from millrace.front.parse import name_span, unwrap
+from millrace.front.planning import Planning
+from millrace.front.template import Edit, quote
+from millrace.front.translate import Translator, constant_operands
+from millrace.spark.types import arrow_type
 
 Meaning = tuple[str, Field] | exp.Expr
 """What a column is: one that tasks have, by the name it has there, or an expression of such."""

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.relations import KeyColumn, codes
-from millrace.state.bindings import KeyedRows
+from millrace.engine.relations import KeyColumn, codes
+from millrace.engine.state.bindings import KeyedRows
 
 
 def grouped(rows: pa.RecordBatch, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:

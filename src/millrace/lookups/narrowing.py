@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.expressions import widen
+from millrace.engine.expressions import widen
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

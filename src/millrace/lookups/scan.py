@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.arrivals.access_modules import State
 from millrace.clock import Clock
 from millrace.coordination.secrets import Secrets
-from millrace.figures import ModuleFigures
+from millrace.engine.arrivals.access_modules import State
+from millrace.engine.figures import ModuleFigures
 from millrace.lookups.asking import FIRST_WAIT
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
@@ -28,7 +28,7 @@ _LOOK = 0.5
 
 
 class LookupScan:
-    """A scan AM (:class:`millrace.arrivals.access_modules.ScanAM`) that reads a source.
+    """A scan AM (:class:`millrace.engine.arrivals.access_modules.ScanAM`) that reads a source.
 
     A scan that fails is begun again as long as nothing has been returned; later it is broken, and the
     relation's other access modules have to do.

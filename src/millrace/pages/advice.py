@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.pages.units import count, duration, share, size
 from millrace.run_report import RunReport
 

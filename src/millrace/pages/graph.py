@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.figures import JoinFigures
+from millrace.engine.figures import JoinFigures
 from millrace.pages.units import count, short
 from millrace.planned import BlockShape
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from millrace.figures import CellFigures
+from millrace.engine.figures import CellFigures
 from millrace.pages.plots import COLOURS, Layer, Plot, Tick, line, linear, logarithmic
 from millrace.pages.units import duration, ratio
 

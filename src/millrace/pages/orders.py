@@ -9,7 +9,7 @@ from heapq import nlargest
 from itertools import pairwise
 from operator import itemgetter
 
-from millrace.figures import CellFigures, Change, OrderTrace, Shift
+from millrace.engine.figures import CellFigures, Change, OrderTrace, Shift
 from millrace.pages.plots import COLOURS, Layer, Marker, Plot, Tick, areas
 from millrace.pages.units import count, duration, ratio, share, short
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.pages import advice, modules, orders, saved, units
 from millrace.pages.files import GENERATOR
 from millrace.pages.graph import Graph, graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from millrace.figures import ModuleFigures
+from millrace.engine.figures import ModuleFigures
 from millrace.pages.units import count, duration, share
 from millrace.run_report import RunReport
 

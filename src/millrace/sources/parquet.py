@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.fs import FileType
 
+from millrace.engine.expressions import Predicate, columns_of
 from millrace.errors import InputError
-from millrace.expressions import Predicate, columns_of
 from millrace.options import StorageOptions
 from millrace.sources.footers import Footer, Unreadable, footers_of
 from millrace.sources.listing import Entry, Folders, State

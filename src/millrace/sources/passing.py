@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.expressions import And, Column, Compare, InList, IsNull, Literal, Not, Or, Predicate
+from millrace.engine.expressions import And, Column, Compare, InList, IsNull, Literal, Not, Or, Predicate
 from millrace.sources.footers import Bounds
 from millrace.sources.pruning import MIRROR, constants, plain
 

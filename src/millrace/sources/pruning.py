@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.expressions import And, Column, Compare, InList, IsNull, Literal, Or, Predicate
+from millrace.engine.expressions import And, Column, Compare, InList, IsNull, Literal, Or, Predicate
 from millrace.sources.footers import Bounds, Footer
 
 Keeps = Callable[[Callable[[Predicate], bool]], bool]

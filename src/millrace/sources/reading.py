@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from millrace.engine.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
+from millrace.engine.values import Value, columns_of, computed as computed_of, type_of
 from millrace.errors import ReadError
-from millrace.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.sources.footers import Footer, footer_of
 from millrace.sources.listing import State
 from millrace.sources.pruning import Keeps, bounds_of, may_match
 from millrace.sources.stores import DISKS, Store
 from millrace.sources.tables import Split
 from millrace.sources.types import cast, counted
-from millrace.values import Value, columns_of, computed as computed_of, type_of
 
 _OPEN: OrderedDict[tuple[Store, str, State, tuple[str, ...]], Any] = OrderedDict()
 _OPEN_LIMIT = 8

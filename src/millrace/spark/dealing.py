@@ -29,8 +29,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.kernels import combine, hash_parts, mix
-from millrace.relations.keys import Array, codes, is_key_type
+from millrace.engine.kernels import combine, hash_parts, mix
+from millrace.engine.relations.keys import Array, codes, is_key_type
 
 _NULL = 0x6E756C6C
 _TWO = np.uint64(2)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.expressions import Predicate
+from millrace.engine.expressions import Predicate
+from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.engine.values import Value
 from millrace.sources.pruning import Keeps
 from millrace.sources.reading import read_splits
 from millrace.sources.tables import Split
-from millrace.spec import JoinSpec, RelationSpec
-from millrace.values import Value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

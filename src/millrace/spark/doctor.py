@@ -22,8 +22,9 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from millrace.block import Block, FrameInput
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, MillraceError
-from millrace.expressions import ColumnRef
 from millrace.options import EXECUTOR, Options
 from millrace.spark.coordinating import Alone, coordinator_of, host_of
 from millrace.spark.execute import execute
@@ -31,7 +32,6 @@ from millrace.spark.failures import is_sparks, translated
 from millrace.spark.filter import where
 from millrace.spark.parallelism import default_parallelism, is_connect
 from millrace.spark.predicates import predicate
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +165,7 @@ def _executors(spark: SparkSession, address: tuple[str, int, str] | None) -> lis
         }
         if versions["millrace"] and versions["numba"]:
             try:
-                from millrace.kernels.compiling import kept_in
+                from millrace.engine.kernels.compiling import kept_in
 
                 told["kernels"] = kept_in()
             except ImportError as error:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.kernels import mix
+from millrace.engine.relations.keys import Array, codes
 from millrace.errors import ExecutionError
-from millrace.kernels import mix
-from millrace.relations.keys import Array, codes
 from millrace.sources.types import counted
 from millrace.spark.dealing import Deal, InTurn
 from millrace.spark.hypercube import Cube

@@ -11,11 +11,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructType
 
-from millrace.architectures.choice import architecture_of
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.budget import Spent
+from millrace.engine.architectures.choice import architecture_of
+from millrace.engine.expressions import Call, show
+from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError, OptionError
-from millrace.expressions import Call, show
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.sources.parquet import Split, splits
@@ -33,7 +34,6 @@ from millrace.spark.streaming import Target, endless, stream_of
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
 from millrace.spark.warm_start import FileWarmStart
-from millrace.spec import JoinSpec, RelationSpec
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
 _UNKNOWN_BYTES = 256 * 1024 * 1024

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from millrace.budget import Spent
-from millrace.expressions import Call
+from millrace.engine.expressions import Call
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of

@@ -10,13 +10,13 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from millrace.block import Block, LookupInput
-from millrace.expressions import ColumnRef
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.options import Options
 from millrace.predicates.estimate import LookupEstimate
 from millrace.spark.execute import execute
 from millrace.spark.judging import drawn
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,13 +19,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from millrace.arrivals.access_methods import Access
 from millrace.clock import WallClock
-from millrace.expressions import Predicate, and_all, columns_of, evaluate
-from millrace.figures import ModuleFigures
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.expressions import Predicate, and_all, columns_of, evaluate
+from millrace.engine.figures import ModuleFigures
+from millrace.engine.spec import JoinSpec
 from millrace.options import Options
 from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of
-from millrace.spec import JoinSpec
 
 if TYPE_CHECKING:
     from millrace.block import LookupInput

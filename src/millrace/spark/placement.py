@@ -9,11 +9,11 @@ from enum import Enum
 
 import pyarrow as pa
 
-from millrace.expressions import Column, ColumnRef, Exists
-from millrace.graph import QueryGraph
+from millrace.engine.expressions import Column, ColumnRef, Exists
+from millrace.engine.graph import QueryGraph
+from millrace.engine.spec import Equality, JoinSpec
 from millrace.options import Options
 from millrace.spark.hypercube import Axis, Cube, choose, class_axes
-from millrace.spec import Equality, JoinSpec
 
 CELL_BYTES = 512 * 1024 * 1024
 """A cell should receive at most about this much."""

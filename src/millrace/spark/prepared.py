@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from millrace.budget import Spent
 from millrace.coordination import FailedKey, LookupProgress
-from millrace.figures import CellFigures
+from millrace.engine.figures import CellFigures
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Filters on the map side of an exchange: what has no match in small relations is not sent.
 
 Small relations that have filters, and those that filters reach through these, are read whole by every map
-task, so that filters travel along the join graph (:mod:`millrace.operators.transfer`) before the exchange and
+task, so that filters travel along the join graph (:mod:`millrace.engine.operators.transfer`) before the exchange and
 not behind it. Reading a few megabytes again in each task costs less than sending what they would drop.
 """
 
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.architectures.base import stems_of
-from millrace.arrivals.key_ranges import KeyRanges
-from millrace.arrivals.paths import Paths
-from millrace.arrivals.singletons import singletons
-from millrace.figures import ModuleFigures
-from millrace.graph import QueryGraph
-from millrace.operator import Operator, Step
-from millrace.operators.transfer import Transfers
+from millrace.engine.architectures.base import stems_of
+from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.arrivals.paths import Paths
+from millrace.engine.arrivals.singletons import singletons
+from millrace.engine.figures import ModuleFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.operator import Operator, Step
+from millrace.engine.operators.transfer import Transfers
+from millrace.engine.spec import JoinSpec
+from millrace.engine.statistics import Statistics
+from millrace.engine.tuples import TupleBatch
 from millrace.spark.dealt_scan import LEAST_ROWS, Scan
 from millrace.spark.placement import Size
-from millrace.spec import JoinSpec
-from millrace.statistics import Statistics
-from millrace.tuples import TupleBatch
 
 _SMALL = 16 * 1024 * 1024
 """Bytes in memory of a relation that every map task reads."""

@@ -22,8 +22,8 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
+from millrace.engine.figures import CellFigures
 from millrace.errors import ExecutionError
-from millrace.figures import CellFigures
 from millrace.options import Options
 from millrace.spark.coordinating import execution_of
 from millrace.spark.live import address_of

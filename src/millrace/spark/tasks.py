@@ -11,11 +11,13 @@ from functools import partial
 import pyarrow as pa
 from pyspark import TaskContext
 
-from millrace.aggregates import AggregateSpec, PartialAggregation
-from millrace.arrivals.key_ranges import KeyRanges
-from millrace.figures import CellFigures, ModuleFigures
+from millrace.engine.aggregates import AggregateSpec, PartialAggregation
+from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.engine.peak import peak_memory
+from millrace.engine.spec import JoinSpec
+from millrace.engine.spill import run_of
 from millrace.options import Options
-from millrace.peak import peak_memory
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes
 from millrace.spark.exchange import FIGURES, BlockReader, BlockWriter, Cut, block_rows, figures_block
@@ -28,8 +30,6 @@ from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
 from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
-from millrace.spec import JoinSpec
-from millrace.spill import run_of
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,19 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions as sf
 
 from millrace.budget import Spent
-from millrace.expressions import Call, Column, ColumnRef
+from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.policies import default_policy
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Mask as KeepMask
+from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.options import Options
-from millrace.policies import default_policy
 from millrace.predicates import PredicateSpec
-from millrace.runs.eddy_run import EddyRun
-from millrace.runs.output import Mask as KeepMask
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.reports import Reports, Sink, task_name
 from millrace.spark.values import SparkValues, spark_values
 from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
-from millrace.spec import JoinSpec, RelationSpec
 
 if TYPE_CHECKING:
     from millrace.coordination import LookupProgress

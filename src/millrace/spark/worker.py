@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from millrace.peak import begin_peak
+from millrace.engine.peak import begin_peak
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.expressions import ColumnRef, columns_of, evaluate
+from millrace.engine.expressions import ColumnRef, columns_of, evaluate
 from millrace.standing.lineage import by_slot, columns, mask, rows_by_slot, shared
 from millrace.standing.query import StandingQuery
 from millrace.standing.registry import Admitted, Registry, read_fields
 from millrace.standing.task import ENVELOPE, Hub, name_of
 
 if TYPE_CHECKING:
-    from millrace.figures import CellFigures
+    from millrace.engine.figures import CellFigures
     from millrace.streams.cell_figures import Orders
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.errors import InputError
-from millrace.expressions import (
+from millrace.engine.expressions import (
     And,
     Column,
     ColumnRef,
@@ -28,6 +27,7 @@ from millrace.expressions import (
     Truth,
     show,
 )
+from millrace.errors import InputError
 
 
 def encoded(node: Predicate | Operand) -> list[Any]:

@@ -18,7 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from millrace.expressions import Column, ColumnRef, Compare, InList, Literal, Predicate, evaluate, widen
+from millrace.engine.expressions import (
+    Column,
+    ColumnRef,
+    Compare,
+    InList,
+    Literal,
+    Predicate,
+    evaluate,
+    widen,
+)
 from millrace.standing.query import terms
 from millrace.standing.registry import BITS
 

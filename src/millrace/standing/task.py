@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pyarrow as pa
 
-from millrace.expressions import And, Column, ColumnRef, Overlap, relations_of
-from millrace.spec import JoinSpec, OutputColumn
+from millrace.engine.expressions import And, Column, ColumnRef, Overlap, relations_of
+from millrace.engine.spec import JoinSpec, OutputColumn
 from millrace.standing.lineage import columns
 from millrace.standing.query import terms
 from millrace.streams.task import ContinuousJoin

@@ -15,7 +15,7 @@ from millrace.streams.log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:
-    from millrace.figures import CellFigures
+    from millrace.engine.figures import CellFigures
 
 _MOST_ROWS = 1 << 30
 """Rows have 32-bit numbers that count up for as long as an eddy lives."""
@@ -27,7 +27,7 @@ _STUCK = 1 << 12
 class Kept(Protocol):
     """Keeps tuples of streams in memory and makes results of them: what a cell needs of its eddy.
 
-    See :class:`millrace.runs.continuous.ContinuousRun`.
+    See :class:`millrace.engine.runs.continuous.ContinuousRun`.
     """
 
     def restore(self, arrived: Iterable[tuple[str, pa.RecordBatch]]) -> list[int]:

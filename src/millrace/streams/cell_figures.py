@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from millrace.figures import Sums
+from millrace.engine.figures import Sums
 
 SEPARATOR = "\n"
 """Between the lines of cells; JSON in one line has none."""

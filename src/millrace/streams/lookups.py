@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millrace.block import Block, FrameInput, LookupInput
-from millrace.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
+from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
 from millrace.spark.execute import execute
 from millrace.spark.prepared import PreparedBlock
-from millrace.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.streams.plan import continuous, without_watermark
 from millrace.streams.retention import EventTimes
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from millrace.block import Block
+from millrace.engine.spec import JoinSpec
 from millrace.spark.hypercube import Cube
-from millrace.spec import JoinSpec
 
 
 def roles(block: Block, streams: Collection[str], cube: Cube) -> Mapping[str, str]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.engine.runs.continuous import ContinuousRun
+from millrace.engine.spec import JoinSpec
+from millrace.engine.values import Value, computed
 from millrace.errors import ReadError
 from millrace.options import Options
-from millrace.runs.continuous import ContinuousRun
 from millrace.spark.dealt_scan import Held, Scan, tell_sizes
 from millrace.spark.hypercube import Axis
-from millrace.spec import JoinSpec
-from millrace.values import Value, computed
 
 FORMAT = 3
 """Version of what a checkpoint holds. Format 2, which is read too, has fingerprints of text."""
@@ -165,7 +165,7 @@ def _shape(kind: pa.DataType) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Lessons:
-    """What was learned, for one who begins (:class:`millrace.runs.warm_start.WarmStart`)."""
+    """What was learned, for one who begins (:class:`millrace.engine.runs.warm_start.WarmStart`)."""
 
     text: str | None
 

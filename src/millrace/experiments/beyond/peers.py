@@ -14,14 +14,14 @@ from random import Random
 from millrace.benchmarks.harness import geomean
 from millrace.benchmarks.robust_cases import CASES, Case, cases
 from millrace.clock import VirtualClock
+from millrace.engine.policies import Policy
+from millrace.engine.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence
+from millrace.engine.policies.chance import Random as RandomPolicy
+from millrace.engine.router.back_pressure import Backpressure
+from millrace.engine.runs.eddy_run import EddyRun
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.run import Finished, all_batches, finish, key
 from millrace.options import Options
-from millrace.policies import Policy
-from millrace.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence
-from millrace.policies.chance import Random as RandomPolicy
-from millrace.router.back_pressure import Backpressure
-from millrace.runs.eddy_run import EddyRun
 
 PEERS: dict[str, Callable[[Sequence[Sequence[int]], Callable[[], int]], ByOrders]] = {
     "POLAR, init once": InitOnce,

@@ -108,7 +108,7 @@ def drift(settings: Settings) -> Outcome:
     steady = drawn(2 * phase, (0.1, 0.5, 0.9), random)
     bounded = "lottery" if settings.ablated == LOTTERY else "bounded"
     policies = {"lottery": "lottery", "windowed_lottery": "windowed_lottery", "bounded": bounded}
-    blind = mock.patch("millrace.policies.bounded._Watch.departs", return_value=False)
+    blind = mock.patch("millrace.engine.policies.bounded._Watch.departs", return_value=False)
     with blind if settings.ablated == NEVER else nullcontext():
         drifted = played_by(policies, drifting, costs, batch, settings.seed)
     stayed = played_by(policies, steady, steady_costs, batch, settings.seed)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from millrace.arrivals.access_methods import Access
-from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.arrivals.schedule import Source
+from millrace.engine.policies import POLICIES, Candidate, Fixed, Lottery, Naive, Policy
+from millrace.engine.policies.base import Shares
+from millrace.engine.router.back_pressure import Backpressure
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.spec import JoinSpec
+from millrace.engine.tuples import Signature
 from millrace.experiments.experiment import Settings
 from millrace.options import Options
-from millrace.policies import POLICIES, Candidate, Fixed, Lottery, Naive, Policy
-from millrace.policies.base import Shares
-from millrace.router.back_pressure import Backpressure
-from millrace.runs.eddy_run import EddyRun
-from millrace.spec import JoinSpec
-from millrace.tuples import Signature
 
 NAIVE, LOTTERY, WINDOWED, DRAWN = "naive", "lottery", "windowed_lottery", "lottery, equal turns"
 EVEN, NO_QUEUES, ALL_TICKETS, STUCK, STUCK_T = "even-tickets", "no-queues", "all-tickets", "stuck", "stuck-t"

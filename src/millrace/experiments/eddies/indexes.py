@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.access_methods import Access
-from millrace.arrivals.access_modules import Index, IndexAM
-from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.arrivals.access_modules import Index, IndexAM
+from millrace.engine.arrivals.schedule import Source
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.spec import JoinSpec
 from millrace.experiments.eddies.engine import WINDOWED, eddy
 from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Cost, Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.run import batches, finish, share_of, watched
-from millrace.runs.eddy_run import EddyRun
-from millrace.spec import JoinSpec
 
 ORDERS = {"A first": ("A", "B"), "B first": ("B", "A")}
 """Static orders: an eddy that keeps to one join first."""

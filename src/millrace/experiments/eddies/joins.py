@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from millrace.arrivals.access_methods import Access
-from millrace.arrivals.access_modules import Index, Scan
-from millrace.arrivals.schedule import Source
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.arrivals.access_modules import Index, Scan
+from millrace.engine.arrivals.schedule import Source
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, WINDOWED, eddy, place
 from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.chain import ORDERS, THINNING, Version, chain, results, tables

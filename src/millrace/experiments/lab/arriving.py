@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.schedule import STALLED, Schedule, Source, Stalled
+from millrace.engine.arrivals.schedule import STALLED, Schedule, Source, Stalled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

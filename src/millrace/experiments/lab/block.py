@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
+from millrace.engine.expressions import Call, Column, ColumnRef, Predicate
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.experiments.lab.costs import Cost
-from millrace.expressions import Call, Column, ColumnRef, Predicate
 from millrace.predicates import PredicateSpec
-from millrace.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 
 
 def block(

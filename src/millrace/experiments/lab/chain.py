@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.spec import JoinSpec
 from millrace.experiments.lab.block import block
-from millrace.spec import JoinSpec
 
 RANGE = (500, 5500)
 """Values of R.a (table 1); those of S.a are 0 to 5000, so that a tuple of S meets 1.8 of R on the average."""

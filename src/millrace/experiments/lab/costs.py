@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.figures import CellFigures, StateFigures
-from millrace.graph import QueryGraph
-from millrace.spec import JoinSpec
-from millrace.trees import edges_of
+from millrace.engine.figures import CellFigures, StateFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.spec import JoinSpec
+from millrace.engine.trees import edges_of
 
 MICRO = 1e-6
 
 Place = tuple[str, int]
-"""What an operator does, and its target (:attr:`millrace.operator.Operator.place`)."""
+"""What an operator does, and its target (:attr:`millrace.engine.operator.Operator.place`)."""
 
 Cost = float | Callable[[], float]
 """Seconds per tuple, the same all the time or asked for whenever there is work."""

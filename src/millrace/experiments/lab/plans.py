@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from millrace.engine.policies import Candidate, Policy
+from millrace.engine.policies.base import Shares
+from millrace.engine.trees import JoinTree
+from millrace.engine.tuples import Signature
 from millrace.options import Order
-from millrace.policies import Candidate, Policy
-from millrace.policies.base import Shares
-from millrace.trees import JoinTree
-from millrace.tuples import Signature
 
 
 @dataclass(frozen=True)

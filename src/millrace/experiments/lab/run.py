@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
+from millrace.engine.figures import CellFigures
+from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
-from millrace.figures import CellFigures
-from millrace.runs.eddy_run import EddyRun
 
 
 def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:

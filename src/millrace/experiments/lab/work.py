@@ -9,24 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.architectures.choice import policy_of
 from millrace.clock import VirtualClock
+from millrace.engine.architectures.choice import policy_of
+from millrace.engine.figures import CellFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.policies import POLICIES
+from millrace.engine.runs.block_run import Given, Run
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Output
+from millrace.engine.runs.static import StaticPlan
+from millrace.engine.spec import JoinSpec
+from millrace.engine.trees import spanning_tree
+from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Panel
 from millrace.experiments.lab.arriving import Arriving, Stream
 from millrace.experiments.lab.costs import Prices
 from millrace.experiments.lab.plans import Opening, Plan, plans_of
-from millrace.figures import CellFigures
-from millrace.graph import QueryGraph
 from millrace.options import Options, Order
-from millrace.policies import POLICIES
-from millrace.runs.block_run import Given, Run
-from millrace.runs.eddy_run import EddyRun
-from millrace.runs.output import Output
-from millrace.runs.static import StaticPlan
-from millrace.spec import JoinSpec
-from millrace.trees import spanning_tree
-from millrace.tuples import TupleBatch
 
 STILL, HELD = "never-moves", "held"
 """Broken engines: no state is migrated; eddies keep to the plan that they begin with."""

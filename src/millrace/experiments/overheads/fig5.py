@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
-from millrace.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.predicates import PredicateSpec
 
 _BELOW = {"two": 2, "four": 4, "ten": 10}

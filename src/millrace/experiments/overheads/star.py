@@ -11,14 +11,14 @@ from functools import partial
 
 import pyarrow as pa
 
-from millrace.arrivals.access_methods import Access
-from millrace.arrivals.access_modules import Index
 from millrace.clock import WallClock
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.arrivals.access_modules import Index
+from millrace.engine.spec import JoinSpec
 from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
-from millrace.spec import JoinSpec
 
 KEY = "unique2"
 WAYS = (3, 4, 5)

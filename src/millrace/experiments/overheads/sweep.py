@@ -19,13 +19,13 @@ from time import process_time
 
 import pyarrow as pa
 
-from millrace.arrivals.access_methods import Access
 from millrace.benchmarks.harness import turned
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.runs.run_of import run_of
+from millrace.engine.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.options import Options
-from millrace.runs.run_of import run_of
-from millrace.spec import JoinSpec
 
 _LEAST = 0.03
 """Seconds that one measurement takes at least: a short run is repeated within it."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from millrace.engine.migration import default_migration
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.arriving import Arriving
 from millrace.experiments.lab.costs import Prices
 from millrace.experiments.lab.work import STILL, always
 from millrace.experiments.stairs.setups import setup
-from millrace.migration import default_migration
 from millrace.options import MIGRATIONS
 
 Ratios = np.ndarray[Any, np.dtype[np.float64]]

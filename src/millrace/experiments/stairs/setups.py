@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.graph import QueryGraph
+from millrace.engine.trees import spanning_tree
 from millrace.experiments.lab.arriving import Stream
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.plans import Plan, drawn
 from millrace.experiments.lab.work import Query
-from millrace.graph import QueryGraph
-from millrace.trees import spanning_tree
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.engine.spec import Window
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.arriving import Stream
 from millrace.experiments.lab.chain import chain
 from millrace.experiments.lab.costs import stairs_of
 from millrace.experiments.lab.work import Query, panels
-from millrace.spec import Window
 
 STORED: dict[str, dict[str, Any]] = {
     "all": {},

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
+from millrace.engine.spill import SpillingEddy
+from millrace.engine.spill.tally import Tally
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import batches
 from millrace.experiments.stems.watched import INT, over_time
 from millrace.options import Options
-from millrace.spill import SpillingEddy
-from millrace.spill.tally import Tally
 
 _NAMES = {
     "shj": "symmetric hash join",

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.access_modules import IndexAM, ScanAM
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_modules import IndexAM, ScanAM
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block

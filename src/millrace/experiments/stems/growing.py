@@ -6,7 +6,7 @@ modules." An index for inequalities is ordered from the beginning (section 2.1.4
 tree"): which kind it is follows from the predicate, and no size makes one of the other.
 
 Costs are in comparisons of two codes. To make a table takes as long as 1,024 of them and to hash a tuple as
-two, which is what millrace.state.listed was measured by. What a call takes whatever it does is left out: a
+two, which is what millrace.engine.state.listed was measured by. What a call takes whatever it does is left out: a
 probe of a list takes 6 µs more than one of a table, as long as making one: by the clock it gains nothing.
 """
 
@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
+from millrace.engine.expressions import Column, ColumnRef, Compare
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.spec import JoinSpec
+from millrace.engine.state import listed
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import Finished, all_batches, finish
-from millrace.expressions import Column, ColumnRef, Compare
 from millrace.options import Options
-from millrace.runs.eddy_run import EddyRun
-from millrace.spec import JoinSpec
-from millrace.state import listed
 
 SWITCHING, LIST, TABLE, FORGETFUL, UNORDERED = "switching", "list", "hash", "forgetful", "unordered"
 _MAKE, _HASH = 1024, 2
@@ -86,7 +86,7 @@ def ran(tuples: int, seed: int, kind: str) -> tuple[Ledger, int, tuple[Any, ...]
         for name in ("LISTED", "_WORTH") if kind in kinds else ():
             stack.enter_context(mock.patch.object(listed, name, kinds[kind]))
         index = counted(ledger, forgetful=kind == FORGETFUL)
-        stack.enter_context(mock.patch("millrace.state.base_tuples.Index", index))
+        stack.enter_context(mock.patch("millrace.engine.state.base_tuples.Index", index))
         done = joined(block(data, "R.a = S.x"), data, 4)
     modules = tuple((m.name, m.action, m.tuples_in, m.tuples_out) for m in done.figures.modules)
     return ledger, done.rows, modules
@@ -100,7 +100,7 @@ def searched(tuples: int, seed: int, *, ordered: bool) -> float:
     below = Compare("<", Column(ColumnRef("R", "a")), Column(ColumnRef("S", "x")), pa.int64())
     with ExitStack() as stack:
         if not ordered:
-            stack.enter_context(mock.patch("millrace.state.stem.SteM._searched", return_value=[]))
+            stack.enter_context(mock.patch("millrace.engine.state.stem.SteM._searched", return_value=[]))
         done = joined(block(data, predicates=[below]), data, 256)
     looked = sum(m.tuples_out for m in done.figures.modules if m.action == "probe")
     return looked / done.rows

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from millrace.arrivals.access_methods import Access
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_methods import Access
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.indexes import RemoteIndex

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from millrace.arrivals.access_methods import Access
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_methods import Access
+from millrace.engine.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.runs.eddy_run import EddyRun
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.indexes import RemoteIndex
@@ -26,8 +28,6 @@ from millrace.experiments.stems.watched import (
     table_t,
     watch,
 )
-from millrace.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
-from millrace.runs.eddy_run import EddyRun
 
 INDIFFERENT, UNSCANNED, ONE_GRADE, DEAF = "indifferent", "slow-scan", "one-grade", "deaf"
 

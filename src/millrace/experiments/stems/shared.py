@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import chain
-from millrace.expressions import Column, ColumnRef, Compare, Literal
 from millrace.options import Options
 from millrace.standing.eddies import Eddies
 from millrace.standing.lineage import Lineages, carrying

@@ -15,19 +15,19 @@ import pandas as pd
 import pyarrow as pa
 
 from millrace.clock import VirtualClock
+from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
+from millrace.engine.operator import Probe
+from millrace.engine.policies import Candidate, Policy, Shares
+from millrace.engine.policies.fixed import Fixed
+from millrace.engine.policies.interactive import Interactive
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Output
+from millrace.engine.tuples import Signature
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stems.watched import INT, over_time, scan
-from millrace.expressions import Column, ColumnRef, Compare, Literal
-from millrace.operator import Probe
 from millrace.options import Options
-from millrace.policies import Candidate, Policy, Shares
-from millrace.policies.fixed import Fixed
-from millrace.policies.interactive import Interactive
-from millrace.runs.eddy_run import EddyRun
-from millrace.runs.output import Output
-from millrace.tuples import Signature
 
 TREE, STUCK, LATE = "one-tree", "stuck", "late"
 _R, _S, _T = 0, 1, 2

@@ -14,15 +14,15 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.schedule import Schedule
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.schedule import Schedule
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.state.stem import SteM
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import chain, results
 from millrace.experiments.lab.costs import MICRO, Costs
 from millrace.experiments.lab.run import all_batches, finish
 from millrace.options import Options
-from millrace.runs.eddy_run import EddyRun
-from millrace.state.stem import SteM
 
 BUILT, FORGETFUL = "built", "forgetful"
 _BATCH = 100

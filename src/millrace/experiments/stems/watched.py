@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.arrivals.access_modules import IndexAM, Scan, ScanAM
 from millrace.clock import VirtualClock
+from millrace.engine.arrivals.access_modules import IndexAM, Scan, ScanAM
+from millrace.engine.figures import CellFigures
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Output
+from millrace.engine.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Panel
 from millrace.experiments.lab.indexes import RemoteIndex
-from millrace.figures import CellFigures
 from millrace.options import Options
-from millrace.runs.eddy_run import EddyRun
-from millrace.runs.output import Output
-from millrace.spec import JoinSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 INT = pa.int64()

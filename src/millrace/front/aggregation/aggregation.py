@@ -14,8 +14,9 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.aggregates import AggregateSpec, How, Partial
-from millrace.expressions import ColumnRef
+from millrace.engine.aggregates import AggregateSpec, How, Partial
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.values import Value, columns_of
 from millrace.front.aggregation.calls import Aggregate, aggregates, is_windowed
 from millrace.front.aggregation.finals import Finals
 from millrace.front.aggregation.levels import Level, level_of
@@ -25,7 +26,6 @@ from millrace.front.parse import Leave
 from millrace.front.template import Edit, quote
 from millrace.front.values import Meaning, ValueTranslator
 from millrace.spark.types import arrow_type
-from millrace.values import Value, columns_of
 
 
 class Aggregation:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.aggregates import How
+from millrace.engine.aggregates import How
+from millrace.engine.values import Constant, Value
 from millrace.front.aggregation.calls import Aggregate
 from millrace.front.numbers import Typed, holds, widened
 from millrace.front.parse import unwrap
 from millrace.front.planning import Planning
 from millrace.front.template import Part
 from millrace.front.values import ValueTranslator
-from millrace.values import Constant, Value
 
 PartialOf = Callable[[How, Value | None, t.DataType], str]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from millrace.block import ParquetInput
-from millrace.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
+from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
+from millrace.engine.spec import Equality, RelationSpec
 from millrace.front.coercion import Field
 from millrace.front.components import Groups
 from millrace.front.conditions import Sorted
@@ -23,7 +24,6 @@ from millrace.front.parse import Leave
 from millrace.front.plan import LookedUp, Read, Values
 from millrace.front.planning import Planning
 from millrace.lookups.index_spec import IndexSpec
-from millrace.spec import Equality, RelationSpec
 
 _MOST_CONSTANTS = 100_000
 

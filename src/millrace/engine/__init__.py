@@ -1,0 +1,1 @@
+"""The four papers, without Spark and without a network."""

@@ -1,0 +1,74 @@
+"""What index AMs were asked for: every binding once of each, and which answers are still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.arrivals.measured_index import Paced
+from millrace.engine.arrivals.paths import Lookup
+from millrace.engine.graph import QueryGraph
+from millrace.engine.relations import codes
+from millrace.engine.state.bindings import BindingSet, bound
+from millrace.engine.state.matching import Matching
+from millrace.engine.state.stem import SteM
+from millrace.engine.tuples import TupleBatch
+
+
+class Requests:
+    """The bindings submitted to the index AMs of a block.
+
+    Args:
+        graph: The block's query graph.
+        indexes: The index AMs with the relations that they belong to.
+        stems: The block's SteMs.
+    """
+
+    def __init__(
+        self, graph: QueryGraph, indexes: Sequence[tuple[int, Paced]], stems: Sequence[SteM]
+    ) -> None:
+        self._graph = graph
+        self._indexes = indexes
+        self._stems = stems
+        self._matching = Matching(graph)
+        self._asked: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
+        self._wanted: dict[tuple[int, tuple[str, ...]], BindingSet] = {}
+
+    def asked(self, lookup: Lookup) -> BindingSet:
+        """Return the bindings that an index AM was asked for in one combination of types."""
+        key = lookup.module, tuple(str(k.type) for k in lookup.keys)
+        if key not in self._asked:
+            self._asked[key] = BindingSet(lookup.keys)
+        return self._asked[key]
+
+    def ask(self, lookup: Lookup, batch: TupleBatch) -> None:
+        """Submit what tuples bind, but for what the AM was asked for, or some AM has answered."""
+        coded, values = bound(self._matching, batch, lookup.classes)
+        eots = self._stems[lookup.relation].base.eot(lookup.keys)
+        unknown = np.flatnonzero(~eots.contains(coded, values))
+        if not len(unknown):
+            return
+        some = [c[unknown] for c in coded]
+        fresh = self.asked(lookup).add(some, lambda k: values(k).take(pa.array(unknown)))
+        if fresh.num_rows:
+            self.submit(lookup, fresh)
+
+    def submit(self, lookup: Lookup, fresh: pa.RecordBatch) -> None:
+        """Submit bindings that have just been added to those that the AM was asked for."""
+        key = self._graph.leads[lookup.relation], tuple(f"{k.name} {k.type}" for k in lookup.keys)
+        if key not in self._wanted:
+            self._wanted[key] = BindingSet(lookup.keys)
+        coded = [codes(fresh.column(k.name), k.type)[0] for k in lookup.keys]
+        self._wanted[key].add(coded, lambda place: fresh.column(place))
+        self._indexes[lookup.module][1].submit(fresh)
+
+    def missing(self, relation: int) -> bool:
+        """Whether some binding of the relation that was asked for has no EOT: that of one AM is enough."""
+        stem = self._stems[relation]
+        return not stem.complete and any(
+            wanted.size > stem.base.eot(wanted.keys).size
+            for (lead, _), wanted in self._wanted.items()
+            if lead == relation
+        )

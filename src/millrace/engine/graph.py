@@ -1,0 +1,153 @@
+"""The query graph: attribute classes and which relations they connect.
+
+Columns that equalities tie together form an *attribute class*; every member of a class has the
+same value in a result tuple, so an equality between any two members is implied and may be used
+whether or not the query wrote it. Classes only join equalities that compare in the same type,
+because widening to different types is not transitive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from millrace.engine.expressions import Call, ColumnRef, relations_of
+from millrace.engine.spec import JoinSpec
+
+
+@dataclass(frozen=True)
+class AttributeClass:
+    """Columns equated with each other.
+
+    Attributes:
+        type: The type in which they are compared.
+        members: ``(relation number, column)``, in the order of relations.
+    """
+
+    type: pa.DataType
+    members: tuple[tuple[int, str], ...]
+
+    def columns(self, relation: int) -> tuple[str, ...]:
+        """Return the relation's columns in this class: usually one or none."""
+        return self._columns.get(relation, ())
+
+    @cached_property
+    def _columns(self) -> dict[int, tuple[str, ...]]:
+        columns: dict[int, tuple[str, ...]] = {}
+        for number, column in self.members:
+            columns[number] = (*columns.get(number, ()), column)
+        return columns
+
+    @cached_property
+    def span(self) -> int:
+        """Bit set of the relations that have a column in this class."""
+        span = 0
+        for number, _ in self.members:
+            span |= 1 << number
+        return span
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """The sliding window of a relation.
+
+    Attributes:
+        column: Its times,
+        type: and their type.
+        length: How far behind the largest time of a result this relation's may be.
+    """
+
+    column: str
+    type: pa.DataType
+    length: int
+
+
+@dataclass(frozen=True)
+class QueryGraph:
+    """Attribute classes and residual predicates as bit sets over relation numbers.
+
+    Attributes:
+        relations: How many there are.
+        classes: The attribute classes.
+        residual_spans: Per residual predicate, the relations that it reads.
+        residuals_before: Per residual predicate, bit set of those that have to be done before it:
+            one that is not deterministic keeps its place among the others.
+        leads: Per relation, the one whose tuples it shares: itself, or the first of several that are the
+            same data (a self-join).
+        windows: Per relation, its sliding window; empty when no relation has one.
+    """
+
+    relations: int
+    classes: tuple[AttributeClass, ...]
+    residual_spans: tuple[int, ...]
+    residuals_before: tuple[int, ...]
+    leads: tuple[int, ...]
+    windows: tuple[TimeWindow | None, ...] = ()
+
+    @classmethod
+    def of(cls, spec: JoinSpec) -> QueryGraph:
+        """Build the graph of a block."""
+        number = {alias: i for i, alias in enumerate(spec.aliases)}
+        groups: list[tuple[pa.DataType, set[ColumnRef]]] = []
+        for equality in spec.equalities:
+            pair = {equality.left, equality.right}
+            touching = [g for g in groups if g[0] == equality.type and g[1] & pair]
+            groups = [g for g in groups if g not in touching]
+            groups.append((equality.type, pair.union(*(g[1] for g in touching))))
+        classes = tuple(
+            AttributeClass(kind, tuple(sorted((number[r.relation], r.column) for r in refs)))
+            for kind, refs in groups
+        )
+        spans = tuple(sum(1 << number[alias] for alias in relations_of(p)) for p in spec.residuals)
+        pinned = [isinstance(p, Call) and not p.spec.deterministic for p in spec.residuals]
+        before = tuple(
+            sum(1 << j for j in range(i) if pinned[i] or pinned[j]) for i in range(len(spec.residuals))
+        )
+        leads = tuple(number[r.same_as or r.alias] for r in spec.relations)
+        windows = tuple(
+            None if w is None else TimeWindow(w.column, r.schema.field(w.column).type, w.length)
+            for r, w in ((r, r.window) for r in spec.relations)
+        )
+        windows = windows if any(windows) else ()
+        return cls(len(spec.relations), classes, spans, before, leads, windows)
+
+    def roles(self, relation: int) -> tuple[int, ...]:
+        """Return the relations that share their tuples with this one, itself among them."""
+        return self._roles[self.leads[relation]]
+
+    @cached_property
+    def _roles(self) -> dict[int, tuple[int, ...]]:
+        roles: dict[int, tuple[int, ...]] = {}
+        for relation, lead in enumerate(self.leads):
+            roles[lead] = (*roles.get(lead, ()), relation)
+        return roles
+
+    @cached_property
+    def everything(self) -> int:
+        """The span of a result tuple."""
+        return (1 << self.relations) - 1
+
+    def bound(self, span: int, relation: int) -> tuple[int, ...]:
+        """Return the numbers of the classes that tie ``relation`` to tuples of ``span``."""
+        found = self._bound.get((span, relation))
+        if found is None:
+            bit = 1 << relation
+            found = tuple(i for i, c in enumerate(self.classes) if c.span & bit and c.span & span)
+            self._bound[span, relation] = found
+        return found
+
+    @cached_property
+    def _bound(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """What :meth:`bound` has returned: it is asked for every batch."""
+        return {}
+
+    def neighbours(self, span: int) -> tuple[int, ...]:
+        """Return the relations outside ``span`` that a class connects to it."""
+        return tuple(r for r in range(self.relations) if not span >> r & 1 and self.bound(span, r))
+
+
+def members(span: int) -> list[int]:
+    """Return the relations of a span."""
+    return [r for r in range(span.bit_length()) if span >> r & 1]

@@ -1,0 +1,25 @@
+"""Compiled kernels: numpy arrays in, numpy arrays out, knowing nothing of the rest."""
+
+from millrace.engine.kernels.hashing import combine, hash_bytes, hash_parts, mix
+from millrace.engine.kernels.multimap import MAX_ROWS, Multimap, Walk
+from millrace.engine.kernels.tally import BEFORE, KEY, NOW, SETTLED, meet, rows_of, runs, tally, thin, turn
+
+__all__ = [
+    "BEFORE",
+    "KEY",
+    "MAX_ROWS",
+    "NOW",
+    "SETTLED",
+    "Multimap",
+    "Walk",
+    "combine",
+    "hash_bytes",
+    "hash_parts",
+    "meet",
+    "mix",
+    "rows_of",
+    "runs",
+    "tally",
+    "thin",
+    "turn",
+]

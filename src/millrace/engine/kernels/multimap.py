@@ -1,0 +1,391 @@
+"""A hash table from ``int64`` codes to row numbers: the one index under every join.
+
+Rows are numbered in the order of insertion. Rows of the same code form a chain, newer rows before
+older ones; a slot leads to the newest. Every link says whether the chain goes on behind its row: a
+row ``r`` stands as ``r`` where it is the last and as ``-(r + 2)`` where another follows, so that
+the end of a chain is known without a look at it; -1 is no row. A probe can stop when its output
+buffer is full and go on later, as long as nothing is inserted in between (an insert may rebuild
+the table).
+
+Two addressings lead to the chains. *Dense*: the codes seen span a range not much larger than their
+number, so a code's slot is its distance from the smallest and no comparison is needed; this also
+keeps the order of the data in memory, which is what makes probes by clustered keys cheap. *Hashed*:
+Fibonacci hashing with linear probing otherwise; the codes of the slots stand in an array of their own.
+The choice is made anew whenever the table grows.
+
+Either way slots know their codes, and rows need not be looked at when the table grows: chains stay as
+they are, and their heads move. Slots follow the hash from its highest bit on, so heads are read and
+written in the order in which they lie in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from millrace.engine.kernels.compiling import compiled
+
+_END = -1
+_FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
+_AHEAD = 256
+"""Slots that are looked up before they are needed, so that cache misses overlap."""
+
+_DENSE_SPREAD = 16
+"""Range of the codes over their number up to which addressing is dense: up to 72 bytes a row, and no hash."""
+
+_DENSE_ALWAYS = 1 << 16
+_TRUSTED = 4
+"""Times as many rows as there are that a table makes room for because they are expected."""
+
+_LEAST = int(np.iinfo(np.int64).min)
+MAX_ROWS = 2**31 - 2
+
+
+@compiled()
+def _home(code, shift):  # type: ignore[no-untyped-def]
+    return np.int64((np.uint64(code) * _FIBONACCI) >> shift)
+
+
+@compiled()
+def _slot_of(code, slot, codes, heads):  # type: ignore[no-untyped-def]
+    """Return the slot of a code, or the free one where it belongs, from ``slot`` on."""
+    wrap = len(heads) - 1
+    while heads[slot] != _END and codes[slot] != code:
+        slot = (slot + 1) & wrap
+    return slot
+
+
+@compiled()
+def _move(code, head, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the head of a chain into a hashed table that does not have its code yet."""
+    slot = _slot_of(code, _home(code, shift), codes, heads)
+    codes[slot], heads[slot] = code, head
+
+
+@compiled("const int64[], int64, int64[], int32[], int32[], uint64")
+def _link_hashed(new, first, codes, heads, nexts, shift):  # type: ignore[no-untyped-def]
+    """Link rows ``first``, ``first + 1``, … with new codes; return how many of these were not there."""
+    distinct = 0
+    homes = np.empty(_AHEAD, np.int64)
+    seen = np.empty(_AHEAD, np.int64)
+    for start in range(0, len(new), _AHEAD):
+        stop = min(start + _AHEAD, len(new))
+        for place in range(start, stop):
+            home = _home(new[place], shift)
+            homes[place - start] = home
+            seen[place - start] = codes[home] ^ heads[home]  # brings both into the cache
+        for place in range(start, stop):
+            slot = _slot_of(new[place], homes[place - start], codes, heads)
+            head = heads[slot]
+            row = first + place
+            distinct += head == _END
+            nexts[row] = head
+            codes[slot] = new[place]
+            heads[slot] = row if head == _END else -(row + 2)
+    return distinct
+
+
+@compiled("const int64[], int64, int32[], int32[], int64")
+def _link_dense(codes, first, heads, nexts, base):  # type: ignore[no-untyped-def]
+    """Link rows ``first``, ``first + 1``, … with these codes; return how many of the codes are new."""
+    distinct = 0
+    for place in range(len(codes)):
+        row = first + place
+        slot = codes[place] - base
+        head = heads[slot]
+        distinct += head == _END
+        nexts[row] = head
+        heads[slot] = row if head == _END else -(row + 2)
+    return distinct
+
+
+@compiled("const int64[], const int32[], int64[], int32[], uint64")
+def _widen(old_codes, old_heads, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the heads of a hashed table into an empty, larger one."""
+    for i in range(len(old_heads)):
+        if old_heads[i] != _END:
+            _move(old_codes[i], old_heads[i], codes, heads, shift)
+
+
+@compiled("const int32[], int64, int64[], int32[], uint64")
+def _scatter(old_heads, base, codes, heads, shift):  # type: ignore[no-untyped-def]
+    """Put the heads of a dense table into an empty hashed one."""
+    for i in range(len(old_heads)):
+        if old_heads[i] != _END:
+            _move(np.int64(base + i), old_heads[i], codes, heads, shift)
+
+
+@compiled("const int64[], const int32[], int32[], int64")
+def _gather(old_codes, old_heads, heads, base):  # type: ignore[no-untyped-def]
+    """Put the heads of a hashed table into an empty dense one."""
+    for i in range(len(old_heads)):
+        if old_heads[i] != _END:
+            heads[old_codes[i] - base] = old_heads[i]
+
+
+@compiled("const int64[], const int64[], const int32[], uint64, int32[], int32[]")
+def _enter_hashed(wanted, codes, heads, shift, probes, rows):  # type: ignore[no-untyped-def]
+    """Find the chains of codes; loads come in passes of their own, so that cache misses overlap."""
+    count = 0
+    homes = np.empty(_AHEAD, np.int64)
+    links = np.empty(_AHEAD, np.int32)
+    found = np.empty(_AHEAD, np.int64)
+    places = np.empty(_AHEAD, np.int32)
+    for start in range(0, len(wanted), _AHEAD):
+        size = min(_AHEAD, len(wanted) - start)
+        for i in range(size):
+            homes[i] = _home(wanted[start + i], shift)
+            links[i] = heads[homes[i]]
+        taken = 0
+        for i in range(size):
+            places[taken] = i
+            taken += links[i] != _END
+        for i in range(taken):
+            found[i] = codes[homes[places[i]]]
+        for i in range(taken):
+            place = places[i]
+            code, link = wanted[start + place], links[place]
+            if found[i] != code:
+                link = heads[_slot_of(code, homes[place], codes, heads)]
+            probes[count] = start + place
+            rows[count] = link
+            count += link != _END
+    return count
+
+
+@compiled("const int64[], const int32[], int64, int32[], int32[]")
+def _enter_dense(codes, heads, base, probes, rows):  # type: ignore[no-untyped-def]
+    """Find the chains of codes."""
+    size = np.uint64(len(heads))
+    count = 0
+    for i in range(len(codes)):
+        slot = np.uint64(codes[i]) - np.uint64(np.int64(base))
+        link = heads[slot] if slot < size else _END
+        probes[count] = i
+        rows[count] = link
+        count += link != _END
+    return count
+
+
+@compiled("const int32[], int64, const int32[], int32[], int32[], int64, int64, int64, int32[], int32[]")
+def _walk(nexts, low, high, probes, rows, place, kept, active, left, right):  # type: ignore[no-untyped-def]
+    """Walk all chains a step at a time: no load waits for another, so cache misses overlap.
+
+    ``probes`` and ``rows`` hold where each chain stands (a link), ``active`` of them; places below
+    ``kept`` have been moved on already, those from ``place`` on have not. As newer rows come before
+    older ones, a chain is left at the first row that is not above ``low``.
+    """
+    count = 0
+    bounded = len(high) > 0
+    while active > 0:
+        stop = min(active, place + len(left) - count)
+        for p in range(place, stop):
+            i, link = probes[p], rows[p]
+            row = -(link + 2) if link < _END else link
+            goes_on = (link < _END) & (row > low)
+            left[count] = i
+            right[count] = row
+            count += not bounded or (low <= row and row < high[i])
+            probes[kept] = i
+            rows[kept] = nexts[row if goes_on else 0]  # no look, hence no cache miss, at a chain's end
+            kept += goes_on
+        place = stop
+        if place < active:
+            return count, place, kept, active
+        active, place, kept = kept, 0, 0
+    return count, 0, 0, 0
+
+
+_NO_ROWS = np.empty(0, np.int32)
+_NO_CODES = np.empty(0, np.int64)
+
+
+@dataclass
+class Walk:
+    """A probe under way: the chains of its tuples and how far they have been followed.
+
+    Attributes:
+        probes: Positions of the tuples whose chains go on.
+        rows: The link to the row at which each of those chains stands.
+        active: Number of those chains.
+        low: Only rows from this number on match.
+        high: Only rows below ``high[i]`` match tuple ``i``; empty when there is no bound.
+        is_new: Whether no match has been asked for yet.
+    """
+
+    probes: np.ndarray
+    rows: np.ndarray
+    active: int
+    low: int
+    high: np.ndarray
+    place: int = 0
+    kept: int = 0
+    is_new: bool = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every match has been returned."""
+        return self.active == 0
+
+    def narrow(self, wanted: np.ndarray) -> None:
+        """Follow only these chains further, where that is cheap: between two steps along all of them.
+
+        Args:
+            wanted: Whether a match of the tuple ``probes[i]`` is still wanted, shape ``(active,)``.
+        """
+        if self.place or self.kept or wanted.all():
+            return
+        kept = np.flatnonzero(wanted)
+        self.probes, self.rows, self.active = self.probes[kept], self.rows[kept], len(kept)
+
+
+class Multimap:
+    """Rows by code, insert and resumable probe.
+
+    Args:
+        capacity: Rows that are expected; without them the table doubles when it is full.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        self.rows = 0
+        self.distinct = 0
+        self._expected = capacity
+        self._nexts = np.empty(max(capacity, 1024), np.int32)
+        self._low = 0
+        self._high = -1
+        self._base: int | None = None  # the code of the first slot, with dense addressing
+        self._shift = np.uint64(0)
+        self._heads = np.empty(0, np.int32)
+        self._codes = _NO_CODES  # of the heads, with hashed addressing
+        self._left = np.empty(0, np.int32)
+        self._right = np.empty(0, np.int32)
+
+    @property
+    def unique(self) -> bool:
+        """Whether no code occurs twice."""
+        return self.distinct == self.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table in bytes; room for links that is not filled takes none yet."""
+        return self.rows * self._nexts.itemsize + int(self._heads.nbytes + self._codes.nbytes)
+
+    @property
+    def least(self) -> int:
+        """The part of :attr:`nbytes` that a table takes however few rows it has."""
+        few = self.rows * _DENSE_SPREAD < _DENSE_ALWAYS
+        return int(self._heads.nbytes + self._codes.nbytes) if few else 0
+
+    def insert(self, codes: np.ndarray) -> None:
+        """Append rows ``self.rows, self.rows + 1, …`` with these ``int64`` codes, shape ``(n,)``.
+
+        Raises:
+            OverflowError: There would be more than ``MAX_ROWS`` rows.
+        """
+        if not len(codes):
+            return
+        codes = np.ascontiguousarray(codes, np.int64)
+        first, self.rows = self.rows, self.rows + len(codes)
+        if self.rows > MAX_ROWS:
+            raise OverflowError(f"an index holds at most {MAX_ROWS} rows")
+        low, high = int(codes.min()), int(codes.max())
+        if first:
+            low, high = min(low, self._low), max(high, self._high)
+        self._low, self._high = low, high
+        if self.rows > len(self._nexts):
+            grown = np.empty(max(self.rows, 2 * len(self._nexts)), np.int32)
+            grown[:first] = self._nexts[:first]
+            self._nexts = grown
+        if not self._fits(len(codes)):
+            self._address(self.distinct + len(codes))
+        if self._base is None:
+            fresh = _link_hashed(codes, first, self._codes, self._heads, self._nexts, self._shift)
+        else:
+            fresh = _link_dense(codes, first, self._heads, self._nexts, self._base)
+        self.distinct += int(fresh)
+
+    def _fits(self, more: int) -> bool:
+        """Whether there are slots for all codes, of which so many may be new."""
+        if self._base is not None:
+            return self._low >= self._base and self._high < self._base + len(self._heads)
+        return 4 * (self.distinct + more) <= 3 * len(self._heads)
+
+    def _address(self, needed: int) -> None:
+        """Choose the addressing for the codes seen so far, so many of which may differ; move the heads."""
+        spread = self._high - self._low + 1
+        codes, heads, base = self._codes, self._heads, self._base
+        if spread > max(_DENSE_SPREAD * self.rows, _DENSE_ALWAYS):
+            room = max(needed, min(self._expected, _TRUSTED * self.rows))
+            bits = max(12, (2 * room - 1).bit_length())
+            self._base, self._shift = None, np.uint64(64 - bits)
+            self._codes, self._heads = np.empty(1 << bits, np.int64), np.full(1 << bits, _END, np.int32)
+            if base is None:
+                _widen(codes, heads, self._codes, self._heads, self._shift)
+            else:
+                _scatter(heads, base, self._codes, self._heads, self._shift)
+            return
+        # Room on both sides, or every new extreme of randomly ordered codes would move it.
+        start, end = max(self._low - spread // 8, _LEAST), self._high + 1 + spread // 8
+        if base is not None:
+            start, end = min(start, base), max(end, base + len(heads))
+        self._base, self._codes, self._heads = start, _NO_CODES, np.full(end - start, _END, np.int32)
+        if base is None:
+            _gather(codes, heads, self._heads, start)
+        else:
+            self._heads[base - start : base - start + len(heads)] = heads
+
+    def probe(self, codes: np.ndarray, low: int = 0, high: np.ndarray | None = None) -> Walk:
+        """Begin to match probe tuples with rows.
+
+        Args:
+            codes: ``int64`` codes of the probe tuples, shape ``(n,)``.
+            low: Only rows from this number on match.
+            high: Only rows below ``high[i]`` match probe tuple ``i``, ``int32``, shape ``(n,)``.
+        """
+        codes = np.ascontiguousarray(codes, np.int64)
+        probes, rows = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
+        if not self.rows:
+            active = 0
+        elif self._base is not None:
+            active = _enter_dense(codes, self._heads, self._base, probes, rows)
+        else:
+            active = _enter_hashed(codes, self._codes, self._heads, self._shift, probes, rows)
+        if high is None:
+            high = _NO_ROWS if low == 0 else np.full(len(codes), MAX_ROWS, np.int32)
+        return Walk(probes, rows, active, low, high)
+
+    def matches(self, walk: Walk, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the next matches of a probe.
+
+        A call looks at no more than a bounded number of candidates, so it may return fewer than
+        ``limit`` matches, or none, although the walk is not done yet.
+
+        Returns:
+            Positions in the probe's codes and matching row numbers: ``int32``, equal shapes, at most
+            ``limit`` of them.
+        """
+        walk.is_new = False
+        if self.unique and not len(walk.high) and walk.active <= limit:
+            active, walk.active = walk.active, 0
+            return walk.probes[:active], walk.rows[:active]
+        left, right = self._buffers(limit)
+        count, walk.place, walk.kept, walk.active = _walk(
+            self._nexts,
+            walk.low,
+            walk.high,
+            walk.probes,
+            walk.rows,
+            walk.place,
+            walk.kept,
+            walk.active,
+            left,
+            right,
+        )
+        return left[:count].copy(), right[:count].copy()
+
+    def _buffers(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return two scratch arrays: fresh ones would fault their pages in at every probe."""
+        if len(self._left) < size:
+            self._left, self._right = np.empty(size, np.int32), np.empty(size, np.int32)
+        return self._left[:size], self._right[:size]

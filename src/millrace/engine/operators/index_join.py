@@ -1,0 +1,200 @@
+"""Index joins: an index hidden in a binary join, with a cache of what it has returned.
+
+Avnur & Hellerstein 2000, section 2.2 and figure 7; Raman, Deshpande & Hellerstein 2003, section 4.2. Tuples
+of the outer side wait for their lookups in the order of their arrival, and everything behind them waits too
+(head-of-line blocking), even if what it looks for is in the cache. That is what SteMs do away with; this join
+is there for what it is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import Clock, VirtualClock
+from millrace.engine.arrivals.access_modules import IndexAM, agreeing, checked, find_types
+from millrace.engine.figures import ModuleFigures
+from millrace.engine.relations import KeyColumn, RelationStore, keyed
+from millrace.engine.spec import JoinSpec
+from millrace.engine.state.binary_join import BinaryJoin
+from millrace.engine.state.bindings import BindingSet, bound
+from millrace.engine.state.matching import Classes, Matching
+from millrace.engine.state.stair import StairProbe
+from millrace.engine.state.stem import SteM
+from millrace.engine.trees import Edge, index_join_name
+from millrace.engine.tuples import Signature, TupleBatch
+from millrace.errors import ExecutionError
+
+_POLLED = 0.001
+"""Seconds between looks at an index that cannot say when it will answer."""
+
+_LONGEST = 1.0
+
+
+@dataclass(frozen=True)
+class IndexPath:
+    """How an index is asked.
+
+    Attributes:
+        index: The index AM.
+        classes: Per bind column, the attribute class that binds it.
+        keys: The bind columns, in the types of those classes.
+    """
+
+    index: IndexAM
+    classes: Classes
+    keys: tuple[KeyColumn, ...]
+
+
+class IndexJoin(BinaryJoin):
+    """The join along one edge, one end of which is a relation that only an index returns.
+
+    What the index has returned is in the inner relation's SteM and STAIR: the cache. Outer tuples are not
+    stored, for nothing will come to look for them.
+
+    Args:
+        edge: The edge.
+        spec: The block.
+        matching: Codes of the block's keys.
+        stores: Base tuples by relation.
+        inner: The SteM of the relation that is asked for.
+        path: How its index is asked.
+        clock: What waiting goes by.
+        built: Told of the inner relation's tuples as they come.
+
+    Attributes:
+        name: For reports.
+        asked: Different bindings that the index was asked for.
+        hits: Outer tuples that had nothing to ask: their binding was asked for by one before them.
+        returned: Tuples of the inner relation that the index returned.
+        seconds: Time spent waiting for it.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        spec: JoinSpec,
+        matching: Matching,
+        stores: Mapping[int, RelationStore],
+        inner: SteM,
+        path: IndexPath,
+        clock: Clock,
+        built: Callable[[TupleBatch], None] | None = None,
+    ) -> None:
+        super().__init__(edge, spec, matching, stores)
+        self.name = index_join_name(spec, matching.graph, edge, inner.number)
+        self.asked = self.hits = self.returned = 0
+        self.seconds = 0.0
+        self._inner = inner
+        self._schema = spec.relations[inner.number].schema
+        self._path = path
+        self._matching = matching
+        self._clock = clock
+        self._built = built
+        self._known = BindingSet(path.keys)
+        self._asking: TupleBatch | None = None
+        self._since = 0.0
+
+    def route(
+        self,
+        batch: TupleBatch,
+        *,
+        kept: bool = True,
+        merged: bool = False,
+        apart: Collection[int] = (),
+        skip: int = 0,
+        stored: Sequence[TupleBatch] | None = None,
+    ) -> StairProbe:
+        """Look up what outer tuples bind, wait for the answers, and begin to probe what is here then.
+
+        Args:
+            batch: Outer tuples.
+            kept: Has no effect, like ``merged`` and ``stored``: outer tuples are not inserted.
+            merged: Has no effect.
+            apart: Has no effect.
+            skip: Leave out matches that would span these relations.
+            stored: Has no effect.
+
+        Raises:
+            ExecutionError: The index will never answer, or returned other columns than the relation has.
+        """
+        near = self.near(batch)
+        assert near.owner != self._inner.number, "tuples of the inner relation come from the index alone"
+        if batch.size:
+            self._fetch(batch)
+        return self.dual(near).start(batch, near.codes(batch), skip)
+
+    def due(self, batch: TupleBatch) -> float | None:
+        """Ask for what outer tuples bind, without waiting for it; to be called until it has been answered.
+
+        Returns:
+            None once :meth:`route` need not wait for these tuples; before that, when to call again.
+
+        Raises:
+            ExecutionError: As for :meth:`route`.
+        """
+        index = self._path.index
+        if self._asking is not batch:
+            fresh = self._unknown(batch)
+            self.asked += fresh.num_rows
+            self.hits += batch.size - fresh.num_rows
+            self._asking, self._since = batch, self._clock.now()
+            if fresh.num_rows:
+                index.submit(fresh)
+        for answer in index.poll() if index.pending else ():
+            find_types(index.name, answer.bindings, [[key.type for key in self._path.keys]])
+            rows = checked(index.name, self._schema, answer.rows)
+            self._keep(agreeing(rows, answer.bindings, self._path.keys))
+        now = self._clock.now()
+        if not index.pending:
+            self.seconds += now - self._since
+            self._since = now
+            return None
+        due = index.due()
+        if due == math.inf:
+            raise ExecutionError(
+                f"index {index.name!r} will never answer {index.pending} of the "
+                f"bindings that {self.name} waits for; expected an answer to each; give the relation another "
+                "source, or use architecture='stems' if it has another one"
+            )
+        return now + _POLLED if due is None else due
+
+    def _fetch(self, batch: TupleBatch) -> None:
+        """Return when everything that the tuples bind has been answered; the eddy stands still."""
+        while (due := self.due(batch)) is not None:
+            seconds = max(0.0, due - self._clock.now())
+            if isinstance(self._clock, VirtualClock) and self._path.index.due() is not None:
+                self._clock.advance(seconds)
+            else:
+                threading.Event().wait(min(seconds, _LONGEST))
+
+    def _unknown(self, batch: TupleBatch) -> pa.RecordBatch:
+        """Return the bindings of tuples that the index was not asked for yet, each once."""
+        return self._known.add(*bound(self._matching, batch, self._path.classes))
+
+    def _keep(self, rows: pa.RecordBatch) -> None:
+        """Build tuples of the inner relation, and insert them on its side."""
+        layout, number = self._inner.layout, self._inner.number
+        rows, coded = keyed(rows, layout.keys, layout.same)
+        store = RelationStore.single(rows, layout.keys, coded)
+        numbers = np.arange(rows.num_rows, dtype=np.int32)
+        found = TupleBatch(Signature(1 << number, built=False), {number: numbers}, {number: store})
+        built = self._inner.build(found, None)
+        self.returned += built.size
+        self.stairs[number].insert(built)
+        if self._built is not None:
+            self._built(built)
+
+    def figures(self) -> ModuleFigures:
+        """Return the lookups: tuples in, tuples the index returned, and as calls the bindings asked for.
+
+        The tuples in that made no call are the hits in the cache. The seconds, spent waiting, are part of
+        those that the join itself is booked with.
+        """
+        tuples_in = self.asked + self.hits
+        return ModuleFigures(self.name, "lookup", tuples_in, self.returned, self.asked, self.seconds)

@@ -1,0 +1,191 @@
+"""Selecting: tuples meet the block's residual predicates, one by one or all together (a profile)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import Clock
+from millrace.engine.arrivals.schedule import Source, wait
+from millrace.engine.expressions import Call, Exists, Predicate
+from millrace.engine.figures import StateFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
+from millrace.engine.operators.exists import ExistsSelection
+from millrace.engine.operators.ready import ready_predicates
+from millrace.engine.operators.selection import CompiledSelection, Selection, divide
+from millrace.engine.operators.udf_selection import UdfSelection
+from millrace.engine.spec import JoinSpec
+from millrace.engine.statistics import Statistics
+from millrace.engine.tuples import Signature, TupleBatch
+from millrace.options import Options
+from millrace.predicates import REJECTED, Caller
+from millrace.predicates.callers import caller_of
+
+_GUESS = 1 / 3
+"""Share of tuples that a predicate is taken to pass before any was seen (System R's guess)."""
+
+
+def selections_of(
+    spec: JoinSpec, clock: Clock, options: Options, callers: Callable[[int, Call], Caller] | None
+) -> list[Selection]:
+    """Return a selection module for each residual predicate.
+
+    Args:
+        spec: The block.
+        clock: What the modules' time is measured by.
+        options: Whether errors show values.
+        callers: Returns what calls a user's predicate, by its number among the residual predicates;
+            by default limits hold within this eddy.
+    """
+    schemas = {relation.alias: relation.schema for relation in spec.beside}
+
+    def made(number: int, predicate: Predicate) -> Selection:
+        match predicate:
+            case Call():
+                caller = (callers or _local_caller)(number, predicate)
+                masked = options.mask_values
+                return UdfSelection(number, predicate, spec.aliases, caller, clock, masked=masked)
+            case Exists(relation):
+                return ExistsSelection(number, predicate, schemas[relation], spec.aliases, clock)
+        return CompiledSelection(number, predicate, spec.aliases, clock)
+
+    return [made(number, predicate) for number, predicate in enumerate(spec.residuals)]
+
+
+class Selecting:
+    """Lets batches meet predicates.
+
+    Args:
+        graph: The block's query graph.
+        selections: Its residual predicates.
+        statistics: Where each predicate's outcomes are booked.
+
+    Attributes:
+        selects: The operator of each predicate.
+        profile: All that are ready at once.
+        settles: What gives each predicate its last word.
+    """
+
+    def __init__(self, graph: QueryGraph, selections: Sequence[Selection], statistics: Statistics) -> None:
+        self._graph = graph
+        self._selections = selections
+        self._statistics = statistics
+        self.selects = [PredicateSelect(self, selection) for selection in selections]
+        self.profile = PredicateProfile(self, graph)
+        self.settles = [PredicateSettle(self, selection) for selection in selections]
+        self._matched = {s.relation: s for s in selections if isinstance(s, ExistsSelection)}
+
+    def fill(self, spec: JoinSpec, sources: Mapping[str, Source], clock: Clock) -> None:
+        """Read the relations beside the join, which have to be complete before the first tuple comes."""
+        for number, relation in enumerate(spec.beside, self._graph.relations):
+            for batch in sources[relation.alias]:
+                if not isinstance(batch, pa.RecordBatch):
+                    wait(clock)
+                    continue
+                began = clock.now()
+                self._matched[relation.alias].take(batch)
+                seconds = clock.now() - began
+                self._statistics.update(("scan", number), batch.num_rows, batch.num_rows, seconds)
+
+    def figures(self) -> tuple[StateFigures, ...]:
+        """Return what is held of the relations beside the join."""
+        return tuple(selection.figures() for selection in self._matched.values())
+
+    def meet(self, batch: TupleBatch, predicates: Sequence[int], label: str) -> list[TupleBatch]:
+        """Return what is left of a batch when its tuples have met some predicates, all of them each.
+
+        Args:
+            batch: The tuples.
+            predicates: Numbers of the predicates; the joint outcomes of several are kept (a profile).
+            label: Joins the tuples' path.
+        """
+        verdicts = {}
+        for number in predicates:
+            selection = self._selections[number]
+            before = selection.worked
+            verdicts[number] = verdict = selection.judge(batch)
+            kept = int(np.count_nonzero(verdict[0]))
+            spent = selection.worked - before
+            self._statistics.update(self.selects[number], batch.size, kept, spent)
+        if len(predicates) > 1:
+            passed = {number: truth != REJECTED for number, (truth, _) in verdicts.items()}
+            self._statistics.profile(batch.signature.span).add(passed)
+        return divide(batch, verdicts, label)
+
+    def settle(self, batch: TupleBatch, predicate: int) -> TupleBatch:
+        """Give a predicate that raised its last word."""
+        kept = self._selections[predicate].settle(batch)
+        signature = batch.signature.having(raised=batch.signature.raised & ~(1 << predicate))
+        return batch.take(kept, signature=signature)
+
+    def remember(self, built: TupleBatch) -> None:
+        """Let predicates know of base tuples that met them before they were built."""
+        for selection in self._selections:
+            if built.signature.done >> selection.number & 1:
+                selection.remember(built)
+
+    def close(self) -> None:
+        """Let go of what predicates hold."""
+        for selection in self._selections:
+            selection.close()
+
+
+class PredicateSelect(Select):
+    """Lets one predicate decide."""
+
+    def __init__(self, selecting: Selecting, selection: Selection) -> None:
+        super().__init__(selection.number, selection.name, selection.label)
+        self._selecting = selecting
+        self._selection = selection
+
+    @property
+    def evaluated(self) -> int:  # type: ignore[override]
+        """Rows that a user's function was called for."""
+        return self._selection.evaluated
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return a guess."""
+        return Estimate(self.label, _GUESS)
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass, and apart from them those for which the predicate raised."""
+        pieces = self._selecting.meet(work, [self.target], self.label)
+        return Step(pieces, sum(piece.size for piece in pieces))
+
+
+class PredicateProfile(Profiling):
+    """Lets every predicate that is ready decide about every tuple."""
+
+    def __init__(self, selecting: Selecting, graph: QueryGraph) -> None:
+        super().__init__(0, "Profile", "profile")
+        self._selecting = selecting
+        self._graph = graph
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return a guess."""
+        return Estimate(self.label, _GUESS)
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass all of them."""
+        pieces = self._selecting.meet(work, ready_predicates(work.signature, self._graph), self.label)
+        return Step(pieces, sum(piece.size for piece in pieces))
+
+
+class PredicateSettle(Settle):
+    """Gives one predicate its last word."""
+
+    def __init__(self, selecting: Selecting, selection: Selection) -> None:
+        super().__init__(selection.number, selection.name, selection.label)
+        self._selecting = selecting
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that pass although the predicate raised for them at first."""
+        kept = self._selecting.settle(work, self.target)
+        return Step((kept,), kept.size)
+
+
+def _local_caller(number: int, call: Call) -> Caller:
+    return caller_of(call.spec, call.values, None, str(number))

@@ -1,0 +1,38 @@
+"""A static order: what a conventional plan would do, and the yardstick for the adaptive policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from millrace.engine.operator import Select
+from millrace.engine.policies.base import Candidate, Policy, Shares
+from millrace.engine.tuples import Signature
+from millrace.options import Order
+
+
+class Fixed(Policy):
+    """Selections first, then joins in the given order of aliases; unnamed ones follow as written.
+
+    Args:
+        order: Aliases; groups of them, as for static plans, count as what is in them, from the left.
+    """
+
+    def __init__(self, order: Order = ()) -> None:
+        self._place = {alias.lower(): place for place, alias in enumerate(_aliases(order))}
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return the candidate that comes first in the order."""
+
+        def place(candidate: Candidate) -> tuple[bool, int, int]:
+            named = self._place.get(candidate.name.lower(), len(self._place))
+            return not isinstance(candidate.operator, Select), named, candidate.operator.target
+
+        return ((min(candidates, key=place).operator, 1.0),)
+
+
+def _aliases(order: Order) -> Iterator[str]:
+    for part in order:
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _aliases(part)

@@ -1,0 +1,69 @@
+"""Which operators are legal for a signature: the rules that no policy can break.
+
+* BuildFirst: a singleton of a relation that is built goes to its own SteM before any other; predicates
+  on it alone may come before that or after.
+* Which joins a tuple may go to, join state says (:mod:`millrace.engine.architectures`).
+* Tuples that several relations of a self-join share are built before anything rejects them.
+* A predicate that is not deterministic keeps its place among the predicates. Where several are
+  ready at once, a tuple may meet them all in one go (a profile).
+* What a predicate raised for a tuple is settled when nothing is left that could reject the tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millrace.engine.graph import QueryGraph
+from millrace.engine.operator import Build, Operator, Profiling, Select, Settle
+from millrace.engine.operators.ready import is_complete, ready_predicates, to_settle
+from millrace.engine.tuples import Signature
+
+
+class Legality:
+    """Knows every operator of a block, and when tuples may go there.
+
+    Args:
+        graph: The block's query graph.
+        builds: By relation.
+        selects: By predicate.
+        profile: Of all predicates that are ready.
+        settles: By predicate.
+        joins: Returns the joins that are legal for a signature.
+    """
+
+    def __init__(
+        self,
+        graph: QueryGraph,
+        builds: Sequence[Build],
+        selects: Sequence[Select],
+        profile: Profiling,
+        settles: Sequence[Settle],
+        joins: Callable[[Signature], Sequence[Operator]],
+    ) -> None:
+        self._graph = graph
+        self._builds = builds
+        self._selects = selects
+        self._profile = profile
+        self._settles = settles
+        self._joins = joins
+
+    def of(self, signature: Signature) -> Sequence[Operator]:
+        """Return every legal operator for tuples that are no results; none: they leave the dataflow."""
+        graph = self._graph
+        if not signature.built:
+            relation = signature.span.bit_length() - 1
+            shared = len(graph.roles(relation)) > 1
+            return (self._builds[relation], *(() if shared else self._ready(signature)))
+        if signature.prior is not None:
+            return self._joins(signature)
+        if is_complete(signature, graph):
+            return (self._settles[to_settle(signature)],)
+        if signature.span == graph.everything:
+            return self._ready(signature)
+        legal = self._joins(signature)
+        return (*self._ready(signature), *legal) if legal else ()
+
+    def _ready(self, signature: Signature) -> tuple[Operator, ...]:
+        """Return the predicates that are ready, one by one and, where there are several, together."""
+        ready = tuple(self._selects[i] for i in ready_predicates(signature, self._graph))
+        return (*ready, self._profile) if len(ready) > 1 else ready

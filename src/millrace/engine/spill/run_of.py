@@ -1,0 +1,78 @@
+"""What runs a block: an eddy or a static plan, or one of these under a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Unpack
+
+import pyarrow as pa
+
+from millrace.engine.runs import run_of as in_memory
+from millrace.engine.runs.block_run import Given, Run
+from millrace.engine.runs.warm_start import WarmStart
+from millrace.engine.spec import JoinSpec
+from millrace.engine.spill.spilling import SpillingEddy
+from millrace.errors import InputError
+from millrace.options import Options
+
+
+def run_of(
+    spec: JoinSpec,
+    sources: Mapping[str, Iterable[pa.RecordBatch]],
+    options: Options | None = None,
+    *,
+    warm_start: WarmStart | None = None,
+    **given: Unpack[Given],
+) -> Run:
+    """Return what runs a block: ``run()`` yields its result, ``figures(cell)`` says what was done.
+
+    A block over one relation keeps no state, so a memory budget means nothing to it.
+
+    Args:
+        spec: The block.
+        sources: Record batches by alias.
+        options: The run's settings.
+        warm_start: Where eddies of the same run leave what they learned.
+        given: See :class:`millrace.engine.runs.block_run.Given`; no access modules under a memory budget, and
+            neither a schedule nor a watch, for it has its own.
+
+    Raises:
+        OptionError: A spill folder that cannot be used.
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+    """
+    options = options or Options()
+    if options.memory_budget is not None and any(r.window for r in spec.relations):
+        raise InputError(
+            "option memory_budget is set for a join with sliding windows, whose tuples would be joined out "
+            "of order of time; expected one of the two: windows bound the state by themselves"
+        )
+    spills = options.memory_budget is not None and len(spec.relations) > 1
+    if spills and spec.beside:
+        raise InputError(
+            f"option memory_budget is set for a join that looks for matches in "
+            f"{', '.join(r.alias for r in spec.beside)}, all of which is kept in memory; expected one of the "
+            "two: leave memory_budget out"
+        )
+    if spills and (access := given.get("access")):
+        raise InputError(
+            f"option memory_budget is set for a join that looks up {', '.join(sorted(access))}, and tuples "
+            "that wait for answers wait in memory; expected one of the two: leave memory_budget out"
+        )
+    if spills and (own := [name for name in ("schedule", "watch") if given.get(name) is not None]):
+        raise InputError(
+            f"option memory_budget is set for a run that is given a {' and a '.join(own)}; expected one of "
+            "the two: under a budget sources are read, and memory is watched, by the way of spilling"
+        )
+    if spills:
+        return SpillingEddy(
+            spec,
+            sources,
+            options,
+            stream=given.get("stream"),
+            clock=given.get("clock"),
+            output=given.get("output"),
+            callers=given.get("callers"),
+            ranges=given.get("ranges"),
+            warm_start=warm_start,
+        )
+    return in_memory.run_of(spec, sources, options, warm_start=warm_start, **given)

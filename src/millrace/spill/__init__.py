@@ -1,6 +1,0 @@
-"""Joins larger than memory: Grace, hybrid hash, sort-merge and symmetric hash joins, by eddies."""
-
-from millrace.spill.run_of import run_of
-from millrace.spill.spilling import SpillingEddy
-
-__all__ = ["SpillingEddy", "run_of"]

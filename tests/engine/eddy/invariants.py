@@ -1,0 +1,342 @@
+"""Invariants A, B and B+ of the STAIRs, by brute force over all connected spans and all base tuples.
+
+Deshpande & Hellerstein 2004, appendix A, as :mod:`millrace.engine.state.stairs` words them. Nothing that the
+join state computes is taken for granted: attribute classes come from the block's equalities, matches from
+the values of columns, and what may still arrive from the sources' ends.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.expressions import Call, ColumnRef, Compare, Literal, Operand, Predicate, relations_of
+from millrace.engine.spec import JoinSpec
+from millrace.engine.state.stairs import Stairs
+from tests.engine.eddy.oracle import canonical
+
+Rows = tuple[int, ...]
+"""A tuple: row numbers of its components, in the order of relations."""
+
+_OPERATORS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The tuples of one segment of a STAIR.
+
+    Attributes:
+        edge: The STAIR's edge,
+        owner: and its relation.
+        name: The STAIR's name.
+        span: Of the tuples.
+        tuples: As often as they are stored.
+    """
+
+    edge: int
+    owner: int
+    name: str
+    span: int
+    tuples: tuple[Rows, ...]
+
+    def projected(self, span: int) -> list[Rows]:
+        """Return the tuples' parts within a span."""
+        return [project(one, self.span, span) for one in self.tuples]
+
+
+class Invariants:
+    """Checks the STAIRs of one block at points of stasis.
+
+    Args:
+        spec: The block.
+        stairs: Its state.
+
+    Attributes:
+        checked: Tuples that Invariant A was asked for so far.
+    """
+
+    def __init__(self, spec: JoinSpec, stairs: Stairs) -> None:
+        self.checked = 0
+        self._spec = spec
+        self._stairs = stairs
+        self._classes = attribute_classes(spec)
+        number = {alias: i for i, alias in enumerate(spec.aliases)}
+        self._residuals = [(p, sum(1 << number[a] for a in relations_of(p))) for p in spec.residuals]
+        self._values: list[dict[str, list[Any]]] = [{n: [] for n in r.schema.names} for r in spec.relations]
+        self._results: dict[int, tuple[tuple[range, ...], list[Rows]]] = {}
+        self._proper: set[tuple[int, Rows]] = set()
+
+    def check(self) -> None:
+        """Check everything that ought to hold of the state as it is.
+
+        Raises:
+            AssertionError: Something does not; it says which tuple, where, and what was expected.
+        """
+        self._arrive()
+        stored = self._stored()
+        for segment in stored:
+            self._check_section(segment)
+        self._check_presence(stored)
+        for segment in stored:
+            self._check_once(segment)
+        for one, other in combinations(stored, 2):
+            self._check_apart(one, other)
+
+    # What has arrived, and what it joins to
+
+    def _arrive(self) -> None:
+        """Take note of base tuples that have come since the last check."""
+        for stem in self._stairs._stems:
+            for name, values in self._values[stem.number].items():
+                # What has been evicted before it was looked at is gone, and nobody asks for it.
+                values += [None] * (stem.store.first - len(values))
+                new = np.arange(len(values), stem.store.rows)
+                if len(new):
+                    values.extend(canonical(v) for v in stem.store.gather(name, new).to_pylist())
+
+    def _rows(self, relation: int) -> range:
+        """Return the numbers of the rows that have arrived and have not been evicted."""
+        store = self._stairs._stems[relation].store
+        return range(store.first, store.rows)
+
+    def results(self, span: int) -> list[Rows]:
+        """Return every result, so far, of joining the relations of a span that the tree connects.
+
+        Pairs that a residual predicate of the span rejects are not among them: nobody needs them.
+        """
+        arrived = tuple(self._rows(r) for r in members(span))
+        known = self._results.get(span)
+        if known is not None and known[0] == arrived:
+            return known[1]
+        last = next(r for r in members(span) if self._connected(span & ~(1 << r)))
+        rest = span & ~(1 << last)
+        found = [
+            merge(one, rest, row, last)
+            for one in (self.results(rest) if rest else [()])
+            for row in self._matching(one, rest, last)
+        ]
+        for predicate, needed in self._residuals:
+            if needed & span == needed and needed >> last & 1:
+                found = [one for one in found if self._truth(predicate, one, span) is True]
+        self._results[span] = arrived, found
+        return found
+
+    def _matching(self, one: Rows, span: int, relation: int) -> Iterator[int]:
+        """Yield the rows of another relation that agree with a tuple on every attribute class."""
+        wanted = []
+        for columns in self._classes:
+            mine = [column for r, column in columns if r == relation]
+            bound = [(r, column) for r, column in columns if span >> r & 1]
+            if mine:
+                known = [self._value(one, span, r, column) for r, column in bound]
+                wanted.append(([self._values[relation][column] for column in mine], known))
+        for row in self._rows(relation):
+            if all(
+                len({*known, *(column[row] for column in mine)}) == 1 and mine[0][row] is not None
+                for mine, known in wanted
+            ):
+                yield row
+
+    def _value(self, one: Rows, span: int, relation: int, column: str) -> Any:
+        return self._values[relation][column][project(one, span, 1 << relation)[0]]
+
+    def _truth(self, predicate: Predicate, one: Rows, span: int) -> bool | None:
+        def value(operand: Operand) -> Any:
+            if isinstance(operand, Literal):
+                return operand.value
+            return self._of(operand.ref, one, span)
+
+        if isinstance(predicate, Compare) and predicate.op in _OPERATORS:
+            left, right = value(predicate.left), value(predicate.right)
+            return None if left is None or right is None else bool(_OPERATORS[predicate.op](left, right))
+        if isinstance(predicate, Call) and predicate.spec.kind in ("row", "arrow"):
+            given = [value(argument) for argument in predicate.arguments]
+            if predicate.spec.kind == "arrow":
+                given = [pa.array([one], pa.int64()) for one in given]
+            try:
+                truth = predicate.spec.function(*given)
+            except ArithmeticError:
+                return True  # what is raised is kept until nothing else rejects the tuple
+            known: bool | None = truth if predicate.spec.kind == "row" else truth[0].as_py()
+            return known
+        raise TypeError(f"the checker does not know the predicate {predicate}")
+
+    def _of(self, ref: ColumnRef, one: Rows, span: int) -> Any:
+        return self._value(one, span, self._spec.aliases.index(ref.relation), ref.column)
+
+    # The tree, from its edges
+
+    def _connected(self, span: int) -> bool:
+        """Whether the tree holds a span together; the empty span is."""
+        grown, reached = span & -span, 0
+        while grown != reached:
+            reached = grown
+            for edge in self._stairs.tree.edges:
+                ends = sum(1 << end for end in edge.ends)
+                if ends & span == ends and ends & reached:
+                    grown |= ends
+        return reached == span
+
+    def _crossing(self, span: int) -> list[tuple[int, int, int]]:
+        """Return the edges out of a span: their number, their end within and their end without."""
+        found = []
+        for edge in self._stairs.tree.edges:
+            a, b = edge.ends
+            if (span >> a & 1) != (span >> b & 1):
+                found.append((edge.number, a, b) if span >> a & 1 else (edge.number, b, a))
+        return found
+
+    def _beyond(self, edge: int, owner: int) -> int:
+        """Return the relations on the other side of an edge."""
+        reached, grown = 0, 1 << owner
+        while grown != reached:
+            reached = grown
+            for each in self._stairs.tree.edges:
+                ends = sum(1 << end for end in each.ends)
+                if each.number != edge and ends & reached:
+                    grown |= ends
+        return (1 << len(self._spec.relations)) - 1 & ~reached
+
+    def _open(self, edge: int, owner: int) -> bool:
+        """Whether something may still arrive beyond an edge."""
+        return any(not self._stairs._stems[r].complete for r in members(self._beyond(edge, owner)))
+
+    # The checks
+
+    def _stored(self) -> list[Stored]:
+        found = []
+        for edge, stair in self._stairs.stairs():
+            for signature, segment in stair.segments.items():
+                positions = segment.positions()
+                assert len(positions) == segment.live, f"{stair.name} miscounts {self._named(signature.span)}"
+                rows = segment.rows()
+                assert sorted(rows) == members(signature.span), f"{stair.name} holds other than it says"
+                parts = [rows[r][positions].tolist() for r in members(signature.span)]
+                tuples = tuple(zip(*parts, strict=True))
+                found.append(Stored(edge, stair.owner, stair.name, signature.span, tuples))
+        return found
+
+    def _check_section(self, segment: Stored) -> None:
+        """A STAIR holds tuples that contain its relation, nothing from beyond its edge, and that match."""
+        span, where = segment.span, f"tuples of {self._named(segment.span)} in {segment.name}"
+        assert span >> segment.owner & 1, f"{where} lack the STAIR's relation"
+        assert not span & self._beyond(segment.edge, segment.owner), f"{where} reach across its join"
+        assert self._connected(span), f"{where} are not connected by the tree"
+        for one in segment.tuples:
+            if (span, one) in self._proper:
+                continue
+            arrived = all(row in self._rows(r) for r, row in zip(members(span), one, strict=True))
+            assert arrived, f"{self._shown(one, span)} in {segment.name} has a component that is not here"
+            for columns in self._classes:
+                values = {self._value(one, span, r, column) for r, column in columns if span >> r & 1}
+                assert len(values) < 2, (
+                    f"{self._shown(one, span)} in {segment.name} does not match: {columns} are {values}"
+                )
+            self._proper.add((span, one))
+
+    def _check_presence(self, stored: list[Stored]) -> None:
+        """Invariant A."""
+        everything = (1 << len(self._spec.relations)) - 1
+        for span in range(1, everything):
+            if not self._connected(span):
+                continue
+            border = self._crossing(span)
+            if not all(self._open(edge, near) for edge, near, _ in border):
+                continue
+            at = {(edge, near) for edge, near, _ in border}
+            parts: dict[int, set[Rows]] = {}
+            for segment in stored:
+                if (segment.edge, segment.owner) in at and not segment.span & ~span:
+                    parts.setdefault(segment.span, set()).update(segment.tuples)
+            for one in self.results(span):
+                self.checked += 1
+                assert any(project(one, span, part) in held for part, held in parts.items()), (
+                    f"invariant A: no part of {self._shown(one, span)} is in a STAIR at the border of "
+                    f"{self._named(span)}: {self._borders(at)}"
+                )
+
+    def _check_once(self, segment: Stored) -> None:
+        """Invariant B within a segment: nothing is there twice."""
+        twice = Counter(segment.tuples) - Counter(set(segment.tuples))
+        assert not twice, f"invariant B: {self._shown(min(twice), segment.span)} is in {segment.name} twice"
+
+    def _check_apart(self, one: Stored, other: Stored) -> None:
+        """Invariant B between two segments of a STAIR, B+ between two STAIRs."""
+        shared = one.span & other.span
+        together = (one.edge, one.owner) == (other.edge, other.owner)
+        if not shared or (self._stairs.enforcing and not together):
+            return
+        if one.span & self._across(other) or other.span & self._across(one):
+            return
+        both = set(one.projected(shared)) & set(other.projected(shared))
+        if both:
+            part = min(both)
+            a = next(t for t in one.tuples if project(t, one.span, shared) == part)
+            b = next(t for t in other.tuples if project(t, other.span, shared) == part)
+            raise AssertionError(
+                f"invariant {'B' if together else 'B+'}: {self._shown(a, one.span)} in {one.name} (edge "
+                f"{one.edge}) and {self._shown(b, other.span)} in {other.name} (edge {other.edge}) agree on "
+                f"{self._named(shared)}"
+            )
+
+    def _across(self, segment: Stored) -> int:
+        return self._beyond(segment.edge, segment.owner)
+
+    def _borders(self, at: set[tuple[int, int]]) -> str:
+        held = [
+            f"{stair.name} with {[self._named(s.span) for s in stair.segments] or 'nothing'}"
+            for edge, stair in self._stairs.stairs()
+            if (edge, stair.owner) in at
+        ]
+        return ", ".join(held)
+
+    def _named(self, span: int) -> str:
+        return "".join(f"({self._spec.aliases[r]})" for r in members(span))
+
+    def _shown(self, one: Rows, span: int) -> str:
+        pairs = zip(members(span), one, strict=True)
+        return "(" + " ".join(f"{self._spec.aliases[r]}#{row}" for r, row in pairs) + ")"
+
+
+def attribute_classes(spec: JoinSpec) -> list[list[tuple[int, str]]]:
+    """Return the columns that equalities of one type tie together, as relation numbers and names."""
+    number = {alias: i for i, alias in enumerate(spec.aliases)}
+    groups: list[tuple[str, set[tuple[int, str]]]] = []
+    for equality in spec.equalities:
+        tied = {(number[ref.relation], ref.column) for ref in (equality.left, equality.right)}
+        kind = str(equality.type)
+        for group in [g for g in groups if g[0] == kind and g[1] & tied]:
+            tied |= group[1]
+            groups.remove(group)
+        groups.append((kind, tied))
+    return [sorted(group) for _, group in groups]
+
+
+def members(span: int) -> list[int]:
+    """Return the relations of a span in order."""
+    return [r for r in range(span.bit_length()) if span >> r & 1]
+
+
+def project(one: Rows, span: int, part: int) -> Rows:
+    """Return the components of a tuple of ``span`` that belong to ``part`` of it."""
+    return tuple(row for r, row in zip(members(span), one, strict=True) if part >> r & 1)
+
+
+def merge(one: Rows, span: int, row: int, relation: int) -> Rows:
+    """Return a tuple with one more component."""
+    place = (span & (1 << relation) - 1).bit_count()
+    return (*one[:place], row, *one[place:])

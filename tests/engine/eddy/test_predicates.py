@@ -1,0 +1,421 @@
+"""Users' predicates in the eddy: whatever the route, the rows are those of a plain Python filter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from millrace.clock import VirtualClock
+from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal
+from millrace.engine.figures import Change
+from millrace.engine.operators.udf_selection import UdfSelection
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Mask
+from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.errors import ExecutionError, PredicateError
+from millrace.options import POLICY_NAMES, Options
+from millrace.predicates import PredicateSpec
+from tests.engine.eddy.blocks import block, run as run_block
+from tests.engine.eddy.oracle import Case
+
+LAWS = settings(max_examples=40, deadline=None, derandomize=True)
+ROW = Column(ColumnRef("t", "row"))
+KINDS = ("row", "pandas", "arrow", "pandas_iter", "arrow_iter")
+TRUTHS = (True, False, None, "raise")
+
+
+class Boom(Exception):
+    """What predicates raise here."""
+
+
+@dataclass
+class Table:
+    """A predicate that looks its answers up, and counts for which rows it is asked."""
+
+    answers: Sequence[object]
+    kind: str = "row"
+    on_error: str = "fail"
+    deterministic: bool = True
+    name: str = "p"
+
+    def __post_init__(self) -> None:
+        self.asked: list[int] = []
+
+    def one(self, row: int) -> bool | None:
+        self.asked.append(row)
+        if self.answers[row] == "raise":
+            raise Boom(f"row {row}")
+        return self.answers[row]
+
+    def series(self, rows: pd.Series) -> pd.Series:
+        return pd.Series([self.one(row) for row in rows], dtype=object)
+
+    def array(self, rows: pa.Array) -> pa.Array:
+        return pa.array([self.one(row) for row in rows.to_pylist()], pa.bool_())
+
+    def many_series(self, batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for rows in batches:
+            yield self.series(rows)
+
+    def many_arrays(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        yield from map(self.array, batches)
+
+    def call(self) -> Call:
+        functions = dict(
+            zip(KINDS, (self.one, self.series, self.array, self.many_series, self.many_arrays), strict=True)
+        )
+        spec = PredicateSpec(
+            self.name,
+            functions[self.kind],
+            self.kind,  # type: ignore[arg-type]
+            deterministic=self.deterministic,
+            on_error=self.on_error,  # type: ignore[arg-type]
+        )
+        return Call(spec, (ROW,))
+
+
+def run(tables: Sequence[Table], rows: int, arrival: int = 1000, **options: object) -> list[bool]:
+    """Return the mask that an eddy over the predicates gives, in the rows' order."""
+    data = pa.record_batch([pa.array(range(rows), pa.int64())], ["row"])
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(table.call() for table in tables))
+    arrivals = [data.slice(low, arrival) for low in range(0, rows, arrival)]
+    eddy = EddyRun(spec, {"t": arrivals}, Options(**options), stream="t", output=Mask(), clock=VirtualClock())
+    return [kept for mask in eddy.run() for kept in mask.to_pylist()]
+
+
+def expected(tables: Sequence[Table], rows: int) -> list[bool] | None:
+    """Return what a plain filter keeps; None where it fails: something raised that nothing else rejects."""
+    kept = []
+    for row in range(rows):
+        answers = [t.answers[row] for t in tables]
+        answers = [
+            None if a == "raise" and t.on_error == "null" else a for a, t in zip(answers, tables, strict=True)
+        ]
+        if any(a in (False, None) for a in answers):
+            kept.append(False)
+        elif "raise" in answers:
+            return None
+        else:
+            kept.append(True)
+    return kept
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> tuple[list[Table], int]:
+    """Up to four predicates over up to 60 rows, mostly rejecting what raises so that both ends are met."""
+    rows = draw(st.integers(0, 60))
+    weights = draw(
+        st.sampled_from([(True, False), TRUTHS, (True, True, True, False, "raise"), (True, "raise")])
+    )
+    tables = draw(
+        st.lists(
+            st.builds(
+                Table,
+                st.lists(st.sampled_from(weights), min_size=rows, max_size=rows),
+                st.sampled_from(KINDS),
+                st.sampled_from(["fail", "null"]),
+                st.sampled_from([True, True, True, False]),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    return tables, rows
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_rows_are_those_of_a_plain_filter(policy):
+    """Any data, any kinds, raising and null-returning ones, any batch size: the same rows, or the error."""
+
+    @LAWS
+    @given(filters(), st.sampled_from([1, 2, 7, 64]), st.sampled_from([1, 9, 100]), st.integers(0, 3))
+    @example(([Table([True, "raise"]), Table([True, False], "pandas")], 2), 64, 100, 0)
+    @example(([Table(["raise", "raise"], "arrow"), Table([False, False])], 2), 64, 100, 0)
+    def law(drawn: tuple[list[Table], int], batch_size: int, arrival: int, seed: int) -> None:
+        tables, rows = drawn
+        wanted = expected(tables, rows)
+        options = {"policy": policy, "batch_size": batch_size, "seed": seed}
+        if wanted is None:
+            with pytest.raises(ExecutionError, match="predicate 'p' raised Boom"):
+                run(tables, rows, arrival, **options)
+        else:
+            assert run(tables, rows, arrival, **options) == wanted
+
+    law()
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_a_predicate_that_is_not_deterministic_keeps_its_place(policy):
+    """It is asked exactly for the rows that those before it pass, in any policy."""
+    numbers = np.random.default_rng(5).random((3, 2000)) < 0.5
+    first, pinned, last = (Table(list(map(bool, n))) for n in numbers)
+    pinned.deterministic = False
+    run([first, pinned, last], 2000, policy=policy)
+    assert sorted(pinned.asked) == np.flatnonzero(numbers[0]).tolist()
+    assert sorted(last.asked) == np.flatnonzero(numbers[0] & numbers[1]).tolist()
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_the_same_seed_asks_for_the_same_rows(policy):
+    """With declared time the whole run can be repeated: decisions depend on nothing but what was seen."""
+    answers = np.random.default_rng(6).random((3, 3000)) < np.array([[0.2], [0.5], [0.8]])
+    runs = []
+    for _ in range(2):
+        tables = [Table(list(map(bool, a))) for a in answers]
+        run(tables, 3000, policy=policy, seed=11)
+        runs.append([t.asked for t in tables])
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_names_the_predicate_the_row_and_where_it_was_raised(kind):
+    """The first row that nothing else rejects is told, with the original traceback; values can be masked."""
+    answers = [True] * 50
+    answers[7] = answers[20] = answers[30] = "raise"
+    other = [row != 7 for row in range(50)]
+    with pytest.raises(ExecutionError) as caught:
+        run([Table(answers, kind, name="picky"), Table(other)], 50)
+    text = str(caught.value)
+    assert "predicate 'picky' raised Boom: row 20" in text
+    assert "row=20" in text
+    assert "in one" in text and "Traceback" in text
+    with pytest.raises(ExecutionError) as caught:
+        run([Table(answers, kind, name="picky"), Table(other)], 50, mask_values=True)
+    assert "row=***" in str(caught.value)
+
+
+def test_long_values_are_cut_in_errors():
+    """A page of text does not fill the message."""
+    data = pa.record_batch([pa.array(["x" * 5000])], ["text"])
+
+    def raising(text: str) -> bool:
+        raise Boom("too long")
+
+    call = Call(PredicateSpec("p", raising), (Column(ColumnRef("t", "text")),))
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+    with pytest.raises(ExecutionError) as caught:
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+    assert "xxx…" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "told"),
+    [
+        ("row", lambda x: 1, "returned 1"),
+        ("row", lambda x: "yes", "returned 'yes'"),
+        ("pandas", lambda x: x.head(1) > 0, "1"),
+        ("pandas", lambda x: x, "expected"),
+        ("pandas", lambda x: True, "bool"),
+        ("arrow", lambda x: x, "int64"),
+        ("arrow", lambda x: pa.array([True]), "1"),
+        ("arrow_iter", lambda batches: iter(()), "no batch"),
+    ],
+)
+def test_what_is_no_truth_value_is_refused(kind, function, told):
+    """Other values than booleans, and too few of them, are an error that names the predicate."""
+    data = pa.record_batch([pa.array([1, 2, 3])], ["row"])
+    call = Call(PredicateSpec("odd", function, kind), (ROW,))
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+    with pytest.raises(PredicateError) as caught:
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+    assert "'odd'" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_constants_are_arguments_too():
+    """A literal stands for itself in every row."""
+    data = pa.record_batch([pa.array([1, 2, 3])], ["row"])
+    call = Call(PredicateSpec("above", lambda x, low: x > low), (ROW, Literal(1, pa.int64())))
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+    masks = list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+    assert masks[0].to_pylist() == [False, True, True]
+
+
+def test_raising_before_the_others_were_asked_is_caught(monkeypatch):
+    """The law test sees a module that lets exceptions out at once."""
+    honest = UdfSelection.judge
+
+    def hasty(self, batch):
+        truth, failures = honest(self, batch)
+        if failures is not None:
+            raise ExecutionError("predicate 'p' raised Boom")
+        return truth, failures
+
+    monkeypatch.setattr(UdfSelection, "judge", hasty)
+    tables = [Table([True, "raise"]), Table([True, False])]
+    with pytest.raises(ExecutionError):
+        run(tables, 2)
+
+
+def test_forgetting_what_was_raised_is_caught(monkeypatch):
+    """The law test sees a module that keeps tuples for which its predicate raised."""
+    monkeypatch.setattr(UdfSelection, "settle", lambda self, batch: np.arange(batch.size))
+    tables = [Table([True, "raise"]), Table([True, True])]
+    assert expected(tables, 2) is None
+    assert run(tables, 2) == [True, True]
+
+
+def test_figures_count_calls_and_tell_the_orders():
+    """Every call is booked once, with the rows it kept; the orders over time are there."""
+    answers = np.random.default_rng(7).random((2, 5000)) < np.array([[0.9], [0.1]])
+    tables = [Table(list(map(bool, a)), name=f"p{i}") for i, a in enumerate(answers)]
+    data = pa.record_batch([pa.array(range(5000), pa.int64())], ["row"])
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=tuple(t.call() for t in tables))
+    eddy = EddyRun(spec, {"t": [data]}, stream="t", output=Mask())
+    (mask,) = eddy.run()
+    figures = eddy.figures()
+    by_name = {m.name: m for m in figures.modules if m.action == "select"}
+    assert [by_name[f"Predicate(p{i}(row))"].evaluated for i in (0, 1)] == [len(t.asked) for t in tables]
+    assert [by_name[f"Predicate(p{i}(row))"].tuples_in for i in (0, 1)] == [len(t.asked) for t in tables]
+    assert figures.output_tuples == mask.true_count
+    assert sum(count for _, count in figures.orders) == 5000
+    (trace,) = figures.traces
+    assert trace.changes[0] == Change(0, "p0 → p1")
+    assert trace.tuples == 5000
+
+
+def joined(policy: str, stream: str | None, **how: object) -> tuple[list[int], int]:
+    """Join 300 tuples of ``r`` with 1,000 of ``s`` that meet a third of them; ask about the tuples of ``r``.
+
+    Returns for which rows of ``r`` the predicate was asked, and the number of results.
+    """
+    r = pa.table({"k": pa.array(range(300), pa.int64())})
+    s = pa.table({"k": pa.array([i % 100 for i in range(1000)], pa.int64())})
+    case = block({"r": r, "s": s}, ["r.k = s.k"], count_only=True)
+    table = Table([row % 2 == 0 for row in range(300)])
+    call = replace(table.call(), arguments=(Column(ColumnRef("r", "k")),))
+    spec = replace(case.spec, residuals=(call,))
+    options = Options(policy=policy, batch_size=64, **how)
+    rows, _ = run_block(Case(spec, case.tables), options, stream=stream, chunk=50)
+    ((count,),) = rows
+    return table.asked, count
+
+
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_a_predicate_of_one_relation_is_asked_once_for_a_base_tuple(policy, online):
+    """Before or after the join, and however many tuples of the join contain it."""
+    asked, count = joined(policy, None, online=online)
+    assert count == 500
+    assert len(asked) == len(set(asked))
+    assert set(range(100)) <= set(asked) <= set(range(300))
+
+
+def test_a_predicate_runs_before_or_after_the_join():
+    """A static order asks about all that is built; behind the join only those that matched are left."""
+    assert len(joined("fixed", "s")[0]) == 300
+    assert sorted(joined("rank", "s")[0]) == list(range(100))
+
+
+def test_forgetting_what_was_asked_before_building_is_caught(monkeypatch):
+    """The test above sees a module that asks again."""
+    monkeypatch.setattr(UdfSelection, "remember", lambda self, built: None)
+    asked, _ = joined("fixed", "s")
+    assert len(asked) > len(set(asked))
+
+
+MANY = (64, 65, 200)
+"""Numbers of residual predicates about the width of a machine word, and far above it."""
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_any_number_of_conjuncts_filters_as_duckdb_does(policy):
+    """Of a join with up to 200 residual conditions the rows are DuckDB's, whichever condition drops which."""
+
+    @settings(LAWS, max_examples=3)
+    @given(st.sampled_from(MANY), st.integers(0, 2**32 - 1), st.sampled_from([7, 64]))
+    def law(count: int, seed: int, batch_size: int) -> None:
+        draw = np.random.default_rng(seed)
+        names = [f"c{i}" for i in range(6)]
+        low = draw.choice([100, 95], 20)  # half of the rows pass everything, most others nearly
+        tables = {
+            alias: pa.table({"id": pa.array(range(20))} | {n: pa.array(ends(20)) for n in names})
+            for alias, ends in (
+                ("a", lambda rows: draw.integers(0, 100, rows)),
+                ("b", lambda rows: low + draw.integers(0, 9, rows)),
+            )
+        }
+        case = block(tables, ["a.id = b.id"])
+        residuals = tuple(
+            Compare("<=", *(Column(ColumnRef(alias, str(draw.choice(names)))) for alias in "ab"), pa.int64())
+            for _ in range(count)
+        )
+        case = Case(replace(case.spec, residuals=residuals), tables)
+        assert run_block(case, Options(policy=policy, batch_size=batch_size))[0] == case.expected()
+
+    law()
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_any_number_of_users_predicates_is_a_plain_filter(policy):
+    """Up to 200 functions, of which some raise or reject, give the rows of a plain Python filter."""
+
+    @settings(LAWS, max_examples=3)
+    @given(st.sampled_from(MANY), st.integers(0, 2**32 - 1))
+    def law(count: int, seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        answers = draw.choice([True, False, None], (count, 60), p=[0.98, 0.01, 0.01])
+        raising = draw.random((count, 60)) < 0.05
+        tables = [
+            Table(["raise" if r else a for a, r in zip(*each, strict=True)], "row", "null")
+            for each in zip(answers.tolist(), raising.tolist(), strict=True)
+        ]
+        tables[-1].on_error = "fail"
+        tables[-1].answers = ["raise" if False in column else True for column in answers.T.tolist()]
+        tables[0].answers = [row not in (1, 2) for row in range(60)]
+        wanted = expected(tables, 60)
+        if wanted is None:
+            with pytest.raises(ExecutionError, match="predicate 'p' raised Boom"):
+                run(tables, 60, 20, policy=policy)
+        else:
+            assert run(tables, 60, 20, policy=policy) == wanted
+
+    law()
+
+
+def odd_rows() -> pa.RecordBatch:
+    """Return rows of which one has a date beyond Python's calendar, and one bytes that are no UTF-8."""
+    days = pa.array([1, 3_000_000, 2], pa.int32()).view(pa.date32())
+    return pa.record_batch([days, pa.array([b"a", b"b", b"\xff"]).view(pa.string())], ["day", "text"])
+
+
+@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
+def test_a_users_exception_is_told_whatever_the_row_has(column, bad):
+    """The row that is shown with the exception has a value that Python does not have."""
+
+    def raising(values: pa.Array) -> pa.Array:
+        raise Boom("my own")
+
+    call = Call(PredicateSpec("p", raising, "arrow"), (Column(ColumnRef("t", column)),))
+    data = odd_rows().slice(bad, 1)
+    spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+    with pytest.raises(ExecutionError, match="predicate 'p' raised Boom: my own"):
+        list(EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run())
+
+
+async def _waiting(value: object) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(("column", "bad"), [("day", 1), ("text", 2)])
+@pytest.mark.parametrize(("function", "kind"), [(lambda value: True, "row"), (_waiting, "async")])
+def test_a_value_that_python_does_not_have_concerns_its_row_only(column, bad, function, kind):
+    """A function of Python values cannot be asked about it: an error that names both, or no match."""
+    data = odd_rows()
+    for on_error in ("null", "fail"):
+        spec = PredicateSpec("p", function, kind, on_error=on_error)
+        call = Call(spec, (Column(ColumnRef("t", column)),))
+        block_ = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+        eddy = EddyRun(block_, {"t": [data]}, stream="t", output=Mask())
+        if on_error == "null":
+            assert [kept for mask in eddy.run() for kept in mask.to_pylist()] == [n != bad for n in range(3)]
+        else:
+            with pytest.raises(ExecutionError, match=rf"predicate 'p' raised \w+Error[\s\S]*{column}="):
+                list(eddy.run())

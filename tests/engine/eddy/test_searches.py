@@ -1,0 +1,179 @@
+"""How a SteM searches: a list that becomes a hash table, and an order for inequalities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.engine.expressions import Column, ColumnRef, Compare, Predicate
+from millrace.engine.kernels import Multimap
+from millrace.engine.state.listed import LISTED, Index
+from millrace.engine.state.ordered import OrderedIndex, is_ordered, places
+from millrace.options import POLICY_NAMES, Options
+from tests.engine.eddy.access_cases import options, run, with_self_joins
+from tests.engine.eddy.blocks import block
+from tests.engine.eddy.oracle import KEY_TYPES, Case, key_values
+
+LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+OPS = ["<", "<=", ">", ">="]
+
+
+@st.composite
+def inequality_joins(draw: st.DrawFn) -> Case:
+    """Draw relations tied by one to three inequalities, between any of them, and perhaps an equality."""
+    kind = draw(st.sampled_from(KEY_TYPES))
+    pool = [None, *key_values(kind)]
+    tables = {}
+    for alias in "abc"[: draw(st.integers(2, 3))]:
+        n = draw(st.integers(0, 7))
+        columns = {
+            c: pa.array(draw(st.lists(st.sampled_from(pool), min_size=n, max_size=n)), kind) for c in "xy"
+        }
+        tables[alias] = pa.table({"k": pa.array([i % 3 for i in range(n)], pa.int64()), **columns})
+    if draw(st.integers(0, 3)) == 0:
+        tables["b"] = tables["a"]
+    case = block(tables, draw(st.sampled_from([[], [], ["a.k = b.k"]])))
+    residuals: list[Predicate] = []
+    for _ in range(draw(st.integers(1, 3))):
+        one, other = draw(st.permutations(sorted(tables)))[:2]
+        left, right = (Column(ColumnRef(alias, draw(st.sampled_from("xy")))) for alias in (one, other))
+        residuals.append(Compare(draw(st.sampled_from(OPS)), left, right, kind))
+    case = replace(case, spec=replace(case.spec, residuals=tuple(residuals)))
+    return with_self_joins(case) if draw(st.booleans()) else case
+
+
+@settings(max_examples=45, deadline=None, derandomize=True)
+@given(inequality_joins(), options(POLICY_NAMES), st.sampled_from([1, 3, 100]))
+def test_inequality_joins_give_the_oracles_rows(case: Case, given_options: Options, chunk: int) -> None:
+    """Every type that can be a key, nulls, NaN above all, -0.0 equal to 0.0; one bound or both."""
+    assert run(case, {}, given_options, chunk=chunk).rows == case.expected(), case.sql()
+
+
+def between(n: int) -> Case:
+    """Return ``a.x >= b.low AND a.x < b.high`` over n tuples each, with one match for each."""
+    tables = {
+        "a": pa.table({"x": pa.array(range(n), pa.int64())}),
+        "b": pa.table({"low": pa.array(range(n), pa.int64()), "high": pa.array(range(1, n + 1), pa.int64())}),
+    }
+    case = block(tables, [], count_only=True)
+    x, low, high = (Column(ColumnRef(*name.split("."))) for name in ("a.x", "b.low", "b.high"))
+    residuals = (Compare(">=", x, low, pa.int64()), Compare("<", x, high, pa.int64()))
+    return replace(case, spec=replace(case.spec, residuals=residuals))
+
+
+@pytest.mark.parametrize("stream", ["a", "b"])
+def test_a_range_is_searched_and_not_filtered(stream: str) -> None:
+    """Both bounds narrow the search if they are of one column; else one does, and a selection the other."""
+    n = 300
+    ran = run(between(n), {}, Options(batch_size=50), stream=stream, chunk=100)
+    assert ran.rows == {(n,): 1}
+    made = {m.action: m.tuples_out for m in ran.eddy.figures().modules if m.action in ("probe", "select")}
+    if stream == "b":
+        assert made == {"probe": n}
+    else:
+        assert made["select"] == n
+        assert made["probe"] < n * n
+
+
+def test_places_are_in_sparks_order() -> None:
+    """Negative before positive, NaN last of all and equal to itself, zeros alike."""
+    values = [-math.inf, -2.5, -1e-300, -0.0, 0.0, 1e-300, 3.0, math.inf, math.nan]
+    for kind in (pa.float64(), pa.float32()):
+        numbers, valid = places(pa.array([*values, None], kind), kind)
+        assert valid is not None
+        assert valid.tolist() == [True] * 9 + [False]
+        differences = np.sign(np.diff(numbers[:9].astype(object))).tolist()
+        tiny = 1 if kind == pa.float64() else 0  # which float32 does not know from 0
+        assert differences == [1, 1, tiny, 0, tiny, 1, 1, 1]
+    assert not is_ordered(pa.string())
+
+
+@LAWS
+@given(st.data(), st.lists(st.lists(st.integers(-5, 5), max_size=6), max_size=8))
+def test_an_ordered_index_equals_a_filter(data: st.DataObject, inserts: list[list[int]]) -> None:
+    """Bounds from both sides, open and closed; row limits from both sides; eviction; any output size."""
+    index = OrderedIndex()
+    values: list[int] = []
+    for part in inserts:
+        index.insert(np.array(part, np.int64), np.array([v != 3 for v in part], np.bool_) if part else None)
+        values += part
+    below = data.draw(st.integers(0, len(values)))
+    index.evict(below)
+    n = data.draw(st.integers(0, 4))
+    drawn = st.lists(st.integers(-6, 6), min_size=n, max_size=n)
+    lows = [(np.array(data.draw(drawn), np.int64), data.draw(st.booleans())) for _ in range(2)]
+    highs = [(np.array(data.draw(drawn), np.int64), data.draw(st.booleans()))]
+    before = np.array([abs(b) for b in data.draw(drawn)], np.int32)
+    walk = index.probe(lows, highs, None, n, below + 1, before)
+    pairs: list[tuple[int, int]] = []
+    while not walk.is_done:
+        left, right = walk.pairs(3)
+        assert len(left) == len(right) <= 3
+        pairs += zip(left.tolist(), right.tolist(), strict=True)
+    expected = [
+        (i, row)
+        for i in range(n)
+        for row, v in enumerate(values)
+        if below < row < before[i]
+        and v != 3
+        and all(v >= b[i] if closed else v > b[i] for b, closed in lows)
+        and all(v <= b[i] if closed else v < b[i] for b, closed in highs)
+    ]
+    assert sorted(pairs) == expected
+
+
+@LAWS
+@given(st.data(), st.lists(st.lists(st.integers(0, 9), max_size=20), min_size=1, max_size=6))
+def test_a_list_finds_what_a_hash_table_finds(data: st.DataObject, inserts: list[list[int]]) -> None:
+    """Before and after the switch, with and without bounds, however small the output."""
+    index, reference = Index(), Multimap()
+
+    def found(by: Any, codes: Any, low: int, high: Any, limit: int) -> list[tuple[int, int]]:
+        walk = by.probe(codes, low, high)
+        pairs: list[tuple[int, int]] = []
+        while not walk.is_done:
+            left, right = by.matches(walk, limit)
+            assert len(left) == len(right) <= limit
+            pairs += zip(left.tolist(), right.tolist(), strict=True)
+        return sorted(pairs)
+
+    for part in inserts:
+        codes = np.array(part, np.int64)
+        index.insert(codes)
+        reference.insert(codes)
+        assert (index.rows, index.distinct, index.unique) == (
+            reference.rows,
+            reference.distinct,
+            reference.unique,
+        )
+        probes = np.array(data.draw(st.lists(st.integers(-1, 10), max_size=9)), np.int64)
+        low = data.draw(st.integers(0, 5))
+        high = np.array([data.draw(st.integers(0, 60)) for _ in probes], np.int32)
+        for bounds in (None, high):
+            got = found(index, probes, low, bounds, data.draw(st.integers(1, 12)))
+            assert got == found(reference, probes, low, bounds, 100)
+
+
+def test_a_list_becomes_a_hash_table_by_itself() -> None:
+    """It does so once: when it grows, or when comparing has taken as long as hashing would have."""
+    index = Index()
+    index.insert(np.arange(LISTED))
+    assert index.is_list
+    index.insert(np.arange(1))
+    assert not index.is_list
+    index.insert(np.arange(0))
+    assert index.rows == LISTED + 1
+    probed = Index()
+    probed.insert(np.arange(10))
+    walk = probed.probe(np.arange(100))
+    assert probed.is_list
+    probed.probe(np.arange(3))
+    assert not probed.is_list
+    # What is under way goes on.
+    assert probed.matches(walk, 100)[1].tolist() == list(range(10))

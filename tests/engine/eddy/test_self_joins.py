@@ -1,0 +1,119 @@
+"""Self-joins: relations that are the same data share one SteM, and the answer stays DuckDB's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.engine.arrivals.schedule import Schedule
+from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.errors import InputError
+from millrace.options import POLICY_NAMES, Options
+from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, run, with_self_joins
+from tests.engine.eddy.blocks import block
+from tests.engine.eddy.oracle import Case, cases
+
+SCHEMA = pa.schema([("k", pa.int64()), ("j", pa.int64())])
+
+
+@st.composite
+def self_joins(draw: st.DrawFn) -> Case:
+    """Draw a block in which two or three relations, or all, are the same data."""
+    case = draw(cases(max_relations=4))
+    aliases = list(case.spec.aliases)
+    shared = draw(st.permutations(aliases))[: draw(st.integers(2, 3))]
+    tables = case.tables | dict.fromkeys(shared, case.tables[shared[0]])
+    return with_self_joins(replace(case, tables={alias: tables[alias] for alias in aliases}))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_shared_tuples_give_the_oracles_rows(data: st.DataObject) -> None:
+    """Any roles, any columns, nulls in some of them; any routing and interleaving."""
+    case = data.draw(self_joins())
+    schedule = None
+    if data.draw(st.booleans()):
+        order = tuple(data.draw(st.permutations(range(len(case.spec.relations)))))
+        schedule = Schedule(None, True, order)
+    plans = {}
+    for relation in case.spec.relations:
+        if relation.same_as is None and data.draw(st.integers(0, 4)) == 0:
+            plans[relation.alias] = Plan(scans=(ScanPlan(0.5),))
+    got = run(case, plans, data.draw(options(POLICY_NAMES)), schedule=schedule, chunk=2)
+    assert got.rows == case.expected(), case.sql()
+
+
+def pairs_of(keys: list[tuple[int | None, int | None]], roles: str, equalities: list[str]) -> Case:
+    table = pa.table({"k": [k for k, _ in keys], "j": [j for _, j in keys]}, schema=SCHEMA)
+    return with_self_joins(block(dict.fromkeys(roles, table), equalities))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 100])
+@pytest.mark.parametrize("roles", ["ab", "abc"])
+def test_a_tuple_meets_itself_once(roles: str, batch_size: int) -> None:
+    """One tuple that matches itself makes one result, in two roles and in three."""
+    equalities = [f"{a}.k = {b}.k" for a, b in pairwise(roles)]
+    case = pairs_of([(7, 1)], roles, equalities)
+    got = run(case, {}, Options(batch_size=batch_size, online=True))
+    assert got.rows == {(7, 1) * len(roles): 1}
+
+
+def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
+    """There is one SteM with the tuples, on which every role's join column is indexed."""
+    case = pairs_of([(n, n + 1) for n in range(40)], "abc", ["a.j = b.k", "b.j = c.k"])
+    eddy = run(case, {}, Options(online=True)).eddy
+    (state,) = eddy.figures().state
+    assert (state.name, state.tuples, state.inserted) == ("SteM(a)", 40, 40)
+    built = [m for m in eddy.figures().modules if m.action == "build"]
+    assert sum(m.tuples_in for m in built) == 40
+    first, *others = eddy._state.stems
+    assert all(stem.store is first.store and stem.base is first.base for stem in others)
+
+
+def test_a_null_key_of_one_role_does_not_hide_the_tuple_from_another() -> None:
+    """``a.j = b.k``: a tuple with a null ``j`` is found as ``b``, one with a null ``k`` as ``a``."""
+    case = pairs_of([(None, 3), (3, None), (None, None)], "ab", ["a.j = b.k"])
+    assert run(case, {}, Options(batch_size=1)).rows == {(None, 3, 3, None): 1}
+
+
+def test_an_index_serves_all_roles() -> None:
+    """Bindings that several roles ask for are asked once, and all roles see the answer."""
+    table = pa.table({"k": [1, 2, 3], "j": [2, 3, 1]}, schema=SCHEMA)
+    seeds = pa.table({"k": [1, 1, 2]}, schema=pa.schema([("k", pa.int64())]))
+    case = block({"s": seeds, "a": table, "b": table}, ["s.k = a.k", "a.j = b.k"])
+    case = with_self_joins(case)
+    for policy in POLICY_NAMES:
+        made = {"a": Plan(source=False, indexes=(IndexPlan(("k",), 1.0),))}
+        got = run(case, made, Options(policy=policy, batch_size=1))
+        assert got.rows == case.expected()
+        assert len(got.indexes[0].bindings) == 3
+
+
+def test_other_architectures_read_the_source_for_each_role() -> None:
+    """Where state is not shared, one pass over the source still feeds every role."""
+    case = pairs_of([(1, 2), (2, 1), (2, 2)], "ab", ["a.j = b.k"])
+    for architecture in ("joins", "stairs"):
+        assert run(case, {}, Options(architecture=architecture)).rows == case.expected()
+
+
+@pytest.mark.parametrize(
+    ("relations", "message"),
+    [
+        ([RelationSpec("a", SCHEMA), RelationSpec("b", SCHEMA, same_as="x")], "no earlier relation"),
+        ([RelationSpec("a", SCHEMA, same_as="b"), RelationSpec("b", SCHEMA)], "no earlier relation"),
+        ([RelationSpec("a", SCHEMA), RelationSpec("b", pa.schema([]), same_as="a")], "same columns"),
+        ([RelationSpec("a", SCHEMA), RelationSpec("b", SCHEMA, distinct=True, same_as="a")], "same columns"),
+        (
+            [RelationSpec("a", SCHEMA), *(RelationSpec(x, SCHEMA, same_as=y) for x, y in ("ba", "cb"))],
+            "no earlier relation",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(relations: list[RelationSpec], message: str) -> None:
+    """The spec says so when it is made."""
+    with pytest.raises(InputError, match=message):
+        JoinSpec(tuple(relations))

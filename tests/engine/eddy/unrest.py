@@ -1,0 +1,165 @@
+"""Moving join state at random at points of stasis, with the invariants checked after every step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from millrace.engine.architectures.stairs import StairState
+from millrace.engine.migration.placement import places_of, settle
+from millrace.engine.spec import JoinSpec
+from millrace.engine.state.stair import STAIR, Segment
+from millrace.engine.trees import JoinTree, spanning_trees
+from millrace.engine.tuples import Signature
+from tests.engine.eddy.invariants import Invariants
+
+Moved = tuple[int, STAIR, Signature, Segment]
+MOVES = ("demote", "promote", "promote", "settle", "switch")
+
+
+class Unrest:
+    """Takes the place of ``rest`` of join state: moves state, checks it, and does not care for use.
+
+    Args:
+        state: The state.
+        spec: Its block.
+        seed: Of all choices.
+        often: Chance that anything is moved at a point of stasis.
+        strict: Raise what the checker finds; else it is only noted.
+        moves: What to choose from, some as often again.
+
+    Attributes:
+        steps: What was done so far, in words.
+        broken: What the checker has found, the first words of it.
+        invariants: The checker.
+    """
+
+    def __init__(
+        self,
+        state: StairState,
+        spec: JoinSpec,
+        seed: int,
+        often: float = 0.5,
+        *,
+        strict: bool = True,
+        moves: Sequence[str] = MOVES,
+    ) -> None:
+        self.steps: list[str] = []
+        self.broken: set[str] = set()
+        self.invariants = Invariants(spec, state.stairs)
+        self._state = state
+        self._at_stasis = state.at_stasis
+        self._draw = random.Random(seed)
+        self._often = often
+        self._strict = strict
+        self._moves = {
+            "demote": self._demote,
+            "promote": self._promote,
+            "settle": self._settle,
+            "switch": self._switch,
+        }
+        self._chosen = tuple(moves)
+        self._trees = tuple(spanning_trees(state._graph))
+        state.at_stasis = self.at_stasis  # type: ignore[method-assign]
+
+    def at_stasis(self) -> bool:
+        """Check what routing has left, let the state rest as it would, then move something."""
+        self._check("routing")
+        moved = self._state.stairs.moved
+        switched = self._at_stasis()
+        if self._state.stairs.moved != moved:
+            self._check("its own migration")
+        if self._draw.random() >= self._often:
+            return switched
+        for _ in range(self._draw.randint(1, 3)):
+            did = self._moves[self._draw.choice(self._chosen)]()
+            if did:
+                self.steps.append(did)
+                self._check(did)
+        # Another tree may have been taken: then the routing table must forget what it has decided.
+        return True
+
+    def _check(self, after: str) -> None:
+        try:
+            self.invariants.check()
+        except AssertionError as error:
+            if self._strict:
+                raise AssertionError(f"{error}; after {after}; so far: {self.steps}") from error
+            self.broken.add(str(error).partition(":")[0])
+
+    def _segments(self) -> list[Moved]:
+        return [
+            (edge, stair, signature, segment)
+            for edge, stair in self._state.stairs.stairs()
+            for signature, segment in stair.segments.items()
+            if segment.live
+        ]
+
+    def _some(self, segment: Segment) -> np.ndarray | None:
+        """Return all positions, as None, or a random subset of them."""
+        if self._draw.random() < 0.5:
+            return None
+        positions = segment.positions().tolist()
+        count = self._draw.randint(0, len(positions))
+        return np.asarray(self._draw.sample(positions, count), np.int64)
+
+    def _demote(self) -> str:
+        tree = self._state.stairs.tree
+        choices = [
+            (moved, span)
+            for moved in self._segments()
+            for span in parts(tree, moved[2].span)
+            if span >> moved[1].owner & 1
+        ]
+        if not choices:
+            return ""
+        (edge, stair, signature, segment), span = self._draw.choice(choices)
+        some = self._some(segment)
+        self._state.stairs.demote(edge, stair.owner, signature, span, some)
+        return f"demote({stair.name} on edge {edge}, {signature.span:b}, {span:b}, {_told(some)})"
+
+    def _promote(self) -> str:
+        tree = self._state.stairs.tree
+        choices = [(m, via) for m in self._segments() for via in tree.border(m[2].span) if via != m[0]]
+        if not choices:
+            return ""
+        (edge, stair, signature, segment), via = self._draw.choice(choices)
+        some = self._some(segment)
+        self._state.stairs.promote(edge, stair.owner, signature, via, some)
+        return f"promote({stair.name} on edge {edge}, {signature.span:b}, via {via}, {_told(some)})"
+
+    def _settle(self) -> str:
+        state = self._state
+        route = self._route()
+        most = self._draw.choice([1, 2, 5, 1000])
+        settle(state.stairs, route, places_of(state.stairs.tree, route), most)
+        return f"settle(at most {most})"
+
+    def _route(self) -> Callable[[int], int]:
+        """Return where tuples go at present, or a decision for each span that is as good as any."""
+        if self._draw.random() < 0.5:
+            return self._state.edge_of
+        tree, seed = self._state.stairs.tree, self._draw.random()
+        return lambda span: random.Random(f"{seed} {span}").choice(tree.border(span))
+
+    def _switch(self) -> str:
+        if self._draw.random() < 0.5:
+            return ""
+        tree = self._draw.choice(self._trees)
+        self._state.switch(tree)
+        return f"switch({[edge.ends for edge in tree.edges]})"
+
+
+def parts(tree: JoinTree, span: int) -> Iterator[int]:
+    """Yield the smaller spans within a span that the tree holds together."""
+    part = (span - 1) & span
+    while part:
+        if tree.connected(part):
+            yield part
+        part = (part - 1) & span
+
+
+def _told(positions: np.ndarray | None) -> str:
+    return "all" if positions is None else str(positions.tolist())

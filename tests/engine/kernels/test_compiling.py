@@ -1,0 +1,141 @@
+"""Kernels are compiled when they are called, once for a machine, wherever files can be written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from millrace import kernels
+from millrace.engine.kernels import hashing, multimap, tally
+from millrace.engine.kernels.compiling import Kernel
+
+MADE = {
+    f"{module.__name__}.{name}": each
+    for module in (hashing, multimap, tally)
+    for name, each in vars(module).items()
+    if isinstance(each, Kernel) and each.arguments is not None  # others are parts of these
+}
+PLACE = """
+import numpy as np
+from millrace.engine.kernels.hashing import mix
+mix(np.arange(3))
+made = mix.dispatcher
+print(made.stats.cache_path, sum(made.stats.cache_hits.values()), sum(made.stats.cache_misses.values()))
+"""
+
+
+def process(code: str, **environment: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-B", "-c", code],
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def answer(started: subprocess.Popen[str]) -> list[str]:
+    out, err = started.communicate(timeout=300)
+    assert started.returncode == 0, err
+    return out.split()
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> dict[str, object]:
+    """The kernels where nothing can be written beside them nor at home: files stand where folders should."""
+    package = tmp_path / "installed" / "millrace"
+    source = Path(kernels.__file__).parent
+    shutil.copytree(source, package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "__init__.py").write_text("")
+    (package / "kernels" / "__pycache__").write_text("")
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.write_text("")
+    temporary.mkdir()
+    return {
+        "PYTHONPATH": package.parent,
+        "HOME": home,
+        "XDG_CACHE_HOME": home / "cache",
+        "TMPDIR": temporary,
+        "NUMBA_CACHE_DIR": "",
+        "NUMBA_DISABLE_JIT": "0",
+    }
+
+
+@pytest.mark.parametrize("kernel", MADE.values(), ids=MADE)
+def test_a_kernel_is_compiled_in_one_version(kernel: Kernel) -> None:
+    """For declared types, of which read-only arrays are."""
+    assert len(kernel.dispatcher.signatures) == 1
+
+
+def test_read_only_arrays_make_no_second_version() -> None:
+    """Views of Arrow's memory cannot be written, and may begin anywhere; numpy's own arrays can."""
+    codes = np.arange(5)
+    frozen = np.frombuffer(b" " + codes.tobytes(), np.int64, offset=1)
+    assert not frozen.flags.writeable and not frozen.flags.aligned
+    assert kernels.mix(codes).tolist() == kernels.mix(frozen).tolist()
+    assert kernels.combine(codes, frozen).tolist() == kernels.combine(frozen, codes).tolist()
+    for kernel in (hashing.mix, hashing.combine):
+        assert len(kernel.dispatcher.signatures) == 1
+
+
+def test_other_types_are_refused() -> None:
+    """Rather than compiled for, in the middle of a run."""
+    with pytest.raises(TypeError, match="No matching definition"):
+        kernels.mix(np.arange(3, dtype=np.float32))
+
+
+def test_a_task_that_only_filters_loads_no_compiler() -> None:
+    """Loading numba takes as long as filtering a million rows."""
+    code = """
+import sys
+import pyarrow as pa
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Mask
+from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.predicates import PredicateSpec
+from millrace.engine.spec import JoinSpec, RelationSpec
+data = pa.record_batch({"n": range(10)})
+call = Call(PredicateSpec("odd", lambda n: n % 2 == 1, "row"), (Column(ColumnRef("t", "n")),))
+spec = JoinSpec((RelationSpec("t", data.schema),), residuals=(call,))
+print(sum(sum(kept.to_pylist()) for kept in EddyRun(spec, {"t": [data]}, stream="t", output=Mask()).run()))
+print("numba" in sys.modules)
+"""
+    assert answer(process(code)) == ["5", "False"]
+
+
+def test_it_is_kept_in_the_folder_asked_for(read_only: dict[str, object], tmp_path: Path) -> None:
+    """NUMBA_CACHE_DIR comes first."""
+    asked = tmp_path / "asked"
+    path, hits, misses = answer(process(PLACE, **{**read_only, "NUMBA_CACHE_DIR": asked}))
+    assert path.startswith(f"{asked}{os.sep}") and (hits, misses) == ("0", "1")
+
+
+def test_a_read_only_installation_keeps_it_among_temporary_files(read_only: dict[str, object]) -> None:
+    """In a folder of this user's, where the next process finds it."""
+    for expected in (("0", "1"), ("1", "0")):
+        path, *counts = answer(process(PLACE, **read_only))
+        assert path.startswith(f"{read_only['TMPDIR']}{os.sep}") and tuple(counts) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no modes here")
+def test_nothing_is_run_from_a_folder_that_others_can_write(read_only: dict[str, object]) -> None:
+    """What is compiled is code; then each process compiles for itself."""
+    folder = Path(str(read_only["TMPDIR"])) / f"millrace-kernels-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert answer(process(PLACE, **read_only))[0] == "None"
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked this way")
+def test_of_processes_that_start_together_one_compiles(tmp_path: Path) -> None:
+    """The others wait for what it writes."""
+    started = [process(PLACE, NUMBA_CACHE_DIR=tmp_path / "cache", NUMBA_DISABLE_JIT=0) for _ in range(3)]
+    counts = [answer(each)[1:] for each in started]
+    assert sorted(counts) == [["0", "1"], ["1", "0"], ["1", "0"]]

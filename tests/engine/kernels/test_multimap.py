@@ -1,0 +1,273 @@
+"""The multimap against a dictionary of lists."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.engine.kernels import Multimap, multimap
+
+LEAST, GREATEST = -(2**63), 2**63 - 1
+LAWS = settings(max_examples=75, deadline=None, derandomize=True)
+
+# Clusters of codes that address densely, and sparse ones that hash; each with the ends of int64.
+clusters = st.sampled_from([0, -3, 1 << 20, -(1 << 40), LEAST, GREATEST - 40])
+dense = clusters.flatmap(lambda base: st.integers(base, base + 40))
+sparse = st.one_of(
+    st.sampled_from([LEAST, LEAST + 1, -1, 0, 1, GREATEST - 1, GREATEST]), st.integers(LEAST, GREATEST)
+)
+few = st.sampled_from([LEAST, 7, 7 << 32, GREATEST])
+
+
+@st.composite
+def code_lists(draw: st.DrawFn, max_size: int = 60) -> list[int]:
+    return draw(st.lists(draw(st.sampled_from([dense, sparse, few, st.integers(5, 12)])), max_size=max_size))
+
+
+def filled(pieces: list[list[int]], capacity: int = 0) -> Multimap:
+    table = Multimap(capacity)
+    for piece in pieces:
+        table.insert(np.array(piece, np.int64))
+    return table
+
+
+def probed(
+    table: Multimap, codes: list[int], limit: int, low: int = 0, high: list[int] | None = None
+) -> Counter[tuple[int, int]]:
+    """Probe to the end and return ``(position, row)`` pairs; no call gives more than ``limit``."""
+    bounds = None if high is None else np.array(high, np.int32)
+    walk = table.probe(np.array(codes, np.int64), low, bounds)
+    assert walk.is_new
+    pairs: Counter[tuple[int, int]] = Counter()
+    calls = 0
+    while not walk.is_done:
+        left, right = table.matches(walk, limit)
+        assert len(left) == len(right) <= limit
+        pairs.update(zip(left.tolist(), right.tolist(), strict=True))
+        calls += 1
+        assert calls <= len(codes) * (table.rows + 1) + 1, "the walk makes no progress"
+    return pairs
+
+
+def model(
+    rows: list[int], codes: list[int], low: int = 0, high: list[int] | None = None
+) -> Counter[tuple[int, int]]:
+    chains = defaultdict(list)
+    for row, code in enumerate(rows):
+        chains[code].append(row)
+    ends = high if high is not None else [len(rows)] * len(codes)
+    return Counter((i, row) for i, code in enumerate(codes) for row in chains[code] if low <= row < ends[i])
+
+
+@LAWS
+@given(st.lists(code_lists(), max_size=5), code_lists(), st.integers(1, 70), st.sampled_from([0, 1, 5000]))
+def test_a_probe_finds_what_a_dictionary_of_lists_holds(
+    pieces: list[list[int]], others: list[int], limit: int, capacity: int
+) -> None:
+    """However the rows were inserted, and however small the output buffer: every match, once."""
+    rows = [code for piece in pieces for code in piece]
+    codes = others + rows[::2]
+    assert probed(filled(pieces, capacity), codes, limit) == model(rows, codes)
+
+
+@LAWS
+@given(st.data(), st.lists(code_lists(30), min_size=1, max_size=4), st.integers(1, 40))
+def test_bounds_cut_the_chains(data: st.DataObject, pieces: list[list[int]], limit: int) -> None:
+    """Only rows from ``low`` on, and below each tuple's own ``high``, match."""
+    rows = [code for piece in pieces for code in piece]
+    codes = [*rows, 0]
+    low = data.draw(st.integers(0, len(rows)))
+    table = filled(pieces)
+    assert probed(table, codes, limit, low) == model(rows, codes, low)
+    high = data.draw(st.lists(st.integers(0, len(rows)), min_size=len(codes), max_size=len(codes)))
+    assert probed(table, codes, limit, low, high) == model(rows, codes, low, high)
+
+
+@LAWS
+@given(st.lists(code_lists(), max_size=5))
+def test_the_table_counts_its_codes(pieces: list[list[int]]) -> None:
+    """``rows``, ``distinct`` and ``unique`` are exact after every insert."""
+    table, rows = Multimap(), []
+    for piece in pieces:
+        table.insert(np.array(piece, np.int64))
+        rows += piece
+        assert (table.rows, table.distinct) == (len(rows), len(set(rows)))
+        assert table.unique == (len(set(rows)) == len(rows))
+
+
+@LAWS
+@given(st.lists(code_lists(), min_size=1, max_size=5), code_lists(20))
+def test_inserting_between_probes_shows_the_new_rows_to_the_next(
+    pieces: list[list[int]], codes: list[int]
+) -> None:
+    """A table that was probed keeps growing correctly, also when its addressing changes."""
+    table, rows = Multimap(), []
+    for piece in pieces:
+        table.insert(np.array(piece, np.int64))
+        rows += piece
+        assert probed(table, codes + piece, 7) == model(rows, codes + piece)
+
+
+@pytest.mark.parametrize("near", [LEAST, -5, GREATEST - 9])
+def test_dense_addressing_at_the_ends_of_int64(near: int) -> None:
+    """Distances from the smallest code do not overflow, neither for hits nor for far misses."""
+    rows = list(range(near, near + 10))
+    codes = [LEAST, GREATEST, 0, near, near + 9, *rows]
+    assert probed(filled([rows[3:6], rows[:3], rows[6:]]), codes, 100) == model(
+        rows[3:6] + rows[:3] + rows[6:], codes
+    )
+
+
+def test_codes_at_both_ends_at_once() -> None:
+    """The spread of the codes exceeds int64 itself."""
+    rows = [GREATEST, LEAST, 0, GREATEST, LEAST]
+    assert probed(filled([rows[:1], rows[1:]]), rows, 2) == model(rows, rows)
+
+
+def test_a_dense_table_turns_hashed_and_keeps_its_rows() -> None:
+    """One far outlier after many close codes changes the addressing, not the answer."""
+    rows = [*range(300), 1 << 50, *range(300)]
+    assert probed(filled([rows[:300], rows[300:301], rows[301:]]), rows, 64) == model(rows, rows)
+
+
+def test_a_skewed_chain_is_handed_out_in_pieces() -> None:
+    """A thousand matches of one probe tuple never outgrow the buffer, and the order is kept apart."""
+    table = filled([[5] * 1000])
+    assert probed(table, [5, 6, 5], 10) == Counter({(i, row): 1 for i in (0, 2) for row in range(1000)})
+
+
+def test_sorted_codes_in_small_pieces_rebuild_a_table_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ascending keys that arrive a few at a time cost a logarithmic number of rebuilds, not one each."""
+    rebuilt: list[int] = []
+    original = Multimap._address
+    monkeypatch.setattr(Multimap, "_address", lambda self, n: (rebuilt.append(n), original(self, n))[1])
+    filled([list(range(low, low + 8)) for low in range(0, 16_000, 8)])
+    assert len(rebuilt) < 100
+    assert all(a < b for a, b in pairwise(rebuilt))
+
+
+@LAWS
+@given(st.lists(code_lists(), min_size=1, max_size=5), st.integers(1, 70))
+def test_newer_rows_come_before_older_ones_however_the_table_grew(
+    pieces: list[list[int]], limit: int
+) -> None:
+    """Through growth and through changes of the addressing: a walk may stop at the first row too old."""
+    table = Multimap()
+    for piece in pieces:
+        table.insert(np.array(piece, np.int64))
+        codes = np.array(sorted({code for p in pieces for code in p}), np.int64)
+        walk, found = table.probe(codes), defaultdict(list)
+        while not walk.is_done:
+            for position, row in zip(*table.matches(walk, limit), strict=True):
+                found[position].append(row)
+        assert sum(map(len, found.values())) == table.rows
+        assert all(a > b for rows in found.values() for a, b in pairwise(rows))
+
+
+class Counted:
+    """Links that are counted when they are followed."""
+
+    def __init__(self, links: np.ndarray) -> None:
+        self.links = links
+        self.followed = 0
+
+    def __getitem__(self, row: int) -> int:
+        self.followed += 1
+        return int(self.links[row])
+
+
+@pytest.mark.parametrize("stride", [1, 1 << 40])
+def test_a_walk_does_not_look_at_rows_that_are_too_old(monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
+    """It sees the last ten of a thousand, however the table has grown between them."""
+    table = Multimap()
+    for piece in range(100):
+        fresh = np.arange(1 + piece * 500, 501 + piece * 500)
+        table.insert(np.concatenate([np.zeros(10, np.int64), fresh]) * stride)
+    first = table.rows - 510
+    table._nexts = links = Counted(table._nexts)  # type: ignore[assignment]
+    monkeypatch.setattr(multimap, "_walk", multimap._walk.function)
+    assert probed(table, [0], 100, first) == Counter({(0, row): 1 for row in range(first, first + 10)})
+    assert links.followed <= 11
+
+
+def test_a_row_is_linked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growth and changes of the addressing move heads of chains, and look at no row again."""
+    linked: list[int] = []
+    for name in ("_link_dense", "_link_hashed"):
+        kernel = getattr(multimap, name)
+
+        def counting(codes, *rest, kernel=kernel):
+            linked.append(len(codes))
+            return kernel(codes, *rest)
+
+        monkeypatch.setattr(multimap, name, counting)
+    random = np.random.default_rng(7)
+    rows: list[int] = []
+    table = Multimap()
+    for near in (1000, 1 << 40, 1 << 62, 1 << 14):
+        for _ in range(6):
+            piece = random.integers(-near, near, 400)
+            table.insert(piece)
+            rows += piece.tolist()
+    assert sum(linked) == table.rows == len(rows)
+    assert probed(table, rows[::3], 1000) == model(rows, rows[::3])
+
+
+@pytest.mark.parametrize(
+    ("codes", "most"),
+    [
+        (np.arange(40_000) * 7, 45),  # dense, in a range seven times their number
+        (np.arange(40_000) << 40, 56),  # hashed
+        (np.arange(40_000) % 100 << 40, 6),  # as many rows of few codes
+    ],
+    ids=["dense", "hashed", "repeated"],
+)
+def test_memory_of_a_row(codes: np.ndarray, most: int) -> None:
+    """Links take 4 bytes a row, and slots what the number of different codes asks for; keys are not kept."""
+    table = Multimap()
+    for low in range(0, len(codes), 500):
+        table.insert(codes[low : low + 500])
+    assert table.nbytes <= most * table.rows
+
+
+def test_a_table_makes_room_for_rows_that_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It moves its heads less often; an expectation that is far too high is not believed at once."""
+    moves: list[int] = []
+    original = Multimap._address
+    monkeypatch.setattr(Multimap, "_address", lambda self, n: (moves.append(n), original(self, n))[1])
+    codes = np.random.default_rng(3).permutation(64_000) << 40
+
+    def moved(capacity: int) -> int:
+        moves.clear()
+        table = Multimap(capacity)
+        for low in range(0, len(codes), 1000):
+            table.insert(codes[low : low + 1000])
+        return len(moves)
+
+    assert moved(64_000) < moved(0)
+    few = Multimap(1 << 24)
+    few.insert(codes[:1000])
+    assert few.nbytes <= 1 << 17
+
+
+def test_codes_of_other_types_and_layouts_are_taken() -> None:
+    """A view of every other code, of 32 bits, and one that cannot be written."""
+    codes = np.arange(20)
+    frozen = codes.copy()
+    frozen.flags.writeable = False
+    table = Multimap()
+    for each in (codes[::2], codes.astype(np.int32), frozen):
+        table.insert(each)
+    rows = [*range(0, 20, 2), *range(20), *range(20)]
+    assert probed(table, frozen[::3], 9) == model(rows, list(range(0, 20, 3)))
+
+
+def test_an_empty_table_and_an_empty_probe() -> None:
+    """Nothing to find is found at once."""
+    assert Multimap().probe(np.array([1, 2], np.int64)).is_done
+    assert filled([[1, 2]]).probe(np.empty(0, np.int64)).is_done
+    assert filled([[], []]).rows == 0

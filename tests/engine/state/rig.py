@@ -1,0 +1,182 @@
+"""The STAIRs of a small block without an eddy: tuples are named, and the test says where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.clock import VirtualClock
+from millrace.engine.architectures.base import stems_of
+from millrace.engine.architectures.stairs import StairState
+from millrace.engine.arrivals.paths import Paths
+from millrace.engine.arrivals.schedule import Schedule
+from millrace.engine.arrivals.singletons import singletons
+from millrace.engine.graph import QueryGraph
+from millrace.engine.state.stair import STAIR
+from millrace.engine.tuples import Signature, TupleBatch
+from tests.engine.eddy.blocks import block
+from tests.engine.eddy.invariants import Invariants
+
+Tables = dict[str, dict[str, list[Any]]]
+
+
+class Rig:
+    """STAIRs, and the counts that tell what they have cost.
+
+    Args:
+        tables: Columns by relation; the first tuple of relation ``r`` is called ``r1``.
+        equalities: Such as ``r.a = s.a``.
+        limit: Most matches a probe returns at a time.
+
+    Attributes:
+        state_of_eddy: What an eddy would keep them in.
+        results: Names of the results so far, in the order in which they were made.
+        probes: Tuples that have probed a STAIR.
+        intermediate: Tuples made by joins that are no results.
+    """
+
+    def __init__(self, tables: Tables, equalities: Sequence[str], limit: int = 1000) -> None:
+        self._tables = {alias: pa.table(columns) for alias, columns in tables.items()}
+        case = block(self._tables, equalities)
+        self.aliases = case.spec.aliases
+        self.graph = QueryGraph.of(case.spec)
+        order = tuple(range(len(self.aliases)))
+        stems = stems_of(case.spec, self.graph, Paths.scans(self.graph))
+        self.state_of_eddy = StairState(
+            case.spec, self.graph, Schedule(None, True, order), stems, 100, clock=VirtualClock()
+        )
+        self.stairs = self.state_of_eddy.stairs
+        self._invariants = Invariants(case.spec, self.stairs)
+        self._limit = limit
+        self._names: list[list[str]] = [[] for _ in self.aliases]
+        self.results: list[str] = []
+        self.probes = 0
+        self.intermediate = 0
+
+    def edge(self, pair: str) -> int:
+        """Return the number of the edge between two relations, such as ``rs``."""
+        ends = {self.aliases.index(alias) for alias in pair}
+        return next(e.number for e in self.stairs.tree.edges if set(e.ends) == ends)
+
+    def span(self, relations: str) -> int:
+        """Return the span of relations, such as ``rs``."""
+        return sum(1 << self.aliases.index(alias) for alias in relations)
+
+    def stair(self, owner: str, pair: str) -> STAIR:
+        """Return a STAIR by its relation and its join."""
+        return self.stairs.joins[self.edge(pair)].stairs[self.aliases.index(owner)]
+
+    def arrive(self, names: str, **to: str) -> None:
+        """Let tuples of one relation arrive, such as ``r1 r2``, as one batch.
+
+        Args:
+            names: Of the tuples.
+            to: The join that tuples of a span go to, such as ``s="rs", st="rs"``.
+        """
+        alias = names[0]
+        relation = self.aliases.index(alias)
+        rows = [int(name[1:]) - 1 for name in names.split()]
+        (arrived,) = self._tables[alias].take(rows).combine_chunks().to_batches()
+        batch = self.state_of_eddy.build(
+            relation, singletons(self.state_of_eddy.stems[relation], arrived, alias, built=False)
+        )
+        self._names[relation] += names.split()
+        route = self.route(**to)
+        waiting = [batch]
+        while waiting:
+            batch = waiting.pop()
+            if batch.signature.span == self.graph.everything:
+                self.results += self.named(batch)
+                continue
+            edge = route(batch.signature.span)
+            self.probes += batch.size
+            probe = self.stairs.route(edge, batch)
+            while not probe.is_done:
+                found = self.stairs.joins[edge].matches(probe, self._limit)
+                assert found.size <= self._limit
+                if found.size:
+                    waiting.append(found)
+                    done = found.signature.span == self.graph.everything
+                    self.intermediate += 0 if done else found.size
+        self.check()
+
+    def route(self, **to: str) -> Callable[[int], int]:
+        """Return where spans go; those with only one way need not be given."""
+        given = {self.span(relations): self.edge(pair) for relations, pair in to.items()}
+
+        def route(span: int) -> int:
+            border = self.stairs.tree.border(span)
+            return given[span] if len(border) > 1 else border[0]
+
+        return route
+
+    def end(self, alias: str) -> None:
+        """Let a relation end."""
+        self.state_of_eddy.stems[self.aliases.index(alias)].complete = True
+        self.stairs.close()
+
+    def check(self) -> None:
+        """Check the invariants."""
+        self._invariants.check()
+
+    def signature(self, relations: str) -> Signature:
+        """Return the signature of stored tuples that span these relations."""
+        return Signature(self.span(relations))
+
+    def positions(self, owner: str, pair: str, *names: str) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return where tuples of one segment are in a STAIR."""
+        stair = self.stair(owner, pair)
+        (relations,) = {"".join(part[0] for part in split(name)) for name in names}
+        segment = stair.segments[self.signature(relations)]
+        held = dict(zip(self.named(segment.batch(stair._stores)), segment.positions().tolist(), strict=True))
+        return np.asarray([held[name] for name in names])
+
+    def demote(self, owner: str, pair: str, relations: str, *names: str) -> None:
+        """Demote tuples, such as ``r1s1``, to their parts within ``relations``."""
+        signature = self.signature("".join(part[0] for part in split(names[0])))
+        places = self.positions(owner, pair, *names)
+        self.stairs.demote(
+            self.edge(pair), self.aliases.index(owner), signature, self.span(relations), places
+        )
+
+    def promote(self, owner: str, pair: str, via: str, *names: str) -> None:
+        """Promote tuples by another join."""
+        signature = self.signature("".join(part[0] for part in split(names[0])))
+        places = self.positions(owner, pair, *names)
+        self.stairs.promote(self.edge(pair), self.aliases.index(owner), signature, self.edge(via), places)
+
+    def held(self, owner: str, pair: str) -> list[str]:
+        """Return the names of the tuples in a STAIR, in alphabetical order."""
+        return sorted(name for batch in self.stair(owner, pair).contents() for name in self.named(batch))
+
+    def state(self) -> dict[str, list[str]]:
+        """Return what each STAIR holds, by its name."""
+        pairs = ["".join(self.aliases[end] for end in edge.ends) for edge in self.stairs.tree.edges]
+        return {f"{owner} in {pair}": self.held(owner, pair) for pair in pairs for owner in pair}
+
+    def named(self, batch: TupleBatch) -> list[str]:
+        """Return the tuples' names."""
+        columns = [[self._names[r][row] for row in batch.rows[r]] for r in sorted(batch.rows)]
+        return ["".join(parts) for parts in zip(*columns, strict=True)]
+
+
+def split(name: str) -> list[str]:
+    """Return the components of a name such as ``r1s1``."""
+    places = [i for i, letter in enumerate(name) if letter.isalpha()]
+    return [name[low:high] for low, high in zip(places, [*places[1:], len(name)], strict=True)]
+
+
+EQUALITIES = ["r.a = s.a", "s.b = t.b"]
+
+
+def three(limit: int = 1000, **tables: dict[str, list[Any]]) -> Rig:
+    """Return the running example; r1 and r2 match s1 and s3, r3 matches s2; t1 matches s1, t2 and t3 s3."""
+    known: Tables = {
+        "r": {"a": [1, 1, 2]},
+        "s": {"a": [1, 2, 1], "b": [5, 6, 7]},
+        "t": {"b": [5, 7, 7]},
+    }
+    return Rig(known | tables, EQUALITIES, limit)

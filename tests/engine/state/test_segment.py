@@ -1,0 +1,119 @@
+"""Agreement between tuples and a segment is plain enumeration's, in work that a hot key does not multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.engine.kernels import Multimap
+from millrace.engine.state import matching, stairs
+from millrace.engine.state.segment import Segment
+from millrace.engine.tuples import Signature, TupleBatch
+from tests.engine.state.rig import EQUALITIES, Rig, Tables
+
+Tuples = list[dict[int, int]]
+
+
+@contextmanager
+def pairs() -> Iterator[list[int]]:
+    """Yield a list that gets the number of pairs of each look at an index."""
+    looked: list[int] = []
+    right = Multimap.matches
+
+    def matches(self: Multimap, *given: Any) -> Any:
+        found = right(self, *given)
+        looked.append(len(found[0]))
+        return found
+
+    with mock.patch.object(Multimap, "matches", matches):
+        yield looked
+
+
+def tuples_of(span: int, tuples: Tuples) -> TupleBatch:
+    """Return tuples that have no stores: row numbers are all that agreement is about."""
+    relations = [r for r in range(span.bit_length()) if span >> r & 1]
+    rows = {r: np.array([one[r] for one in tuples], np.int32) for r in relations}
+    return TupleBatch(Signature(span), rows, {})
+
+
+def drawn(data: st.DataObject, span: int, most: int) -> Tuples:
+    """Draw different tuples; of half of them every component but one is 0, so that they agree on much."""
+    relations = [r for r in range(span.bit_length()) if span >> r & 1]
+    few = st.integers(0, 3)
+    hot = st.tuples(st.sampled_from(relations), st.integers(0, 40)).map(
+        lambda one: {r: one[1] if r == one[0] else 0 for r in relations}
+    )
+    any_ = st.fixed_dictionaries(dict.fromkeys(relations, few))
+    unique = lambda one: tuple(sorted(one.items()))  # noqa: E731
+    return data.draw(st.lists(st.one_of(hot, any_), max_size=most, unique_by=unique))
+
+
+@pytest.mark.parametrize("collide", [False, True])
+def test_agreement_is_that_of_plain_enumeration(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any spans that share the owner, whatever was removed, and whether or not hashes collide."""
+    if collide:
+        monkeypatch.setattr(matching, "combine", lambda left, right: (left ^ right) & 1)
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(st.data())
+    def law(data: st.DataObject) -> None:
+        mine, theirs = (data.draw(st.integers(0, 15).map(lambda span: span | 2)) for _ in "12")
+        segment = Segment(Signature(theirs), 1, indexed=False)
+        held: Tuples = []
+        gone: set[int] = set()
+        for _ in range(data.draw(st.integers(1, 3))):
+            more = [one for one in drawn(data, theirs, 30) if one not in held]
+            if more:
+                segment.append(tuples_of(theirs, more), None)
+                held += more
+            out = data.draw(st.sets(st.integers(0, len(held) - 1))) - gone if held else set()
+            if out:
+                segment.remove(np.array(sorted(out)))
+                gone |= out
+            batch = drawn(data, mine, 30)
+            left, right = segment.agreeing(tuples_of(mine, batch)) if batch else ((), ())
+            both = [
+                (i, j)
+                for i, one in enumerate(batch)
+                for j, other in enumerate(held)
+                if j not in gone and all(one[r] == other[r] for r in one.keys() & other.keys())
+            ]
+            assert sorted(left) == sorted({i for i, _ in both})
+            assert sorted(right) == sorted({j for _, j in both})
+
+    law()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 2000), st.integers(0, 2000), st.booleans())
+def test_no_more_pairs_are_looked_at_than_tuples(stored: int, coming: int, agree: bool) -> None:
+    """All tuples have one owner: as pairs they are as many as their product, as tuples as their sum."""
+    segment = Segment(Signature(0b011), 1, indexed=False)
+    segment.append(tuples_of(0b011, [{0: i, 1: 0} for i in range(stored)]), None)
+    other = 0b110 if agree else 0b011
+    batch = tuples_of(other, [{0: -1 - i, 1: 0, 2: i} for i in range(coming)])
+    with pairs() as looked:
+        left, right = segment.agreeing(batch)
+    assert sum(looked) <= stored + coming
+    assert (len(left), len(right)) == ((coming, stored) if agree and stored and coming else (0, 0))
+
+
+def test_promoting_a_hot_tuple_takes_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tuple with many matches, put back in pieces: each piece is compared with itself, not with all."""
+    monkeypatch.setattr(stairs, "_PIECE", 50)
+    matches = 1000
+    tables: Tables = {"r": {"a": [1] * matches}, "s": {"a": [1], "b": [1]}, "t": {"b": [1]}}
+    rig = Rig(tables, EQUALITIES)
+    rig._invariants.check = lambda: None  # type: ignore[method-assign]
+    rig.arrive(" ".join(f"r{i + 1}" for i in range(matches)))
+    rig.arrive("s1", s="st")
+    with pairs() as looked:
+        rig.promote("s", "st", "rs", "s1")
+    assert len(rig.held("s", "st")) == matches
+    assert sum(looked) <= 3 * matches

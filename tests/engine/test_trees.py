@@ -1,0 +1,234 @@
+"""Spanning trees: all of them and nothing else, what their edges separate, and the pre-optimizer's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace import trees
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.graph import QueryGraph
+from millrace.engine.spec import Equality, JoinSpec, RelationSpec
+from millrace.engine.trees import (
+    Edge,
+    JoinTree,
+    edge_names,
+    edges_of,
+    side_name,
+    spanning_tree,
+    spanning_trees,
+)
+
+COLUMNS = "xyz"
+
+
+def spec_of(relations: int, equalities: list[str]) -> JoinSpec:
+    """Return a block over ``a``, ``b``, … with equalities such as ``a.x = b.x``."""
+    schema = pa.schema([(column, pa.int64()) for column in COLUMNS])
+    aliases = "abcdefghijklmnop"[:relations]
+
+    def ref(text: str) -> ColumnRef:
+        return ColumnRef(*text.strip().split("."))
+
+    pairs = [[ref(side) for side in text.split("=")] for text in equalities]
+    return JoinSpec(
+        tuple(RelationSpec(alias, schema) for alias in aliases),
+        tuple(Equality(a, b, pa.int64()) for a, b in pairs),
+    )
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JoinSpec:
+    """Draw a block of up to six relations: connected or not, cyclic or not, with classes of any size."""
+    relations = draw(st.integers(1, 6))
+    pairs = list(combinations("abcdef"[:relations], 2))
+    equalities = []
+    for a, b in draw(st.lists(st.sampled_from(pairs), max_size=7)) if pairs else []:
+        x, y = draw(st.sampled_from(COLUMNS)), draw(st.sampled_from(COLUMNS))
+        equalities.append(f"{a}.{x} = {b}.{y}")
+    return spec_of(relations, equalities)
+
+
+def joined(spec: JoinSpec) -> set[tuple[int, int]]:
+    """Return the pairs of relations that some equality, or several together, tie to each other."""
+    tied = {frozenset({e.left, e.right}) for e in spec.equalities}
+    grown = True
+    while grown:
+        unions = {a | b for a in tied for b in tied if a & b}
+        grown, tied = not unions <= tied, tied | unions
+    number = {alias: i for i, alias in enumerate(spec.aliases)}
+    found = {tuple(sorted((number[a.relation], number[b.relation]))) for t in tied for a in t for b in t}
+    return {(a, b) for a, b in found if a != b}
+
+
+def components(relations: int, pairs: set[tuple[int, int]]) -> list[list[int]]:
+    """Return which relations the pairs hold together."""
+    groups = [[r] for r in range(relations)]
+    for a, b in pairs:
+        one, other = (next(g for g in groups if end in g) for end in (a, b))
+        if one is not other:
+            groups.remove(other)
+            one += other
+    return groups
+
+
+def kirchhoff(relations: int, weights: dict[tuple[int, int], int]) -> int:
+    """Return the number of spanning trees by the matrix-tree theorem: a minor of the Laplacian."""
+    laplacian = np.zeros((relations, relations))
+    for (a, b), weight in weights.items():
+        laplacian[a, a] += weight
+        laplacian[b, b] += weight
+        laplacian[a, b] -= weight
+        laplacian[b, a] -= weight
+    return round(np.linalg.det(laplacian[1:, 1:])) if relations > 1 else 1
+
+
+def expected_count(spec: JoinSpec) -> int:
+    """Return how many spanning trees use as few cross products as can be.
+
+    Such a tree is a spanning tree of every component and a tree over the components, where a link between
+    two of them may be any of the pairs of their relations.
+    """
+    pairs = joined(spec)
+    groups = components(len(spec.relations), pairs)
+    within = 1
+    for group in groups:
+        place = {r: i for i, r in enumerate(group)}
+        within *= kirchhoff(len(group), {(place[a], place[b]): 1 for a, b in pairs if a in place})
+    links = {(i, j): len(groups[i]) * len(groups[j]) for i, j in combinations(range(len(groups)), 2)}
+    return within * kirchhoff(len(groups), links)
+
+
+@settings(max_examples=75, deadline=None, derandomize=True)
+@given(specs())
+def test_spanning_trees_are_all_there_are(spec: JoinSpec) -> None:
+    """Kirchhoff's count of different trees, each connected, none with more cross products than needed."""
+    graph = QueryGraph.of(spec)
+    most = 2000  # a complete graph of six has 6^4 trees
+    found = list(spanning_trees(graph, most))
+    assert len(found) == expected_count(spec)
+    assert len({tuple(e.number for e in tree.edges) for tree in found}) == len(found)
+    products = len(components(graph.relations, joined(spec))) - 1
+    for tree in found:
+        assert tree.relations == graph.relations
+        ends = {edge.ends for edge in tree.edges}
+        assert len(ends) == len(tree.edges) == graph.relations - 1
+        assert len(components(graph.relations, ends)) == 1
+        assert sum(1 for edge in tree.edges if not edge.classes) == products
+
+
+def test_spanning_trees_stop_at_the_most_that_is_asked_for() -> None:
+    """Of 125 trees over five relations that are all joined, no more than asked for."""
+    graph = QueryGraph.of(spec_of(5, ["a.x = b.x", "b.x = c.x", "c.x = d.x", "d.x = e.x"]))
+    assert len(list(spanning_trees(graph))) == 125
+    assert len(list(spanning_trees(graph, 7))) == 7
+    assert list(spanning_trees(graph, 7)) == list(spanning_trees(graph))[:7]
+
+
+def test_trees_are_found_without_trying_all_sets_of_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight relations on one attribute and a chain of eight more: 36 edges, 5 billion sets of 15.
+
+    For each tree, every edge is looked at once for every place in it at most, twice by either kind of edges.
+    """
+    calls = 0
+    groups = trees._groups
+    most = 256 * 15 * 36 * 4
+
+    def counted(group: list[int], edges: Sequence[Edge]) -> list[int]:
+        nonlocal calls
+        calls += 1
+        assert calls <= most, "too many steps"
+        return groups(group, edges)
+
+    monkeypatch.setattr(trees, "_groups", counted)
+    clique = [f"{a}.x = {b}.x" for a, b in pairwise("abcdefgh")]
+    chain = [f"{a}.{'yz'[i % 2]} = {b}.{'yz'[i % 2]}" for i, (a, b) in enumerate(pairwise("hijklmnop"))]
+    graph = QueryGraph.of(spec_of(16, clique + chain))
+    assert len(list(spanning_trees(graph))) == 256
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(specs(), st.data())
+def test_edges_separate_what_lies_on_their_two_sides(spec: JoinSpec, data: st.DataObject) -> None:
+    """Border, near, far and beyond of every span, against what is left of the tree without the edge."""
+    graph = QueryGraph.of(spec)
+    tree = data.draw(st.sampled_from(list(spanning_trees(graph, 20))))
+    for span in range(1, graph.everything + 1):
+        within = {e.ends for e in tree.edges if span >> e.ends[0] & 1 and span >> e.ends[1] & 1}
+        inside = [g for g in components(graph.relations, within) if span >> g[0] & 1]
+        assert tree.connected(span) == (len(inside) == 1)
+        crossing = [e for e in tree.edges if (span >> e.ends[0] & 1) != (span >> e.ends[1] & 1)]
+        assert sorted(tree.border(span)) == sorted(e.number for e in crossing)
+        if len(inside) != 1:
+            continue
+        for edge in crossing:
+            near, far = edge.ends if span >> edge.ends[0] & 1 else edge.ends[::-1]
+            assert (tree.near(edge.number, span), tree.far(edge.number, span)) == (near, far)
+            cut = {e.ends for e in tree.edges if e != edge}
+            there = next(g for g in components(graph.relations, cut) if far in g)
+            assert tree.beyond(edge.number, span) == sum(1 << r for r in there)
+
+
+@settings(max_examples=75, deadline=None, derandomize=True)
+@given(specs(), st.lists(st.integers(0, 20), min_size=6, max_size=6))
+def test_the_pre_optimizer_prefers_attributes_then_small_relations(spec: JoinSpec, sizes: list[int]) -> None:
+    """No tree has fewer products, then more attributes joined on, then smaller relations at its joins.
+
+    A spanning tree that is least edge by edge (a minimum spanning tree) is least in the sorted list of its
+    edges' prices as well, hence no other tree's list comes before its own.
+    """
+    graph = QueryGraph.of(spec)
+    tree = spanning_tree(graph, sizes)
+
+    def prices(one: JoinTree) -> list[tuple[bool, int, int]]:
+        def price(edge: Edge) -> tuple[bool, int, int]:
+            a, b = edge.ends
+            return not edge.classes, -len(edge.classes), sizes[a] * sizes[b]
+
+        return sorted(map(price, one.edges))
+
+    found = list(spanning_trees(graph, 2000))
+    assert {e.ends for e in tree.edges} in [{e.ends for e in one.edges} for one in found]
+    assert prices(tree) == min(map(prices, found))
+
+
+def test_products_go_through_the_smallest_relations() -> None:
+    """``a`` and ``b`` are joined, so are ``c`` and ``d``: the product is of the smaller one of each."""
+    graph = QueryGraph.of(spec_of(4, ["a.x = b.x", "c.y = d.y"]))
+    ends = [edge.ends for edge in spanning_tree(graph, [5, 9, 9, 4]).edges]
+    assert ends == [(2, 3), (0, 1), (0, 3)]
+
+
+def test_edges_have_the_same_number_in_every_tree() -> None:
+    """Their number is their place among all pairs of relations, so that routing may name them."""
+    spec = spec_of(4, ["a.x = b.x", "b.x = c.x", "c.y = d.y"])
+    graph = QueryGraph.of(spec)
+    everything = edges_of(graph)
+    assert [e.number for e in everything] == list(range(6))
+    assert [e.ends for e in everything] == list(combinations(range(4), 2))
+    for tree in spanning_trees(graph):
+        assert all(everything[edge.number] == edge for edge in tree.edges)
+        assert tree.by_number == {edge.number: edge for edge in tree.edges}
+
+
+@pytest.mark.parametrize(
+    ("equalities", "name"),
+    [
+        (["a.x = b.y"], "HashJoin(a.x = b.y)"),
+        (["a.x = b.x", "a.y = b.z"], "HashJoin(a.x, a.y = b.x, b.z)"),
+        ([], "RippleJoin(a × b)"),
+    ],
+)
+def test_joins_are_named_after_their_columns(equalities: list[str], name: str) -> None:
+    """A hash join names the attributes of both sides, a product the relations."""
+    spec = spec_of(2, equalities)
+    graph = QueryGraph.of(spec)
+    assert edge_names(spec, graph) == (name,)
+    (edge,) = edges_of(graph)
+    sides = [side_name(spec, graph, edge, end) for end in edge.ends]
+    assert all(side in name for side in sides)
