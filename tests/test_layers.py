@@ -166,7 +166,7 @@ def test_every_layer_exists():
 def test_the_engine_starts_without_spark_and_without_the_front():
     """Importing the package and the engine loads neither pyspark nor sqlglot."""
     code = (
-        "import millrace, millrace.engine.runs.run_of, millrace.sources, sys; "
+        "import millrace, millrace.engine.runs.run_of, millrace.parquet, sys; "
         "print([m for m in ('pyspark', 'sqlglot') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
-    from millrace.sources.parquet import ParquetTable
+    from millrace.parquet.parquet import ParquetTable
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def main(kind: str, folder: str) -> None:
     from millrace.engine.expressions import ColumnRef
     from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
     from millrace.options import Options
-    from millrace.sources.parquet import open_table
+    from millrace.parquet.parquet import open_table
     from millrace.spark.execute import execute
 
     for name, keys in (("big", [n % 50 for n in range(2000)]), ("small", list(range(0, 100, 2)))):

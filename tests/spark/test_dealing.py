@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as hs
 
 from millrace.engine.expressions import Column as ColumnOf, ColumnRef, Compare, Literal
-from millrace.sources.parquet import open_table, splits
+from millrace.parquet.parquet import open_table, splits
 from millrace.spark.dealing import ByContent, InTurn
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, BlockWriter, Cut

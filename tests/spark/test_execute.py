@@ -15,7 +15,7 @@ from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
 from millrace.options import Options
-from millrace.sources.parquet import open_table
+from millrace.parquet.parquet import open_table
 from millrace.spark.execute import execute
 
 DAY = dt.date(1995, 3, 15)

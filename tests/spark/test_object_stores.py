@@ -16,12 +16,12 @@ from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.front import tables
 from millrace.front.estimates import estimate
 from millrace.options import StorageOptions
-from millrace.sources import stores
-from millrace.sources.described import described_table
-from millrace.sources.parquet import open_table, read_splits, splits
-from millrace.sources.partitions import Doubtful
-from millrace.sources.remote import NoConnection, Remote, StoreError
-from millrace.sources.stores import DISKS, located
+from millrace.parquet import stores
+from millrace.parquet.described import described_table
+from millrace.parquet.parquet import open_table, read_splits, splits
+from millrace.parquet.partitions import Doubtful
+from millrace.parquet.remote import NoConnection, Remote, StoreError
+from millrace.parquet.stores import DISKS, located
 from millrace.spark import reach, stored
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at

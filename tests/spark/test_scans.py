@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as sf
 
 from millrace import query
-from millrace.sources.parquet import open_table, read_splits, splits
-from millrace.sources.partitions import Doubtful
+from millrace.parquet.parquet import open_table, read_splits, splits
+from millrace.parquet.partitions import Doubtful
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.scans import scan_of, table_at
 from tests.front.compare import bag_of

@@ -15,7 +15,7 @@ from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.options import Options
-from millrace.sources.parquet import open_table
+from millrace.parquet.parquet import open_table
 from millrace.spark import execute as execution
 from millrace.spark.dealt_scan import tell_sizes
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.relations import store
 from millrace.errors import ExecutionError, ReadError, StateError
-from millrace.sources.parquet import open_table, splits
+from millrace.parquet.parquet import open_table, splits
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
 from millrace.streams import cell as cells, log as logs, warm

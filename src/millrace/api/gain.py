@@ -18,7 +18,7 @@ from millrace.front.estimates import default_widths, estimate
 from millrace.front.parse import parse
 from millrace.front.worth import ROWS_A_SECOND
 from millrace.options import Options, StorageOptions
-from millrace.sources.partitions import Doubtful
+from millrace.parquet.partitions import Doubtful
 from millrace.spark.conf import SessionConf
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import scan_of

@@ -23,7 +23,7 @@ from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
 from millrace.errors import ExecutionError
 from millrace.options import Options
-from millrace.sources.parquet import open_table, splits
+from millrace.parquet.parquet import open_table, splits
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.exchange import BLOCK_SCHEMA, BlockReader, Cut
 from millrace.spark.hypercube import Axis, Cube

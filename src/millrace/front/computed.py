@@ -25,7 +25,7 @@ from millrace.front.numbers import Typed
 from millrace.front.parse import Leave, unwrap
 from millrace.front.template import Edit, Span
 from millrace.front.values import Meaning, ValueTranslator
-from millrace.sources.tables import ParquetTable
+from millrace.parquet.tables import ParquetTable
 from millrace.spark.types import arrow_type
 
 if TYPE_CHECKING:

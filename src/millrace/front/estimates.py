@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
 from millrace.front.coercion import field_of
-from millrace.sources.types import fixed_width
+from millrace.parquet.types import fixed_width
 from millrace.spark.plans import SIZE_UNITS, explained
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from millrace.front.plan import Read, scanned, show_scanned
 from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
 from millrace.front.template import Edit
-from millrace.sources.types import fixed_width
+from millrace.parquet.types import fixed_width
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from millrace.front.settings import Settings
 from millrace.front.template import placeholders, quote, substitute
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
-from millrace.sources.parquet import ParquetTable
-from millrace.sources.partitions import Doubtful
+from millrace.parquet.parquet import ParquetTable
+from millrace.parquet.partitions import Doubtful
 from millrace.spark.conf import SessionConf
 from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import is_cached

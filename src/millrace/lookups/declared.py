@@ -12,7 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from millrace.errors import InputError
 from millrace.lookups.table import LookupTable, table_of
-from millrace.sources.types import PLAIN_MICROS, UTC_MICROS, NotSparks, spark_type
+from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, NotSparks, spark_type
 
 _EXAMPLE = "such as 'sku string, price double, day date'"
 _TYPES: dict[exp.DType, pa.DataType] = {

@@ -13,9 +13,9 @@ import pyarrow as pa
 from millrace.engine.expressions import Predicate
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.engine.values import Value
-from millrace.sources.pruning import Keeps
-from millrace.sources.reading import read_splits
-from millrace.sources.tables import Split
+from millrace.parquet.pruning import Keeps
+from millrace.parquet.reading import read_splits
+from millrace.parquet.tables import Split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

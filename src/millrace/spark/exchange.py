@@ -22,7 +22,7 @@ import pyarrow as pa
 from millrace.engine.kernels import mix
 from millrace.engine.relations.keys import Array, codes
 from millrace.errors import ExecutionError
-from millrace.sources.types import counted
+from millrace.parquet.types import counted
 from millrace.spark.dealing import Deal, InTurn
 from millrace.spark.hypercube import Cube
 

@@ -18,9 +18,9 @@ from millrace.engine.expressions import Call, show
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError, OptionError
 from millrace.options import Options
+from millrace.parquet.parquet import Split, splits
+from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
-from millrace.sources.parquet import Split, splits
-from millrace.sources.types import fixed_width
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
-from millrace.sources.remote import NoConnection, Remote
+from millrace.parquet.remote import NoConnection, Remote
 from millrace.spark.attempts import tried
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from pyspark.sql.types import StructType
 
 from millrace.errors import InputError, UnsupportedType
 from millrace.options import StorageOptions
-from millrace.sources.described import described_table
-from millrace.sources.parquet import open_table
-from millrace.sources.partitions import Doubtful
-from millrace.sources.remote import Remote
-from millrace.sources.stores import DISKS, Store, located
-from millrace.sources.tables import ParquetTable
+from millrace.parquet.described import described_table
+from millrace.parquet.parquet import open_table
+from millrace.parquet.partitions import Doubtful
+from millrace.parquet.remote import Remote
+from millrace.parquet.stores import DISKS, Store, located
+from millrace.parquet.tables import ParquetTable
 from millrace.spark.conf import SessionConf
 from millrace.spark.disks import paths_are_local, shares_disks
 from millrace.spark.plans import SIZE_UNITS, explained, is_cached

@@ -18,9 +18,9 @@ from pyspark.sql import functions as sf
 
 from millrace.errors import InputError, first_line
 from millrace.options import StorageOptions
-from millrace.sources.parquet import ParquetTable, Split, splits
-from millrace.sources.remote import Remote
-from millrace.sources.stores import DISKS, located
+from millrace.parquet.parquet import ParquetTable, Split, splits
+from millrace.parquet.remote import Remote
+from millrace.parquet.stores import DISKS, located
 from millrace.spark.conf import SessionConf
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.disks import paths_are_local

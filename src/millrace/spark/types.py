@@ -7,7 +7,7 @@ from pyarrow import types as t
 from pyspark.sql import types as st
 
 from millrace.errors import UnsupportedType
-from millrace.sources.types import PLAIN_MICROS, UTC_MICROS, cast, counted
+from millrace.parquet.types import PLAIN_MICROS, UTC_MICROS, cast, counted
 
 _PAIRS: tuple[tuple[type[st.DataType], pa.DataType], ...] = (
     (st.BooleanType, pa.bool_()),

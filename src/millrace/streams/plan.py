@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from millrace.block import Block, FrameInput, ParquetInput
 from millrace.errors import MillraceWarning, OptionError, SetupError
 from millrace.options import Options
-from millrace.sources.parquet import splits
+from millrace.parquet.parquet import splits
 from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose

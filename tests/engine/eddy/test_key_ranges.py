@@ -18,8 +18,8 @@ from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.relations import RelationStore
 from millrace.engine.spill import run_of
 from millrace.options import ALGORITHMS, Options
-from millrace.sources.parquet import open_table, splits
-from millrace.sources.reading import read_splits
+from millrace.parquet.parquet import open_table, splits
+from millrace.parquet.reading import read_splits
 from tests.engine.eddy.blocks import Rows, block
 from tests.engine.eddy.oracle import Case, cases, multiset
 

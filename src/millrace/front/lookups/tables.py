@@ -13,7 +13,7 @@ from millrace.front.frames import Frames
 from millrace.front.template import plain_quote
 from millrace.lookups.table import Unreadable
 from millrace.options import StorageOptions
-from millrace.sources.parquet import ParquetTable
+from millrace.parquet.parquet import ParquetTable
 from millrace.spark.stored import stored_at
 from millrace.spark.types import spark_schema
 

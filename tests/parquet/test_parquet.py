@@ -14,8 +14,8 @@ import pytest
 
 from millrace.engine.expressions import Column, ColumnRef, Compare, InList, IsNull, Like, Literal, Not, Or
 from millrace.errors import ExecutionError, InputError
-from millrace.sources import footers, passing, pruning, reading
-from millrace.sources.parquet import open_table, read_split, read_splits, splits
+from millrace.parquet import footers, passing, pruning, reading
+from millrace.parquet.parquet import open_table, read_split, read_splits, splits
 from millrace.spark.types import spark_schema
 
 DAY = dt.date(2024, 2, 29)

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.errors import InputError, first_line
-from millrace.sources.listing import State
-from millrace.sources.remote import StoreError
-from millrace.sources.stores import DISKS, Store
-from millrace.sources.types import UTC_MICROS, NotSparks, fixed_width, spark_type
+from millrace.parquet.listing import State
+from millrace.parquet.remote import StoreError
+from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.types import UTC_MICROS, NotSparks, fixed_width, spark_type
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION = b"org.apache.spark.version"

@@ -13,8 +13,8 @@ from typing import Any
 
 from millrace.errors import InputError
 from millrace.options import StorageOptions
-from millrace.sources.listing import State
-from millrace.sources.remote import SCHEMES, Remote
+from millrace.parquet.listing import State
+from millrace.parquet.remote import SCHEMES, Remote
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _URI = re.compile(r"(([a-z0-9]+)://([^/]*))(?:/.*)?", re.DOTALL)

@@ -20,15 +20,15 @@ from pyarrow.fs import FileType
 from millrace.engine.expressions import Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import StorageOptions
-from millrace.sources.footers import Footer, Unreadable, footers_of
-from millrace.sources.listing import Entry, Folders, State
-from millrace.sources.partitions import Doubtful, infer, split_folder
-from millrace.sources.passing import share
-from millrace.sources.pruning import bounds_of, may_match
-from millrace.sources.reading import read_split, read_splits
-from millrace.sources.remote import NoConnection, Remote
-from millrace.sources.stores import DISKS, Store, located
-from millrace.sources.tables import ParquetFile, ParquetTable, Split
+from millrace.parquet.footers import Footer, Unreadable, footers_of
+from millrace.parquet.listing import Entry, Folders, State
+from millrace.parquet.partitions import Doubtful, infer, split_folder
+from millrace.parquet.passing import share
+from millrace.parquet.pruning import bounds_of, may_match
+from millrace.parquet.reading import read_split, read_splits
+from millrace.parquet.remote import NoConnection, Remote
+from millrace.parquet.stores import DISKS, Store, located
+from millrace.parquet.tables import ParquetFile, ParquetTable, Split
 
 __all__ = ["ParquetFile", "ParquetTable", "Split", "open_table", "read_split", "read_splits", "splits"]
 

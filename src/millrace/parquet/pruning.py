@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.engine.expressions import And, Column, Compare, InList, IsNull, Literal, Or, Predicate
-from millrace.sources.footers import Bounds, Footer
+from millrace.parquet.footers import Bounds, Footer
 
 Keeps = Callable[[Callable[[Predicate], bool]], bool]
 """Asked before a row group is read: given what tells of a predicate whether it may hold for one of its rows,

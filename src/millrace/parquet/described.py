@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from millrace.errors import InputError
-from millrace.sources.footers import Footer, Unreadable, footers_of
-from millrace.sources.listing import Tree
-from millrace.sources.parquet import log_of
-from millrace.sources.partitions import Doubtful, split_folder, value_of
-from millrace.sources.remote import NoConnection, Remote
-from millrace.sources.stores import DISKS, Store
-from millrace.sources.tables import ParquetFile, ParquetTable
+from millrace.parquet.footers import Footer, Unreadable, footers_of
+from millrace.parquet.listing import Tree
+from millrace.parquet.parquet import log_of
+from millrace.parquet.partitions import Doubtful, split_folder, value_of
+from millrace.parquet.remote import NoConnection, Remote
+from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.tables import ParquetFile, ParquetTable
 
 # Spark's calendar before version 3 was another one for earlier times.
 _NO_CALENDAR_BEFORE = date(1900, 1, 1)

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.engine.expressions import And, Column, Compare, InList, IsNull, Literal, Not, Or, Predicate
-from millrace.sources.footers import Bounds
-from millrace.sources.pruning import MIRROR, constants, plain
+from millrace.parquet.footers import Bounds
+from millrace.parquet.pruning import MIRROR, constants, plain
 
 _EQUAL, _OTHER = 1 / 10, 1 / 3
 """What is taken to pass an equality, and anything else, of which nothing is known."""

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of as columns_read, evaluate
 from millrace.engine.values import Value, columns_of, computed as computed_of, type_of
 from millrace.errors import ReadError
-from millrace.sources.footers import Footer, footer_of
-from millrace.sources.listing import State
-from millrace.sources.pruning import Keeps, bounds_of, may_match
-from millrace.sources.stores import DISKS, Store
-from millrace.sources.tables import Split
-from millrace.sources.types import cast, counted
+from millrace.parquet.footers import Footer, footer_of
+from millrace.parquet.listing import State
+from millrace.parquet.pruning import Keeps, bounds_of, may_match
+from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.tables import Split
+from millrace.parquet.types import cast, counted
 
 _OPEN: OrderedDict[tuple[Store, str, State, tuple[str, ...]], Any] = OrderedDict()
 _OPEN_LIMIT = 8

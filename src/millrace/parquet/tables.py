@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from millrace.engine.values import Value, columns_of, type_of
 from millrace.errors import InputError, near
-from millrace.sources.footers import Footer, footers_of
-from millrace.sources.listing import State
-from millrace.sources.remote import Remote
-from millrace.sources.stores import DISKS, Store
-from millrace.sources.types import fixed_width
+from millrace.parquet.footers import Footer, footers_of
+from millrace.parquet.listing import State
+from millrace.parquet.remote import Remote
+from millrace.parquet.stores import DISKS, Store
+from millrace.parquet.types import fixed_width
 
 _TEXT_BYTES = 16  # a guess
 

@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from millrace.errors import InputError, OptionError, first_line
 from millrace.options import StorageOptions
-from millrace.sources.listing import State, Tree, state_of
+from millrace.parquet.listing import State, Tree, state_of
 
 SCHEMES = {
     "s3": "S3", "s3a": "S3", "gs": "Gcs", "gcs": "Gcs", "abfs": "Azure", "abfss": "Azure", "hdfs": "Hadoop",
