@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from millrace.api.session import Session
     from millrace.api.streams import feed, stream_log, stream_report, watch_streams
     from millrace.comparison import Comparison
-    from millrace.coordination import LookupProgress
     from millrace.explanation import Explanation
+    from millrace.limits import LookupProgress
     from millrace.lookups.database import database
     from millrace.lookups.function import function
     from millrace.lookups.http import http

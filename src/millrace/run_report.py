@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millrace.budget import Spent
-from millrace.coordination.progress import LookupProgress
 from millrace.engine.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
 from millrace.errors import InputError, SetupError
+from millrace.limits.budget import Spent
+from millrace.limits.progress import LookupProgress
 from millrace.planned import Planned
 from millrace.report_tables import table_of
 from millrace.report_text import describe, describe_cell, describe_module, describe_state

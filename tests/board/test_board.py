@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from millrace.board.board import MOST_QUERIES, Board
 from millrace.board.query import MOST_TASKS, added, first_line
 from millrace.board.series import Series
-from millrace.clock import VirtualClock
-from millrace.coordination import LookupProgress
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
+from millrace.limits import LookupProgress
+from millrace.limits.clock import VirtualClock
 from millrace.pages.live import query_part
 from millrace.run_report import RunReport
 

@@ -11,9 +11,9 @@ import pytest
 from millrace.api.live import Live
 from millrace.board.board import Board
 from millrace.board.page_server import PageServer
-from millrace.clock import VirtualClock
-from millrace.coordination import LookupProgress
 from millrace.errors import InputError, SetupError
+from millrace.limits import LookupProgress
+from millrace.limits.clock import VirtualClock
 from millrace.run_report import RunReport
 from millrace.streams.cell_figures import StreamFigures
 from millrace.streams.micro_batch import MicroBatch

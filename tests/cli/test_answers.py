@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.cli.app import app
-from millrace.clock import VirtualClock
-from millrace.coordination import Chunk, Client, LookupSession, Registration
-from millrace.coordination.cache import wall_time
+from millrace.limits import Chunk, Client, LookupSession, Registration
+from millrace.limits.cache import wall_time
+from millrace.limits.clock import VirtualClock
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from tests.cli.conftest import SCREEN

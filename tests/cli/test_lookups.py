@@ -12,8 +12,8 @@ import pytest
 from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import lookup_line
 from millrace.cli.render import failures
-from millrace.coordination import LookupProgress
 from millrace.errors import MillraceError
+from millrace.limits import LookupProgress
 
 QUERY = "select o.id, p.price from o left join prices p on o.sku = p.sku order by 1"
 

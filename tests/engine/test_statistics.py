@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.runs.warm_start import recall, share
 from millrace.engine.statistics import Account, Profile, Statistics
+from millrace.limits.clock import VirtualClock
 from tests.engine.policies.cases import outcomes_of
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)

@@ -7,7 +7,6 @@ import math
 import pyarrow as pa
 import pytest
 
-from millrace.clock import VirtualClock
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.static import StaticPlan
 from millrace.engine.spec import JoinSpec
@@ -18,6 +17,7 @@ from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.run import Finished, batches, finish, key, share_of, watched
 from millrace.experiments.registry import EXPERIMENTS
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 

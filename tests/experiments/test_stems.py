@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.experiments.experiment import Curve
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.stems.watched import scan, table_r, table_t, until, watch
+from millrace.limits.clock import VirtualClock
 
 
 def test_results_are_timed_as_they_come() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from millrace import join, query
 from millrace.block import LookupInput
-from millrace.coordination import CoordinatorProcess
 from millrace.errors import InputError
 from millrace.front import kept
+from millrace.limits import CoordinatorProcess
 from tests.front import lookup_tables
 
 

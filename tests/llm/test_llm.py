@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import millrace
-from millrace.coordination import Coordinator
 from millrace.errors import BudgetError, InputError, MillraceError, OptionError
+from millrace.limits import Coordinator
 from millrace.llm.prompt import Prompt
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
 from millrace.predicates.asynchronous import AsyncCaller

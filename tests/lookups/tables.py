@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.clock import WallClock
-from millrace.coordination import Client, LookupSession
+from millrace.limits import Client, LookupSession
+from millrace.limits.clock import WallClock
 from millrace.lookups import Refused, Secrets, Terms
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError

@@ -17,9 +17,9 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings, strategies as st
 
-from millrace.coordination import Client, Registration
-from millrace.coordination.lookup_session import LookupSession
 from millrace.errors import InputError, OptionError, SetupError
+from millrace.limits import Client, Registration
+from millrace.limits.lookup_session import LookupSession
 from millrace.lookups import Secrets, database
 from millrace.lookups.database_session import DatabaseSession, _Work
 from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run, scanned

@@ -13,20 +13,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import WallClock
-from millrace.coordination import Client, Coordinator, LookupSession
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
+from millrace.limits import Client, Coordinator, LookupSession
+from millrace.limits.clock import WallClock
 from millrace.lookups import Refused, Secrets, Terms, database, function, http
 from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
 from millrace.options import POLICY_NAMES, Options
-from tests.coordination.test_server import PATIENCE
 from tests.engine.eddy.access_cases import options, plans
 from tests.engine.eddy.blocks import block
 from tests.engine.eddy.oracle import Case, cases, multiset
+from tests.limits.test_server import PATIENCE
 from tests.lookups import web
 from tests.lookups.tables import TableSource, lookups
 
@@ -194,8 +194,8 @@ def test_a_key_that_fails_fails_the_query_with_its_name() -> None:
 @pytest.mark.parametrize("on_error", ["skip", "null"])
 def test_a_source_that_is_down_fails_the_query_and_is_spared(monkeypatch, on_error: str) -> None:
     """Rather than make a row of nulls of each key: of 25 keys with two attempts each, few are asked."""
-    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("millrace.coordination.breaker.MOST_PROBES", 2)
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
     terms = Terms(retries=1, max_in_flight=1, circuit_breaker=5)
     source = TableSource(S, terms, refuse=lambda *_: Refused("HTTP 502", "down", again=True, wait=0.0))
     with lookups() as maker, pytest.raises(ExecutionError, match="'s' does not answer: 7 requests in a row"):
@@ -205,7 +205,7 @@ def test_a_source_that_is_down_fails_the_query_and_is_spared(monkeypatch, on_err
 
 def test_a_source_that_comes_back_has_all_its_rows(monkeypatch) -> None:
     """The keys that were under way are asked again, and no other is asked twice."""
-    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
     asked = []
 
     def refuse(key: tuple[int], before: int) -> Refused | None:
@@ -550,8 +550,8 @@ def test_a_source_that_refuses_everything_is_not_asked_for_each_key(monkeypatch)
 
 def test_a_source_that_is_down_is_spared_by_batches_too(monkeypatch) -> None:
     """Halves count for the circuit breaker as any request does."""
-    monkeypatch.setattr("millrace.coordination.breaker.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("millrace.coordination.breaker.MOST_PROBES", 2)
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
     monkeypatch.setattr("millrace.lookups.asking.FIRST_WAIT", 0.0)
     down = Refused("connection", "refused", again=True)
     source, case = _of_100(lambda *_: down, retries=1, max_in_flight=1, circuit_breaker=8)
@@ -562,7 +562,7 @@ def test_a_source_that_is_down_is_spared_by_batches_too(monkeypatch) -> None:
 
 def test_rows_that_cannot_be_shared_are_told_to_whoever_waits(monkeypatch) -> None:
     """Two tasks want a key whose rows no message holds: both hear, and neither waits for ever."""
-    monkeypatch.setattr("millrace.coordination.codec.LARGEST_ATTACHMENT", 10)
+    monkeypatch.setattr("millrace.limits.codec.LARGEST_ATTACHMENT", 10)
     monkeypatch.setattr("millrace.lookups.asking.codec.USUAL_ATTACHMENT", 10)
     source = TableSource(S, Terms(max_in_flight=1), before=_shuffler([3]))
     errors: list[str] = []

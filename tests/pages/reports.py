@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from millrace.coordination import LookupProgress
 from millrace.engine.figures import (
     CellFigures,
     Change,
@@ -19,6 +18,7 @@ from millrace.engine.figures import (
     StateFigures,
 )
 from millrace.engine.runs.eddy_run import EddyRun
+from millrace.limits import LookupProgress
 from millrace.options import Options
 from millrace.planned import BlockShape, Planned
 from millrace.run_report import RunReport

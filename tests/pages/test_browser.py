@@ -10,12 +10,12 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from millrace.api.live import Live
 from millrace.board.board import Board
-from millrace.clock import VirtualClock
 from millrace.errors import ExecutionError
 from millrace.experiments import registry
 from millrace.experiments.draw import draw
 from millrace.experiments.page import page
 from millrace.experiments.runner import Result
+from millrace.limits.clock import VirtualClock
 from millrace.planned import Planned
 from millrace.run_report import RunReport
 from tests.experiments.frame_cases import experiment as experiment_of

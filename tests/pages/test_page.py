@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace.budget import Spent
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import InputError, SetupError
 from millrace.explanation import Explanation
+from millrace.limits.budget import Spent
 from millrace.pages import files
 from millrace.pages.advice import advice
 from millrace.pages.page import MOST_BYTES, block_view

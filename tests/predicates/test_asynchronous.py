@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.coordination import Address, Coordinator
-from millrace.coordination.tls import server_context
 from millrace.errors import ExecutionError, PredicateError
+from millrace.limits import Address, Coordinator
+from millrace.limits.tls import server_context
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous, retries
 from millrace.predicates.asynchronous import AsyncCaller
-from tests.coordination.service import Service
+from tests.limits.service import Service
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 PATIENCE = 30  # seconds until a test that hangs fails

@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pyarrow as pa
 
-from millrace.coordination import Address
 from millrace.errors import ExecutionError
+from millrace.limits import Address
 from millrace.results import ResultsSink
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("v", pa.float64())])

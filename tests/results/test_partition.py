@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from millrace.coordination.chunk import encoded
 from millrace.errors import ExecutionError
+from millrace.limits.chunk import encoded
 from millrace.results import payloads
 from millrace.results.partition import Partition
 from millrace.results.rows import row_keys

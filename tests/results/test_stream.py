@@ -10,10 +10,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from millrace.coordination import Coordinator, codec
 from millrace.errors import ExecutionError
+from millrace.limits import Coordinator, codec
 from millrace.results import ResultsServer, ResultsSink
-from tests.coordination.test_server import PATIENCE, SPAWN, frame, raw
+from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
 from tests.results import tasks
 from tests.results.tasks import SCHEMA, batch_of
 

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 import millrace
-from millrace.coordination import shared
 from millrace.errors import BudgetError, ExecutionError, InputError, OptionError
+from millrace.limits import shared
 from millrace.spark import coordinating
 from millrace.spark.actions import Carried
 from millrace.spark.cluster_coordinator import ClusterCoordinator
-from tests.coordination.service import Service
+from tests.limits.service import Service
 from tests.spark.shop import Shop
 from tests.spark.test_limits import asking, kept
 

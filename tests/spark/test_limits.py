@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.coordination import CoordinatorProcess
-from tests.coordination.service import Service
+from millrace.limits import CoordinatorProcess
+from tests.limits.service import Service
 
 ROWS, PARTITIONS = 240, 8
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from millrace.api.session import lookup
-from millrace.budget import budget_of
 from millrace.errors import InputError
+from millrace.limits.budget import budget_of
 from millrace.llm.endpoint import Model, Priced
 from millrace.llm.filtering import ModelFilter
 from millrace.llm.lookup import ModelSource

@@ -27,7 +27,7 @@ from millrace.streams.micro_batch import PREFIX
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.coordination import LookupProgress
+    from millrace.limits import LookupProgress
 
 
 Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]

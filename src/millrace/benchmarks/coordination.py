@@ -14,9 +14,9 @@ from contextlib import closing
 from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
-from millrace.coordination import Address, Client, CoordinatorProcess, Settings
-from millrace.coordination.event_loop import runner
 from millrace.engine.peak import peak_memory
+from millrace.limits import Address, Client, CoordinatorProcess, Settings
+from millrace.limits.event_loop import runner
 
 TASKS, CONNECTIONS = 2000, 500
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from millrace.board.query import Beside, QueryView, Running
 from millrace.board.stream import StreamRunning, StreamView
-from millrace.clock import Clock, WallClock
 from millrace.errors import MillraceError
+from millrace.limits.clock import Clock, WallClock
 from millrace.run_report import RunReport
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
-from millrace.coordination import codec
-from millrace.coordination.server import Server
-from millrace.coordination.session import Session
+from millrace.limits import codec
+from millrace.limits.server import Server
+from millrace.limits.session import Session
 
 if TYPE_CHECKING:
     from millrace.board.board import Board

@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
-from millrace.coordination import codec
-from millrace.coordination.registration import Address
-from millrace.coordination.tls import context_of
 from millrace.engine.figures import CellFigures
+from millrace.limits import codec
+from millrace.limits.registration import Address
+from millrace.limits.tls import context_of
 
 EVERY = 0.5
 """Seconds from one telling to the next, at least."""

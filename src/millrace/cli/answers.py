@@ -15,7 +15,7 @@ from millrace.cli.json_text import Json
 from millrace.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from millrace.coordination.kept import Kept
+    from millrace.limits.kept import Kept
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at answers that outlive jobs (cache=, answers=), and remove some."
@@ -32,8 +32,8 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 @app.command("list")
 def list_command(path: Cache, json: Json = None, debug: Debug = False) -> None:
     """Show what is kept, by definition: keys, size, age, and how many have expired."""
-    from millrace.coordination.kept import listed
     from millrace.fitting import Column, Fitted
+    from millrace.limits.kept import listed
     from millrace.report_text import size
 
     stdout, stderr = consoles()
@@ -72,7 +72,7 @@ def show_command(
 ) -> None:
     """Show rows that are kept. Keys are digests; a lookup's rows have the values, a predicate's the truth."""
     from millrace.cli.render import rows_table
-    from millrace.coordination.kept import rows
+    from millrace.limits.kept import rows
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
@@ -96,8 +96,8 @@ def prune_command(
     debug: Debug = False,
 ) -> None:
     """Remove answers that have expired, and those older than an age. Jobs may use the cache meanwhile."""
-    from millrace.coordination.cache import wall_time
-    from millrace.coordination.kept import listed, of_name, pruned
+    from millrace.limits.cache import wall_time
+    from millrace.limits.kept import listed, of_name, pruned
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
@@ -119,7 +119,7 @@ def _one(path: Path, name: str | None) -> Kept:
     Raises:
         InputError: There is none, or more than one.
     """
-    from millrace.coordination.kept import listed, of_name
+    from millrace.limits.kept import listed, of_name
 
     found = of_name(listed(path), name)
     if len(found) > 1:

@@ -14,7 +14,7 @@ from millrace.report_text import describe, describe_cell, describe_state, size
 from millrace.run_report import RunReport
 
 if TYPE_CHECKING:
-    from millrace.coordination import LookupProgress
+    from millrace.limits import LookupProgress
 
 _NUMBERS = (int, float)
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from millrace.budget import Usage
-from millrace.coordination.secrets import Secrets, names_in
 from millrace.errors import BudgetError, InputError, OptionError
+from millrace.limits.budget import Usage
+from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups.clients import client_of, unlogged
 from millrace.lookups.credentials import check_url
 from millrace.lookups.http_session import retry_after

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
 
-from millrace.coordination.secrets import Secrets
+from millrace.limits.secrets import Secrets
 from millrace.llm.endpoint import Endpoint, Model, Priced
 from millrace.llm.prompt import Prompt
 from millrace.lookups.refused import Refused

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, OptionError, near
+from millrace.limits.secrets import Secrets
 from millrace.llm.endpoint import Endpoint, Model
 from millrace.llm.prompt import Prompt
 from millrace.lookups.json_rows import RowReader, check_bound, check_types

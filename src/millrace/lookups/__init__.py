@@ -1,6 +1,6 @@
 """Lookups: sources that are asked for rows by key, over HTTP, in databases and from functions."""
 
-from millrace.coordination.secrets import Secrets, names_in
+from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups.database import DatabaseSource, database
 from millrace.lookups.function import FunctionSource, function
 from millrace.lookups.http import HttpSource, http

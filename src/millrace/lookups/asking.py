@@ -28,10 +28,10 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from millrace.coordination import Chunk, Claimed, Client, Failure, codec
-from millrace.coordination.client import KEYS_A_MESSAGE
-from millrace.coordination.secrets import Secrets
 from millrace.errors import ExecutionError
+from millrace.limits import Chunk, Claimed, Client, Failure, codec
+from millrace.limits.client import KEYS_A_MESSAGE
+from millrace.limits.secrets import Secrets
 from millrace.lookups.grouping import grouped
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.refused import Refused

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from millrace.coordination.secrets import NAME
 from millrace.errors import InputError
+from millrace.limits.secrets import NAME
 
 _HEADER = re.compile(
     r"^(proxy-)?authori[sz]ation$|^cookie2?$|(api|subscription|functions)-?key|token|secret|password",

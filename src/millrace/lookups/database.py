@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.budget import Cost, budget_of
-from millrace.coordination.secrets import NAME, Secrets, names_in
 from millrace.errors import InputError, OptionError, SetupError, near
+from millrace.limits.budget import Cost, budget_of
+from millrace.limits.secrets import NAME, Secrets, names_in
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
 from millrace.lookups.terms import Terms

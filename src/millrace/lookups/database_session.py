@@ -19,7 +19,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from millrace.coordination.secrets import Secrets
+from millrace.limits.secrets import Secrets
 from millrace.lookups.database import DatabaseSource
 from millrace.lookups.engines import connected, refused
 from millrace.lookups.json_rows import RowReader

@@ -11,8 +11,8 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, MillraceError, SetupError, near
+from millrace.limits.secrets import Secrets
 from millrace.lookups.database import DatabaseSource, is_whole_secret
 from millrace.lookups.refused import Refused, shortened
 from millrace.lookups.threads import within

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.budget import Cost, budget_of
-from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError, OptionError
+from millrace.limits.budget import Cost, budget_of
+from millrace.limits.secrets import Secrets
 from millrace.lookups.json_rows import check_bound, check_types
 from millrace.lookups.terms import Terms
 from millrace.predicates.identity import identity_of

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.budget import Cost, budget_of
-from millrace.coordination.secrets import Secrets, names_in
 from millrace.errors import InputError, OptionError, SetupError, UnsupportedType, near
+from millrace.limits.budget import Cost, budget_of
+from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
 from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
 from millrace.lookups.reachable import check_reachable

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
-from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError
+from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
 from millrace.lookups.clients import client_of, unlogged
 from millrace.lookups.http import HttpSource

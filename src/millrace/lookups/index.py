@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock
-from millrace.coordination import Chunk, Failure, digest
 from millrace.engine.arrivals.access_modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
+from millrace.limits import Chunk, Failure, digest
+from millrace.limits.clock import Clock
 from millrace.lookups.asking import Asking, Connect
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop

@@ -10,8 +10,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from millrace.coordination import Registration
-from millrace.coordination.secrets import Secrets
+from millrace.limits import Registration
+from millrace.limits.secrets import Secrets
 from millrace.lookups.source import Source
 
 OnError = Literal["fail", "skip", "null"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from millrace.coordination.event_loop import runner
+from millrace.limits.event_loop import runner
 
 
 class Loop:

@@ -6,8 +6,8 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from millrace.coordination.secrets import Secrets
 from millrace.errors import InputError
+from millrace.limits.secrets import Secrets
 
 PATIENCE = 2.0
 """Seconds for a connection."""

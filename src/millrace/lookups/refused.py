@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from millrace.budget import Usage
 from millrace.errors import encodable
+from millrace.limits.budget import Usage
 
 
 class Refused(Exception):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.clock import WallClock
-from millrace.coordination import Client, LookupSession
-from millrace.coordination.secrets import Secrets
+from millrace.limits import Client, LookupSession
+from millrace.limits.clock import WallClock
+from millrace.limits.secrets import Secrets
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.clock import Clock
-from millrace.coordination.secrets import Secrets
 from millrace.engine.arrivals.access_modules import State
 from millrace.engine.figures import ModuleFigures
+from millrace.limits.clock import Clock
+from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import FIRST_WAIT
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop

@@ -12,8 +12,8 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from millrace.budget import Usage
-from millrace.coordination.secrets import Secrets
+from millrace.limits.budget import Usage
+from millrace.limits.secrets import Secrets
 from millrace.lookups.terms import Terms
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from millrace.coordination.secrets import Secrets
 from millrace.engine.relations.keys import is_key_type
 from millrace.errors import ExecutionError, InputError, OptionError, near
+from millrace.limits.secrets import Secrets
 from millrace.lookups.index_spec import ON_ERROR, IndexSpec, OnError
 from millrace.lookups.source import Naming, Source
 

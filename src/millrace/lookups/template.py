@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from millrace.coordination.secrets import NAME, Secrets
 from millrace.errors import InputError
+from millrace.limits.secrets import NAME, Secrets
 
 _TOKEN = re.compile(rf"{NAME.pattern}|(\{{\{{|\}}\}})|\{{([^{{}}]+)\}}|([{{}}])")
 

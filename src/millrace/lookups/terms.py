@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from millrace.budget import NO_BUDGET, Budget, Cost
 from millrace.errors import OptionError
+from millrace.limits.budget import NO_BUDGET, Budget, Cost
 
 _MOST = 1_000_000
 

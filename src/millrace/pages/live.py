@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.board.query import QueryView
 from millrace.board.stream import StreamView
-from millrace.coordination.progress import merged, quantile
+from millrace.limits.progress import merged, quantile
 from millrace.pages import units
 from millrace.pages.page import (
     Bar,

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
-from millrace.budget import Spending
-from millrace.coordination import (
+from millrace.errors import ExecutionError, PredicateError
+from millrace.limits import (
     Address,
     Chunk,
     Client,
@@ -30,9 +30,9 @@ from millrace.coordination import (
     Settings,
     digest,
 )
-from millrace.coordination.event_loop import runner
-from millrace.coordination.secrets import Secrets
-from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.budget import Spending
+from millrace.limits.event_loop import runner
+from millrace.limits.secrets import Secrets
 from millrace.predicates.outcome import RAISED, Failure, Outcome
 from millrace.predicates.registering import registration_of
 from millrace.predicates.retries import schedule

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millrace.coordination import Registration
-from millrace.coordination.secrets import Secrets
+from millrace.limits import Registration
+from millrace.limits.secrets import Secrets
 from millrace.predicates.spec import PredicateSpec
 
 

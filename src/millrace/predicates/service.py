@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Protocol
 
-from millrace.budget import Cost, Usage
-from millrace.coordination.secrets import Secrets
+from millrace.limits.budget import Cost, Usage
+from millrace.limits.secrets import Secrets
 
 
 @dataclass(frozen=True)

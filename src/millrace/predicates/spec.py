@@ -10,9 +10,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from millrace.budget import Budget, Cost, budget_of
-from millrace.coordination.secrets import Secrets
 from millrace.errors import OptionError, PredicateError, near
+from millrace.limits.budget import Budget, Cost, budget_of
+from millrace.limits.secrets import Secrets
 from millrace.predicates.cascade import Score
 from millrace.predicates.identity import identity_of
 from millrace.predicates.service import Service

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.types as pt
 
-from millrace.coordination.digest import digest
+from millrace.limits.digest import digest
 
 
 def row_keys(batch: pa.RecordBatch) -> list[bytes]:

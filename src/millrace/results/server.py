@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from millrace.coordination import codec
-from millrace.coordination.server import Server
-from millrace.coordination.session import Session
 from millrace.errors import ExecutionError
+from millrace.limits import codec
+from millrace.limits.server import Server
+from millrace.limits.session import Session
 from millrace.results.session import MOST_WAITING, ResultSession
 from millrace.results.stream import Stream
 

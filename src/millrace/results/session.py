@@ -19,9 +19,9 @@ import tempfile
 
 import pyarrow as pa
 
-from millrace.coordination.codec import Message
-from millrace.coordination.session import Session
 from millrace.errors import ExecutionError
+from millrace.limits.codec import Message
+from millrace.limits.session import Session
 from millrace.results.partition import Partition
 from millrace.results.waiting import Waiting
 

@@ -10,12 +10,12 @@ from typing import Self
 
 import pyarrow as pa
 
-from millrace.coordination import codec
-from millrace.coordination.chunk import encoded
-from millrace.coordination.connection import CONNECT_SECONDS, lost, refused, unreachable
-from millrace.coordination.registration import Address
-from millrace.coordination.tls import context_of
 from millrace.errors import ExecutionError
+from millrace.limits import codec
+from millrace.limits.chunk import encoded
+from millrace.limits.connection import CONNECT_SECONDS, lost, refused, unreachable
+from millrace.limits.registration import Address
+from millrace.limits.tls import context_of
 
 _PURPOSE = "results"
 

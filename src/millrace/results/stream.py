@@ -7,7 +7,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from millrace.coordination.registration import Address
+from millrace.limits.registration import Address
 from millrace.results.session import ResultSession
 
 

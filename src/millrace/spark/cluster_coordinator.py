@@ -19,16 +19,16 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pyspark.sql import SparkSession
 
-from millrace.coordination.detached import IDLE_SECONDS, Call, Seal, Started, call, start
-from millrace.coordination.process import RemoteCoordinator
 from millrace.errors import ExecutionError, OptionError, first_line
+from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, start
+from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
 from millrace.spark.attempts import own_address
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.own_work import own_work
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address, Registration
+    from millrace.limits import Address, Registration
 
 _FRESH_SECONDS = 30.0
 """So long after a reply it is taken for granted that the coordinator is there."""
@@ -118,7 +118,7 @@ class ClusterCoordinator(RemoteCoordinator):
         return self.address.of(scope)
 
     def register(self, run: str, lookups: Sequence[Registration]) -> None:
-        """Register the lookups of a run; see :meth:`millrace.coordination.coordinator.Coordinator.register`.
+        """Register the lookups of a run; see :meth:`millrace.limits.coordinator.Coordinator.register`.
 
         Raises:
             OptionError: One keeps answers, which would be lost with the executor.

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructType
 
 from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
-from millrace.budget import Spent
 from millrace.engine.architectures.choice import architecture_of
 from millrace.engine.expressions import Call, show
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError, OptionError
+from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, functions as sf
 
-from millrace.budget import cost_of
 from millrace.errors import BudgetError, InputError, OptionError
+from millrace.limits.budget import cost_of
 from millrace.predicates.callers import caller_of
 from millrace.predicates.outcome import Outcome
 from millrace.predicates.service import CallError, Service

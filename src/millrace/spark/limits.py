@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from millrace.budget import Spent
 from millrace.engine.expressions import Call
+from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
@@ -26,7 +26,7 @@ from millrace.spark.coordinating import (
 )
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address, LookupProgress, Registration
+    from millrace.limits import Address, LookupProgress, Registration
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Limits:
 
 def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
     """Return what the coordinator has to know of predicates before their tasks join."""
-    from millrace.coordination import Registration
+    from millrace.limits import Registration
 
     found = [Registration("") for _ in range(max(specs) + 1)]
     for number, spec in specs.items():

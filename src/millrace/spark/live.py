@@ -16,7 +16,7 @@ from millrace.spark.coordinating import host_of
 
 if TYPE_CHECKING:
     from millrace.board.board import Board
-    from millrace.coordination.registration import Address
+    from millrace.limits.registration import Address
     from millrace.run_report import RunReport
 
 Attach = Callable[[SparkSession, Mapping[str, str]], None]

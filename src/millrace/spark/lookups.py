@@ -19,18 +19,18 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from millrace.clock import WallClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.expressions import Predicate, and_all, columns_of, evaluate
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.spec import JoinSpec
+from millrace.limits.clock import WallClock
 from millrace.options import Options
 from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of
 
 if TYPE_CHECKING:
     from millrace.block import LookupInput
-    from millrace.budget import Spent
-    from millrace.coordination import Address, FailedKey, LookupProgress, Registration
+    from millrace.limits import Address, FailedKey, LookupProgress, Registration
+    from millrace.limits.budget import Spent
     from millrace.lookups import Secrets, Source
     from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
@@ -110,7 +110,7 @@ class Lookups:
             OptionError: Tasks do not reach a coordinator, and a lookup has what needs one.
             ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
-        from millrace.coordination import CoordinatorProcess, Registration
+        from millrace.limits import CoordinatorProcess, Registration
         from millrace.lookups import Secrets
 
         registrations: list[Registration] = []
@@ -188,7 +188,7 @@ class Lookups:
             loop.close()
 
     def _connecting(self, job: str, number: int) -> Connect:
-        from millrace.coordination import Client, LookupSession
+        from millrace.limits import Client, LookupSession
 
         async def connected() -> Client:
             if self.address is None:

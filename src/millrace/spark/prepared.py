@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from millrace.budget import Spent
-from millrace.coordination import FailedKey, LookupProgress
 from millrace.engine.figures import CellFigures
+from millrace.limits import FailedKey, LookupProgress
+from millrace.limits.budget import Spent
 
 
 @dataclass(frozen=True)

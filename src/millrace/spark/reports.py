@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.board.telling import Telling
-    from millrace.coordination.registration import Address
+    from millrace.limits.registration import Address
 
 REPORT = "__millrace_report"
 _KEPT = 20_000

@@ -26,7 +26,7 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.coordination import Address
+    from millrace.limits import Address
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions as sf
 
-from millrace.budget import Spent
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import default_policy
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Mask as KeepMask
 from millrace.engine.spec import JoinSpec, RelationSpec
+from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.spark.failures import shortened
@@ -32,7 +32,7 @@ from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.coordination import LookupProgress
+    from millrace.limits import LookupProgress
 
 _ROWS = "rows"
 

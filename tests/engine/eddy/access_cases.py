@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.preference import Wanted
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, multiset
 

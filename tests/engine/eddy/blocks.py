@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.policies import Policy
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.oracle import Case, multiset
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock, WallClock
 from millrace.engine.arrivals.access_modules import Answer, Index, Scan
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import ColumnRef
@@ -17,6 +16,7 @@ from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.state.stem import SteM
 from millrace.errors import ExecutionError, InputError
+from millrace.limits.clock import VirtualClock, WallClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, plans, run, with_self_joins
 from tests.engine.eddy.blocks import block, chain

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, Exists, Predicate
 from millrace.engine.operators import exists
 from millrace.engine.runs.run_of import run_of
@@ -19,6 +18,7 @@ from millrace.engine.spill import run_of as spilling_run_of
 from millrace.engine.state import matching
 from millrace.engine.state.matching import combined
 from millrace.errors import InputError
+from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
 from tests.engine.eddy.blocks import batches
 from tests.engine.eddy.oracle import Case, cases, key_values, multiset

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, note, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.enforcement import Enforcement
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.migration import MIGRATION_POLICIES
@@ -20,6 +19,7 @@ from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.trees import JoinTree
 from millrace.engine.tuples import Signature
+from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, Options
 from tests.engine.eddy.blocks import batches, block
 from tests.engine.eddy.oracle import Case, multiset

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_modules import Answer, Index, Scan
 from millrace.engine.arrivals.hybrid import Hybrid
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.arrivals.progress import Progress
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
+from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, run, with_self_joins
 from tests.engine.eddy.blocks import block, chain

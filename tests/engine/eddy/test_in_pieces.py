@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.partial import joined
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Schedule
@@ -24,6 +23,7 @@ from millrace.engine.state.binary_join import BinaryJoin
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import spanning_trees
 from millrace.engine.tuples import TupleBatch
+from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.blocks import batches, block
 from tests.engine.eddy.oracle import Case, multiset

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock, WallClock
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.graph import QueryGraph
@@ -23,6 +22,7 @@ from millrace.engine.state.bindings import bound
 from millrace.engine.trees import edges_of, spanning_tree, spanning_trees
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError, InputError
+from millrace.limits.clock import VirtualClock, WallClock
 from millrace.options import Options
 from tests.engine.eddy.access_cases import IndexPlan, Noted, Plan, Rows, ScanPlan
 from tests.engine.eddy.blocks import block

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.relations import RelationStore
 from millrace.engine.spill import run_of
+from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.parquet.reading import read_splits

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tests.engine.eddy.test_predicates as predicate_cases
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Predicate
 from millrace.engine.operators import selection, udf_selection
 from millrace.engine.relations import RelationStore
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Output
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import batches, block, chain

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, event, given, note, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import STALLED, Schedule
 from millrace.engine.expressions import relations_of
@@ -20,6 +19,7 @@ from millrace.engine.runs.static import StaticPlan
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stair import STAIR
 from millrace.errors import InputError, StateError
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.blocks import Rows, batches
 from tests.engine.eddy.oracle import Case, cases, multiset

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal
 from millrace.engine.figures import Change
 from millrace.engine.operators.udf_selection import UdfSelection
@@ -19,6 +18,7 @@ from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Mask
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import ExecutionError, PredicateError
+from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import block, run as run_block

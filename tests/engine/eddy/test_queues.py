@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 import tests.engine.eddy.access_cases as access_cases
 import tests.engine.eddy.test_index_join as index_cases
 from millrace import operator
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import Candidate, Policy, Shares
@@ -22,6 +21,7 @@ from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.engine.tuples import Signature
 from millrace.errors import OptionError
+from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import batches, chain, star

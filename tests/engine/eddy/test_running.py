@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.policies import POLICIES
@@ -26,6 +25,7 @@ from millrace.engine.state.stem import SteM
 from millrace.engine.state.waiting import Waiting
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import InputError
+from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.blocks import block, chain, run, star
 from tests.engine.eddy.oracle import Case, key_values

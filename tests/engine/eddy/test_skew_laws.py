@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.partial import joined
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.state import stairs
 from millrace.engine.state.stair import STAIR
 from millrace.engine.state.stem import SteM
+from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
 from tests.engine.eddy.blocks import batches
 from tests.engine.eddy.oracle import Case, multiset

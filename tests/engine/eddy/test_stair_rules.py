@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.eddy_run import EddyRun
@@ -27,6 +26,7 @@ from millrace.engine.state.matching import Matching
 from millrace.engine.state.stair import STAIR, Segment, StairProbe
 from millrace.engine.state.stairs import Stairs
 from millrace.errors import MillraceError
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.blocks import Rows, batches, block
 from tests.engine.eddy.oracle import Case, multiset

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pyarrow as pa
 from hypothesis import event, given, note, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.migration import MIGRATION_POLICIES, Change, MigrationPolicy
@@ -16,6 +15,7 @@ from millrace.engine.migration.placement import Misplaced
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.run_of import run_of
 from millrace.errors import ExecutionError
+from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, MIGRATIONS, POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import Rows, batches

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, note, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import STALLED, Schedule
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.trees import edges_of
+from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, Options
 from tests.engine.eddy.blocks import batches, block
 from tests.engine.eddy.invariants import Invariants

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, note, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.state.materialization import BaseTuplesOnly
+from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, POLICY_NAMES, Options
 from tests.engine.eddy.blocks import batches
 from tests.engine.eddy.oracle import Case, cases, multiset

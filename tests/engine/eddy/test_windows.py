@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, note, settings, strategies as st
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.relations import RelationStore
@@ -24,6 +23,7 @@ from millrace.engine.state.stairs import Stairs
 from millrace.engine.state.waiting import Waiting
 from millrace.engine.state.windows import Windows
 from millrace.errors import InputError
+from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, Options
 from tests.engine.eddy.blocks import Rows, batches, block
 from tests.engine.eddy.oracle import multiset

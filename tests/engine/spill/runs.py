@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.spill import SpillingEddy
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.blocks import batches
 from tests.engine.eddy.oracle import Case, multiset

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.base import stems_of
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.paths import Paths
@@ -17,6 +16,7 @@ from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.graph import QueryGraph
 from millrace.engine.state.stair import STAIR
 from millrace.engine.tuples import Signature, TupleBatch
+from millrace.limits.clock import VirtualClock
 from tests.engine.eddy.blocks import block
 from tests.engine.eddy.invariants import Invariants
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millrace.clock import Clock
 from millrace.engine.architectures.index_joins import IndexJoins
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.architectures.stems import SteMs
@@ -21,6 +20,7 @@ from millrace.engine.state.join_state import JoinState
 from millrace.engine.state.materialization import Footprint
 from millrace.engine.state.memory import Watch
 from millrace.engine.state.stem import SteM
+from millrace.limits.clock import Clock
 from millrace.options import Options
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from millrace.clock import Clock
 from millrace.engine.arrivals.access_methods import Access, AccessMethods
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operators.index_join import IndexJoin, IndexPath
@@ -21,6 +20,7 @@ from millrace.engine.state.stem import SteM
 from millrace.engine.trees import Edge, edges_of
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import InputError
+from millrace.limits.clock import Clock
 
 Make = Callable[[Edge, Matching, Mapping[int, RelationStore]], IndexJoin]
 """Returns the index join along an edge."""

@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 
-from millrace.clock import Clock, WallClock
 from millrace.engine.architectures.enforcement import Enforcement
 from millrace.engine.architectures.index_joins import IndexJoins
 from millrace.engine.architectures.partial import each_once, joined
@@ -36,6 +35,7 @@ from millrace.engine.state.stairs import Places, Stairs
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import JoinTree, edge_names, spanning_tree, spanning_trees
 from millrace.engine.tuples import Signature, TupleBatch
+from millrace.limits.clock import Clock, WallClock
 
 _STEADY = 32
 """What was estimated is looked at again when one out of so many tuples is new."""

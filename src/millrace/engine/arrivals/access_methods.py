@@ -12,7 +12,6 @@ from typing import cast
 
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.arrivals.access_modules import IndexAM, Scan, ScanAM, Waking, is_index
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.arrivals.paths import Paths
@@ -20,6 +19,7 @@ from millrace.engine.arrivals.schedule import Source
 from millrace.engine.graph import QueryGraph
 from millrace.engine.spec import JoinSpec
 from millrace.errors import InputError, near
+from millrace.limits.clock import Clock
 
 Access = Mapping[str, Sequence[ScanAM | IndexAM]]
 """Access modules by alias."""

@@ -21,11 +21,11 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.expressions import widen
 from millrace.engine.relations import KeyColumn, codes, keyed
 from millrace.engine.state.bindings import BindingSet, KeyedRows
 from millrace.errors import ExecutionError, InputError, near
+from millrace.limits.clock import Clock
 
 _POLLED = 0.001
 """Seconds between looks at a source that has nothing at present."""

@@ -14,7 +14,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock, VirtualClock
 from millrace.engine.arrivals.access_methods import AccessMethods
 from millrace.engine.arrivals.access_modules import IndexAM, ScanAM, agreeing, checked, find_types
 from millrace.engine.arrivals.hybrid import Ask, Hybrid
@@ -28,6 +27,7 @@ from millrace.engine.state.bindings import BindingSet
 from millrace.engine.state.stem import SteM
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError
+from millrace.limits.clock import Clock, VirtualClock
 
 MOST_WAITING = 256 << 20
 """Bytes of source rows whose tuples wait for indexes, from which on no more is read."""

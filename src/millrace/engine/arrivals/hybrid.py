@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.arrivals.measured_index import Paced
 from millrace.engine.arrivals.paths import Lookup
 from millrace.engine.arrivals.progress import Progress
@@ -33,6 +32,7 @@ from millrace.engine.state.bindings import BindingSet, bound
 from millrace.engine.state.matching import Matching, combined
 from millrace.engine.state.stem import SteM
 from millrace.engine.tuples import Signature, TupleBatch
+from millrace.limits.clock import Clock
 
 _LOOKED_THROUGH = 64
 """Waiting tuples that are looked at together, at least, for some that still have something to ask."""

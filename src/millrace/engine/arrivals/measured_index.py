@@ -7,8 +7,8 @@ from collections import deque
 
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.arrivals.access_modules import Answer, Bounded, IndexAM
+from millrace.limits.clock import Clock
 
 _MEMORY = 0.9
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from millrace.clock import Clock
+from millrace.limits.clock import Clock
 
 _MEMORY = 16
 """Arrivals after which the older ones count half."""

@@ -16,10 +16,10 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock, VirtualClock
 from millrace.engine.relations import codes
 from millrace.engine.spec import JoinSpec
 from millrace.errors import InputError
+from millrace.limits.clock import Clock, VirtualClock
 
 
 class Stalled(Enum):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
-from millrace.clock import Clock, WallClock
 from millrace.engine.graph import QueryGraph
 from millrace.engine.sampling import KeySample, fanout
 from millrace.engine.spec import JoinSpec
@@ -19,6 +18,7 @@ from millrace.engine.state.matching import Classes, Matching
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import JoinTree, edges_of
 from millrace.engine.tuples import TupleBatch
+from millrace.limits.clock import Clock, WallClock
 
 _KEYS = 1024
 """Keys of each relation to sample: fan-outs are known to some percent, and that is enough to compare them."""

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.clock import Clock
 from millrace.engine.expressions import ColumnRef, Exists, beside, columns_of, evaluate, widen
 from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Multimap
@@ -26,6 +25,7 @@ from millrace.engine.operators.selection import Verdict, columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, KeyColumn, RelationStore, codes, keyed, slices
 from millrace.engine.state.matching import combined
 from millrace.engine.tuples import TupleBatch
+from millrace.limits.clock import Clock
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

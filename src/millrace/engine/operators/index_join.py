@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock, VirtualClock
 from millrace.engine.arrivals.access_modules import IndexAM, agreeing, checked, find_types
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.relations import KeyColumn, RelationStore, keyed
@@ -29,6 +28,7 @@ from millrace.engine.state.stem import SteM
 from millrace.engine.trees import Edge, index_join_name
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import ExecutionError
+from millrace.limits.clock import Clock, VirtualClock
 
 _POLLED = 0.001
 """Seconds between looks at an index that cannot say when it will answer."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.arrivals.schedule import Source, wait
 from millrace.engine.expressions import Call, Exists, Predicate
 from millrace.engine.figures import StateFigures
@@ -20,6 +19,7 @@ from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.spec import JoinSpec
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import Signature, TupleBatch
+from millrace.limits.clock import Clock
 from millrace.options import Options
 from millrace.predicates import REJECTED, Caller
 from millrace.predicates.callers import caller_of

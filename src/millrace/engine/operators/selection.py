@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.clock import Clock
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of, evaluate, show
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.tuples import TupleBatch
+from millrace.limits.clock import Clock
 from millrace.predicates import RAISED, REJECTED
 
 Array = np.ndarray[Any, np.dtype[Any]]

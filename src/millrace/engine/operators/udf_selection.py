@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.expressions import Call, Column, Operand, columns_of, show
 from millrace.engine.operators.selection import Verdict, columns_by_relation
 from millrace.engine.relations import BATCH_BYTES, RelationStore
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError
+from millrace.limits.clock import Clock
 from millrace.predicates import KEPT, RAISED, REJECTED, Caller, Failure
 
 Array = np.ndarray[Any, np.dtype[Any]]

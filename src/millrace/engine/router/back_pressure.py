@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millrace.clock import Clock, VirtualClock
 from millrace.engine.arrivals.schedule import POLLED
 from millrace.engine.operator import Operator, Profiling, Select, Work
 from millrace.engine.router.buffer import Buffer
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import OptionError
+from millrace.limits.clock import Clock, VirtualClock
 
 _LEAST_WEIGHT = 1 / 64
 _LONGEST_SLEEP = 1.0

@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypedDict
 
 import pyarrow as pa
 
-from millrace.clock import Clock, WallClock
 from millrace.engine.architectures.base import stems_of
 from millrace.engine.architectures.index_joins import refuse_shared
 from millrace.engine.arrivals.access_methods import Access, AccessMethods
@@ -30,6 +29,7 @@ from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import StateTotals
 from millrace.engine.state.memory import Watch
 from millrace.engine.tuples import Signature, TupleBatch
+from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
 from millrace.predicates import Caller
 

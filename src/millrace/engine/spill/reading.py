@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.clock import Clock
 from millrace.engine.relations import keyed
 from millrace.engine.spill.chunks import Chunk, Extent
 from millrace.engine.spill.work import Setting, batches, fitting_batches
+from millrace.limits.clock import Clock
 
 Ends = tuple[pa.Scalar, pa.Scalar]
 

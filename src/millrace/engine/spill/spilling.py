@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.clock import Clock, WallClock
 from millrace.engine.architectures.choice import settled
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import Schedule
@@ -33,6 +32,7 @@ from millrace.engine.spill.tally import Tally
 from millrace.engine.spill.work import Inputs, Setting, Work, evened, sliced
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import OptionError
+from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options
 from millrace.predicates import Caller, Outcome
 from millrace.predicates.callers import caller_of

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 import millrace
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.runs.run_of import run_of
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import batches
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from millrace.predicates.cascade import Array, Thresholds
 from millrace.predicates.values import PlainValues

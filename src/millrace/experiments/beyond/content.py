@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import chain, results
 from millrace.experiments.lab.costs import MICRO, Costs
 from millrace.experiments.lab.run import all_batches, finish
 from millrace.experiments.lab.work import COST
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 BLIND, DEAR = "blind", "dear"

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.runs.run_of import run_of
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Panel
 from millrace.experiments.lab.block import block, selection
 from millrace.experiments.lab.costs import MICRO
 from millrace.experiments.lab.run import batches
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 Outcomes = np.ndarray[Any, np.dtype[np.bool_]]

@@ -13,7 +13,6 @@ from random import Random
 
 from millrace.benchmarks.harness import geomean
 from millrace.benchmarks.robust_cases import CASES, Case, cases
-from millrace.clock import VirtualClock
 from millrace.engine.policies import Policy
 from millrace.engine.policies.by_orders import Backoff, ByOrders, Dynamic, InitOnce, UpperConfidence
 from millrace.engine.policies.chance import Random as RandomPolicy
@@ -21,6 +20,7 @@ from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.run import Finished, all_batches, finish, key
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 PEERS: dict[str, Callable[[Sequence[Sequence[int]], Callable[[], int]], ByOrders]] = {

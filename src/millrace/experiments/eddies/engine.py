@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.schedule import Source
 from millrace.engine.policies import POLICIES, Candidate, Fixed, Lottery, Naive, Policy
@@ -20,6 +19,7 @@ from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec
 from millrace.engine.tuples import Signature
 from millrace.experiments.experiment import Settings
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 NAIVE, LOTTERY, WINDOWED, DRAWN = "naive", "lottery", "windowed_lottery", "lottery, equal turns"

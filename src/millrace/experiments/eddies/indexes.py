@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index, IndexAM
 from millrace.engine.arrivals.schedule import Source
@@ -25,6 +24,7 @@ from millrace.experiments.lab.block import block
 from millrace.experiments.lab.costs import Cost, Costs, join_of
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.lab.run import batches, finish, share_of, watched
+from millrace.limits.clock import VirtualClock
 
 ORDERS = {"A first": ("A", "B"), "B first": ("B", "A")}
 """Static orders: an eddy that keeps to one join first."""

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index, Scan
 from millrace.engine.arrivals.schedule import Source
@@ -25,6 +24,7 @@ from millrace.experiments.experiment import Curve, Outcome, Panel, Settings
 from millrace.experiments.lab.chain import ORDERS, THINNING, Version, chain, results, tables
 from millrace.experiments.lab.costs import Costs, join_of
 from millrace.experiments.lab.run import all_batches, finish, share_of, watched
+from millrace.limits.clock import VirtualClock
 
 PLANS = (*ORDERS, NAIVE, LOTTERY, DRAWN)
 SAMPLES = 60

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.experiments.eddies.engine import DRAWN, LOTTERY, NAIVE, eddy, place
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block, selection
 from millrace.experiments.lab.run import Finished, batches, finish
+from millrace.limits.clock import VirtualClock
 
 COST, KEPT = 5.0, 0.5
 ORDERS = {"s1 first": ("s1", "s2"), "s2 first": ("s2", "s1")}

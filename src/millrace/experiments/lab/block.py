@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import Call, Column, ColumnRef, Predicate
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.experiments.lab.costs import Cost
+from millrace.limits.clock import VirtualClock
 from millrace.predicates import PredicateSpec
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from millrace.clock import Clock
 from millrace.engine.arrivals.access_modules import Answer, Index
+from millrace.limits.clock import Clock
 
 
 class RemoteIndex(Index):

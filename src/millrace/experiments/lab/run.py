@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.figures import CellFigures
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
+from millrace.limits.clock import VirtualClock
 
 
 def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.architectures.choice import policy_of
 from millrace.engine.figures import CellFigures
 from millrace.engine.graph import QueryGraph
@@ -26,6 +25,7 @@ from millrace.experiments.experiment import Panel
 from millrace.experiments.lab.arriving import Arriving, Stream
 from millrace.experiments.lab.costs import Prices
 from millrace.experiments.lab.plans import Opening, Plan, plans_of
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options, Order
 
 STILL, HELD = "never-moves", "held"

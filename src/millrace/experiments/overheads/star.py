@@ -11,7 +11,6 @@ from functools import partial
 
 import pyarrow as pa
 
-from millrace.clock import WallClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.spec import JoinSpec
@@ -19,6 +18,7 @@ from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.overheads.sweep import Query, outcome, sweep
 from millrace.experiments.overheads.wisconsin import wisconsin
+from millrace.limits.clock import WallClock
 
 KEY = "unique2"
 WAYS = (3, 4, 5)

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_modules import Scan
 from millrace.engine.figures import CellFigures
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import THINNING, chain, results, tables
 from millrace.experiments.lab.run import all_batches, batches, finish
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 _STALL = 100.0

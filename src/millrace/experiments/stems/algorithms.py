@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.spill import SpillingEddy
 from millrace.engine.spill.tally import Tally
 from millrace.errors import ExecutionError
@@ -23,6 +22,7 @@ from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import batches
 from millrace.experiments.stems.watched import INT, over_time
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 _NAMES = {

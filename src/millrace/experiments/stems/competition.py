@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_modules import IndexAM, ScanAM
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.indexes import RemoteIndex
 from millrace.experiments.stems.watched import INT, Watched, over_time, scan, table_r, table_t, watch
+from millrace.limits.clock import VirtualClock
 
 ALONE, WORSE, TWICE = "alone", "worse-alone", "own-stems"
 _CASES: Mapping[str, tuple[str, ...]] = {

@@ -20,7 +20,6 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec
@@ -28,6 +27,7 @@ from millrace.engine.state import listed
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.lab.run import Finished, all_batches, finish
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 SWITCHING, LIST, TABLE, FORGETFUL, UNORDERED = "switching", "list", "hash", "forgetful", "unordered"

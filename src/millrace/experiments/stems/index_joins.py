@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
@@ -32,6 +31,7 @@ from millrace.experiments.stems.watched import (
     until,
     watch,
 )
+from millrace.limits.clock import VirtualClock
 
 ENCAPSULATED, UNBLOCKED, SLOWER = "encapsulated", "unblocked", "slower"
 SCAN_ALONE, INDEX_ALONE, QUICK = "scan-alone", "index-alone", "quick-index"

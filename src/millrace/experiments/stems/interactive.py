@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.runs.eddy_run import EddyRun
@@ -28,6 +27,7 @@ from millrace.experiments.stems.watched import (
     table_t,
     watch,
 )
+from millrace.limits.clock import VirtualClock
 
 INDIFFERENT, UNSCANNED, ONE_GRADE, DEAF = "indifferent", "slow-scan", "one-grade", "deaf"
 

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.operator import Probe
 from millrace.engine.policies import Candidate, Policy, Shares
@@ -27,6 +26,7 @@ from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Outcome, Settings
 from millrace.experiments.lab.block import block
 from millrace.experiments.stems.watched import INT, over_time, scan
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 TREE, STUCK, LATE = "one-tree", "stuck", "late"

@@ -14,7 +14,6 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.state.stem import SteM
@@ -22,6 +21,7 @@ from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import chain, results
 from millrace.experiments.lab.costs import MICRO, Costs
 from millrace.experiments.lab.run import all_batches, finish
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 BUILT, FORGETFUL = "built", "forgetful"

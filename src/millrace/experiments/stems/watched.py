@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.clock import VirtualClock
 from millrace.engine.arrivals.access_modules import IndexAM, Scan, ScanAM
 from millrace.engine.figures import CellFigures
 from millrace.engine.runs.eddy_run import EddyRun
@@ -25,6 +24,7 @@ from millrace.engine.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Curve, Panel
 from millrace.experiments.lab.indexes import RemoteIndex
+from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -1,0 +1,178 @@
+"""Rows of looked-up keys on their way between tasks, and what a task hears of the keys that it wants.
+
+Rows of several keys travel and are kept together, as one Arrow IPC stream: what is done once a chunk
+would cost too much once a key. They are cut only where somebody wants a part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.errors import encodable
+from millrace.limits.digest import KEY_BYTES
+
+_FEW_RANGES = 8
+
+
+class _Failure(NamedTuple):
+    kind: str
+    message: str
+    attempts: int
+    binding: str = ""
+
+
+class Failure(_Failure):
+    """What came of a key that could not be looked up; its texts can be stored, whatever they were made of.
+
+    Attributes:
+        kind: What went wrong, in a word or two ("HTTP 503", "TimeoutError").
+        message: The reason, without secrets.
+        attempts: How often it was asked.
+        binding: The key's values as JSON text, for people.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, kind: str, message: str, attempts: int, binding: str = "") -> Self:
+        """Make it."""
+        return super().__new__(cls, encodable(kind), encodable(message), attempts, encodable(binding))
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The rows of some keys.
+
+    Attributes:
+        keys: Digests of ``KEY_BYTES`` bytes, distinct.
+        counts: Number of rows of each key; zero for one that has none.
+        rows: An Arrow IPC stream with the rows in the keys' order.
+    """
+
+    keys: list[bytes]
+    counts: list[int]
+    rows: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, keys: list[bytes], counts: list[int], rows: pa.RecordBatch | pa.Table) -> Chunk:
+        """Return the chunk with these rows.
+
+        Raises:
+            ValueError: The counts do not fit the keys, or the rows.
+        """
+        if len(keys) != len(counts) or sum(counts) != rows.num_rows:
+            raise ValueError(
+                f"{len(keys)} keys, {len(counts)} counts of {sum(counts)} rows, but {rows.num_rows} rows"
+            )
+        return cls(keys, counts, encoded(rows))
+
+    def table(self) -> pa.Table:
+        """Return the rows; shares memory with the chunk."""
+        return decoded(self.rows)
+
+    def only(self, keys: Collection[bytes]) -> Chunk:
+        """Return the part with these of its keys."""
+        places = zip(self.keys, accumulate(self.counts, initial=0), self.counts, strict=False)
+        chosen = [place for place in places if place[0] in keys]
+        counts = [count for _, _, count in chosen]
+        rows = cut(self.rows, [first for _, first, _ in chosen], counts)
+        return Chunk.of([key for key, _, _ in chosen], counts, rows)
+
+    def parts(self, most: int) -> Iterator[Chunk]:
+        """Yield the chunk in pieces of whole keys, of about ``most`` bytes of rows at most."""
+        if not self.keys:
+            return
+        if len(self.rows) <= most or len(self.keys) == 1:
+            yield self
+            return
+        half = len(self.keys) // 2
+        table, split = self.table(), sum(self.counts[:half])
+        for keys, counts, rows in (
+            (self.keys[:half], self.counts[:half], table.slice(0, split)),
+            (self.keys[half:], self.counts[half:], table.slice(split)),
+        ):
+            yield from Chunk.of(keys, counts, rows).parts(most)
+
+
+@dataclass
+class Claimed:
+    """What a task that wants some keys has to do.
+
+    Attributes:
+        ask: Keys to look up here, and to settle, to fail or to give up.
+        found: Rows that are known already; together they have each of their keys once.
+        failed: Keys that another task, or an earlier attempt, could not look up.
+        waiting: Keys that another task looks up now; :class:`Notification` will say what comes of it.
+    """
+
+    ask: list[bytes] = field(default_factory=list)
+    found: list[Chunk] = field(default_factory=list)
+    failed: dict[bytes, Failure] = field(default_factory=dict)
+    waiting: list[bytes] = field(default_factory=list)
+
+    def left(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return those of the keys that were wanted of which nothing is said."""
+        said = {*self.ask, *self.failed, *self.waiting, *(key for chunk in self.found for key in chunk.keys)}
+        return [key for key in keys if key not in said]
+
+
+@dataclass
+class Notification:
+    """News of keys that were waited for; each of those is named once.
+
+    Attributes:
+        found: Rows that came.
+        failed: Keys that could not be looked up.
+        ask: Keys to look up here now: the task that did is gone or gave them up.
+    """
+
+    found: list[Chunk] = field(default_factory=list)
+    failed: dict[bytes, Failure] = field(default_factory=dict)
+    ask: list[bytes] = field(default_factory=list)
+
+
+def encoded(rows: pa.RecordBatch | pa.Table) -> bytes:
+    """Return rows as an Arrow IPC stream."""
+    if isinstance(rows, pa.Table):
+        rows = rows.combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
+
+
+def decoded(payload: bytes) -> pa.Table:
+    """Return the rows of an Arrow IPC stream, without copying them."""
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+        return reader.read_all()
+
+
+def cut(rows: bytes, firsts: Sequence[int], counts: Sequence[int]) -> pa.Table:
+    """Return some ranges of an IPC stream's rows."""
+    table = decoded(rows)
+    if len(firsts) <= _FEW_RANGES:
+        return pa.concat_tables(
+            [table.slice(*each) for each in zip(firsts, counts, strict=True)] or [table[:0]]
+        )
+    lengths = np.asarray(counts, np.int64)
+    ends = np.cumsum(lengths)
+    starts = np.asarray(firsts, np.int64) - (ends - lengths)
+    return table.take(pa.array(np.repeat(starts, lengths) + np.arange(ends[-1])))
+
+
+def split_keys(packed: bytes | memoryview) -> list[bytes]:
+    """Return the keys that follow each other without a gap.
+
+    Raises:
+        ValueError: Their length is not that of whole keys.
+    """
+    packed = bytes(packed)
+    if len(packed) % KEY_BYTES:
+        raise ValueError(f"{len(packed)} bytes of keys")
+    return [packed[low : low + KEY_BYTES] for low in range(0, len(packed), KEY_BYTES)]

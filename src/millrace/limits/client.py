@@ -1,0 +1,361 @@
+"""A task's side of a session: permits, claims by key, rows and failures that are shared with all tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+from millrace.errors import BudgetError, ExecutionError
+from millrace.limits import codec
+from millrace.limits.budget import Cost, Usage, cost_of
+from millrace.limits.chunk import Chunk, Claimed, Failure, Notification, split_keys
+from millrace.limits.codec import Message
+from millrace.limits.connection import Connection, LocalConnection, RemoteConnection
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.permits import LONGEST_PAUSE
+from millrace.limits.registration import Address, Settings
+
+KEYS_A_MESSAGE = 4096
+_FAILURES_A_MESSAGE = 256
+_LONGEST_TEXT = 4_000
+
+
+_SPENT = (
+    "the budget is spent: {}. Nothing was given out as complete; answers are kept where there is a cache. "
+    "Raise the budget, filter more rows before, or give a cache, so that the next run asks only for what is "
+    "missing"
+)
+
+
+@dataclass
+class Permit:
+    """Leave to make one call; what came of it is to be set before the permit is given back.
+
+    Attributes:
+        cost: What the call has cost; None if that is not known.
+        tokens: That it has taken; None if that is not known.
+        outcome: ``""`` if the source has answered, a few words if it has not; None if neither can be said.
+        unpriced: Why nobody can tell what calls cost: then none may be made any more.
+    """
+
+    cost: float | None = None
+    tokens: int | None = None
+    outcome: str | None = None
+    unpriced: str | None = None
+
+    def charge(self, cost: Cost | None, request: object, answer: object) -> None:
+        """Note what the call has taken, by its answer, or by an error that has an answer's ``usage``.
+
+        Args:
+            cost: Tells what it has cost; None where nothing bounds that, or the price is fixed.
+            request: What was asked, for ``cost``.
+            answer: What has come, for ``cost``.
+
+        Raises:
+            BudgetError: What it has cost cannot be told.
+        """
+        usage = getattr(answer, "usage", None)
+        if isinstance(usage, Usage):
+            self.tokens = usage.tokens or None  # one that took none says nothing of others
+        if cost is not None:
+            try:
+                self.cost = cost_of(cost, request, answer)
+            except BudgetError as error:
+                self.unpriced = str(error)[:_LONGEST_TEXT]
+                raise
+
+
+class Client:
+    """One lookup, as one task sees it; made by :meth:`connect` or :meth:`local`, for one event loop.
+
+    What is settled, given up or counted is said without waiting; what is awaited raises when the coordinator
+    is gone.
+    """
+
+    def __init__(self, link: Connection, settings: Settings) -> None:
+        self._numbers = count()
+        self._replies: dict[int | str, asyncio.Future[Message]] = {}
+        self._news: asyncio.Queue[tuple[list[bytes], list[bytes]]] = asyncio.Queue()
+        # A claim may take several messages. News of its first keys wait until it has returned, or whoever
+        # claims would hear of keys before it knows that it waits for them.
+        self._claiming = asyncio.Lock()
+        self._link = link
+        self._settings = settings
+        self._tickets = count()
+        self._permits: dict[int, asyncio.Future[float]] = {}
+        self._lost: ExecutionError | None = None
+        self._share: int | None = None
+        self._shared: Callable[[int], None] | None = None
+        link.listen(self._receive, self._lose)
+
+    @classmethod
+    async def connect(cls, address: Address, namespace: str) -> Client:
+        """Join a lookup of a job.
+
+        Args:
+            address: The coordinator.
+            namespace: ``run/execution/number``: the run and the lookup's number there as they were offered,
+                and between them whatever makes the job's tasks share their answers with each other only.
+
+        Raises:
+            ExecutionError: The coordinator cannot be reached, does not accept this client, or has no
+                such lookup.
+        """
+        return await cls._joined(address, {"session": namespace})
+
+    @classmethod
+    async def limited(
+        cls,
+        address: Address,
+        namespace: str,
+        settings: Settings,
+        *,
+        kept: bool = False,
+        group: str | None = None,
+    ) -> Client:
+        """Join what the tasks of a job share of one predicate, which needs no registration unless it is kept.
+
+        Args:
+            address: The coordinator.
+            namespace: Names the run and the predicate; whoever gives the same one shares its limits.
+            settings: The limits; the same for all of a namespace.
+            kept: Whether answers outlive the job, where the predicate's registration says.
+            group: Shares the limits with all of the same group.
+
+        Raises:
+            ExecutionError: The coordinator cannot be reached or does not accept this client.
+        """
+        hello: Message = {"session": namespace, "limits": settings.numbers}
+        optional = {"kept": kept or None, "group": group}
+        hello |= {name: each for name, each in optional.items() if each is not None}
+        return await cls._joined(address, hello)
+
+    @classmethod
+    async def _joined(cls, address: Address, hello: Message) -> Client:
+        link, welcome = await RemoteConnection.dial(address, hello, "limits and answers")
+        return cls(link, Settings.of(welcome["limits"]))
+
+    @classmethod
+    def local(cls, session: LookupSession) -> Client:
+        """Join a session of this process, in the event loop that runs now and that all its clients use."""
+        return cls(LocalConnection(session), session.settings)
+
+    @classmethod
+    def alone(cls, session: LookupSession) -> Client:
+        """Join a session that nobody else is in, and that ends with the client."""
+        return cls(LocalConnection(session, closes=session.close), session.settings)
+
+    @asynccontextmanager
+    async def permit(self) -> AsyncIterator[Permit]:
+        """Wait until one more call may start; leaving the block says that it is over, and what came of it.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+            BudgetError: The budget has nothing left for the call.
+        """
+        self._check()
+        permit = Permit()
+        if not self._settings.turns:
+            yield permit
+            return
+        ticket = next(self._tickets)
+        granted = self._permits[ticket] = asyncio.get_running_loop().create_future()
+        self._send({"request": ticket})
+        try:
+            wait = await granted
+            if wait > 0:
+                await asyncio.sleep(wait)
+            yield permit
+        finally:
+            self._permits.pop(ticket, None)
+            told = {name: each for name, each in vars(permit).items() if each is not None}
+            self._send({"release": ticket, **told})
+
+    def pause(self, seconds: float) -> None:
+        """Let no task of the job start a call for so long, at most ``LONGEST_PAUSE``."""
+        if self._settings.turns:
+            self._send({"pause": min(seconds, LONGEST_PAUSE)})
+
+    def on_share(self, shared: Callable[[int], None]) -> None:
+        """Say, now and whenever it changes, how many connections may be kept open between calls."""
+        self._shared = shared
+        if self._share is not None:
+            shared(self._share)
+
+    async def close(self) -> None:
+        """Leave, giving back what is held."""
+        await self._link.close()
+
+    async def secrets(self) -> dict[str, str]:
+        """Return the values of the lookup's ``${NAME}`` by name.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        reply = await self._ask("secrets", {"secrets": True})
+        return dict(reply["secrets"])
+
+    async def claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
+        """Return which keys are to be looked up here, which are known and which others look up.
+
+        Every key to ask must be settled, failed or given up. A key that this client is asking
+        already is to be asked still.
+
+        Args:
+            keys: Digests of ``KEY_BYTES`` bytes, distinct.
+            most: How many of them are to be looked up here, at most; others stay free, and are in
+                nothing that is returned. None for all.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        async with self._claiming:
+            return await self._claim(keys, most)
+
+    async def _claim(self, keys: Sequence[bytes], most: int | None = None) -> Claimed:
+        claimed = Claimed()
+        left = list(keys)
+        while left:
+            some, left = left[:KEYS_A_MESSAGE], left[KEYS_A_MESSAGE:]
+            number = next(self._numbers)
+            message = codec.keys_message("claim", number, some)
+            if most is not None:
+                message["most"] = max(0, most - len(claimed.ask))
+            reply = await self._ask(number, message)
+            left += codec.read_reply(reply, claimed)
+        return claimed
+
+    def settle(self, chunk: Chunk) -> None:
+        """Share the rows of keys that were to be asked here; several keys at once cost less than each alone.
+
+        Raises:
+            ExecutionError: A single key has more rows than can be sent.
+        """
+        for part in chunk.parts(codec.USUAL_ATTACHMENT):
+            message = codec.chunk_message(part)
+            size = len(message["attachment"])
+            if size > codec.LARGEST_ATTACHMENT:
+                raise ExecutionError(
+                    f"the rows of a single key of a lookup take {size} bytes, expected at most "
+                    f"{codec.LARGEST_ATTACHMENT}: bind more columns, so that a key has fewer rows"
+                )
+            self._send(message)
+
+    async def fail(self, failures: Mapping[bytes, Failure]) -> None:
+        """Say of keys to ask that they could not be looked up; that holds for the whole job.
+
+        Returns when the coordinator has noted it, so that no task ends before its failed keys are listed.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        left = iter(failures.items())
+        while some := dict(islice(left, _FAILURES_A_MESSAGE)):
+            texts = [
+                [
+                    each.kind[:_LONGEST_TEXT],
+                    each.message[:_LONGEST_TEXT],
+                    each.attempts,
+                    each.binding[:_LONGEST_TEXT],
+                ]
+                for each in some.values()
+            ]
+            number = next(self._numbers)
+            message = codec.keys_message("fail", texts, list(some))
+            await self._ask(number, {**message, "number": number})
+
+    def give_up(self, keys: Sequence[bytes]) -> None:
+        """Hand keys to ask back: whoever waits for them asks, or the next one who wants them."""
+        self._send(codec.keys_message("give_up", True, keys))
+
+    async def notification(self) -> Notification:
+        """Return the next news of keys that are waited for; waits until there are some.
+
+        Raises:
+            ExecutionError: The coordinator is gone.
+        """
+        self._check()
+        settled, handed = await self._news.get()
+        try:
+            async with self._claiming:
+                while not self._news.empty():
+                    for keys, more in zip((settled, handed), self._news.get_nowait(), strict=True):
+                        keys += more
+                self._check()
+                claimed = await self._claim(settled)
+        except BaseException:
+            self._news.put_nowait((settled, handed))
+            raise
+        return Notification(claimed.found, claimed.failed, claimed.ask + handed)
+
+    def count(self, *, requests: int = 0, retried: int = 0) -> None:
+        """Count requests for the lookup's progress.
+
+        Args:
+            requests: How many were made, retries included.
+            retried: How many of these repeated a failed one.
+        """
+        self._send({"count": [requests, retried]}, soon=False)
+
+    def took(self, seconds: float, *, limited: bool) -> None:
+        """Tell, for the lookup's progress, how long a request took, and whether there were too many."""
+        self._send({"took": [seconds, limited]}, soon=False)
+
+    def _send(self, message: Message, *, soon: bool = True) -> None:
+        if self._lost is None or "release" in message:  # others wait for the permit, and it may have a cost
+            self._link.send(message, soon=soon)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    async def _ask(self, name: int | str, message: Message) -> Message:
+        self._check()
+        reply = self._replies[name] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(message)
+            await self._link.drain()
+            message = await reply
+        finally:
+            self._replies.pop(name, None)
+        return message
+
+    def _receive(self, message: Message) -> None:
+        if "told" in message:
+            keys, settled = split_keys(message.get("attachment", b"")), message["told"]
+            self._news.put_nowait((keys[:settled], keys[settled:]))
+        elif "claimed" in message:
+            self._answer(message["claimed"], message)
+        elif "noted" in message:
+            self._answer(message["noted"], message)
+        elif "secrets" in message:
+            self._answer("secrets", message)
+        elif "spent" in message:
+            refused = self._permits.get(message["spent"])
+            if refused is not None and not refused.done():
+                refused.set_exception(BudgetError(_SPENT.format(message["why"])))
+        elif "share" in message:
+            self._share = int(message["share"])
+            if self._shared is not None:
+                self._shared(self._share)
+        else:
+            granted = self._permits.get(message["permit"])
+            if granted is not None and not granted.done():
+                granted.set_result(message["wait"])
+
+    def _answer(self, name: int | str, message: Message) -> None:
+        waiting = self._replies.get(name)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def _lose(self, error: ExecutionError) -> None:
+        self._lost = error
+        waiters: list[asyncio.Future[Any]] = [*self._permits.values(), *self._replies.values()]
+        for waiting in waiters:
+            if not waiting.done():
+                waiting.set_exception(error)
+        self._news.put_nowait(([], []))

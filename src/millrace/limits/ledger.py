@@ -1,0 +1,265 @@
+"""What streams have spent of their budgets, in files beside the answers that it was spent on.
+
+A stream goes on where it was when its process is started again, and so does its budget. What a file says is
+never less than what has been spent: a share of the budget is written down before calls are made of it.
+Calls that are not bounded themselves are counted whenever it is written. So
+whoever is killed loses that share at most, and who ends in order loses nothing. A stream may have gone on
+elsewhere before it begins here again, or before a call of the time before ends here: so a file is read anew
+before it is written, and what others have spent is added to what was spent here. Both happen while a file
+beside it is locked, and each writer has an amount of its own: no two spoil what the other wrote. A file is
+whole, or was never written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from uuid import uuid4
+
+from millrace.limits.budget import Budget, Spending, Spent
+from millrace.limits.cache import SUFFIX
+from millrace.limits.registration import STREAM, Registration
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
+
+_MOST = 4096
+_SHARES = 64
+"""A budget is written down in so many parts."""
+
+_ENDED = ""
+"""A file has an amount for each writer, and one for all that have settled."""
+
+_Amount = tuple[int, float]
+"""Requests and cost."""
+
+
+class LastingSpending(Spending):
+    """What has been spent of a budget, over restarts.
+
+    Args:
+        budget: The budget.
+        folder: Where answers are kept.
+        name: Of the stream and of what spends; no other has it.
+    """
+
+    def __init__(self, budget: Budget, folder: Path, name: str) -> None:
+        super().__init__(budget)
+        digest = hashlib.sha256(name.encode()).hexdigest()[:24]
+        self._path = folder / f"budget-{digest}.json"
+        self._why = {"read": "", "written": ""}
+        self._writer = uuid4().hex[:12]
+        self._others: _Amount = (0, 0.0)
+        self._written: _Amount = (0, 0.0)
+        self._settled = not self._succeeds("read", self._read)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether one more call may be made now; none may that cannot be written down."""
+        if self._settled:
+            self._settled = not self._succeeds("read", self._read)
+        return not any(self._why.values()) and super().may_begin
+
+    def begin(self) -> None:
+        """Count a call, and write down a share of the budget where what is written does not cover it.
+
+        If that fails, this call is made still, and no other is.
+        """
+        super().begin()
+        self._check()
+
+    def end(self, cost: float | None) -> None:
+        """Count what a call has cost."""
+        super().end(cost)
+        self._check()
+
+    def settle(self) -> None:
+        """Write down what has been spent, and no more; calls under way have cost what was reserved."""
+        if self._own != (0, 0.0) or self._written != (0, self._reserved):
+            self._write(shares=0)
+        self._settled = True
+
+    @property
+    def _reserved(self) -> float:
+        return self._under_way * self._highest
+
+    @property
+    def _own(self) -> _Amount:
+        """What was spent here since it was settled last."""
+        return self.requests - self._others[0], self.cost - self._others[1]
+
+    def _read(self) -> dict[str, _Amount]:
+        """Take in what others have spent since; returns the file's amounts, but for that of this writer."""
+        if not self._path.exists():
+            return {}
+        try:
+            known = json.loads(self._path.read_bytes())
+            spent = known["spent"] if "spent" in known else {_ENDED: (known["requests"], known["cost"])}
+            amounts = {name: (int(requests), float(cost)) for name, (requests, cost) in spent.items()}
+            highest = float(known["highest"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ValueError(
+                'it is no budget: write what was spent, as {"requests": 0, "cost": 0, "highest": 0}, or '
+                "remove it to begin anew"
+            ) from None
+        amounts.pop(self._writer, None)
+        (requests, cost), self._others = self._own, _total(amounts)
+        self.requests, self.cost = requests + self._others[0], cost + self._others[1]
+        self._highest = max(self._highest, highest)
+        self._is_told = self._is_told or highest > 0
+        return amounts
+
+    def _check(self) -> None:
+        requests, cost = self._own
+        is_bounded = self.budget.max_requests is not None or not any(self._written)
+        if (is_bounded and requests > self._written[0]) or cost + self._reserved > self._written[1]:
+            self._write(shares=1)
+
+    def _write(self, shares: int) -> None:
+        """Write down what has been spent, and so many shares of the budget in advance; none settles."""
+
+        def write() -> None:
+            with _locked(self._path.with_suffix(".lock")):
+                amounts = self._read()
+                requests, cost = self._own
+                if shares:
+                    requests += shares * (self.budget.max_requests or 0) // _SHARES
+                    cost += self._reserved + shares * (self.budget.max_cost or 0.0) / _SHARES
+                    written = requests, cost
+                else:
+                    ended = amounts.get(_ENDED, (0, 0.0))
+                    amounts[_ENDED] = ended[0] + requests, ended[1] + cost
+                    written = 0, self._reserved
+                if any(written):
+                    amounts[self._writer] = written
+                part = self._path.with_suffix(f".{self._writer}.part")
+                with part.open("w") as file:
+                    json.dump({"spent": amounts, "highest": self._highest}, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.replace(self._path)
+                self._written = written
+                if not shares:
+                    self._others = self.requests, self.cost
+
+        self._succeeds("written", write)
+
+    def _succeeds(self, what: str, act: Callable[[], object]) -> bool:
+        """Do something with the file; where it fails, no more calls may be made, and errors say why."""
+        try:
+            act()
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            self._why[what] = f", and {self._path} cannot be {what} ({said}), so no more calls are made"
+            return False
+        self._why[what] = ""
+        return True
+
+    def __str__(self) -> str:
+        return super().__str__() + "".join(self._why.values())
+
+
+def _total(amounts: dict[str, _Amount]) -> _Amount:
+    return sum(each[0] for each in amounts.values()), sum(each[1] for each in amounts.values())
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Be the only one that has a file locked; whoever is killed meanwhile leaves no lock behind.
+
+    Where a system has no such locks, two that write at once may lose what one of them has spent.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # some file systems lock what may be written only
+    try:
+        if fcntl is not None:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+@dataclass
+class _Known:
+    """What has been spent, and by which lookups: run and number."""
+
+    spending: Spending
+    lookups: set[tuple[str, str]] = field(default_factory=set)
+
+
+class Spendings:
+    """What the lookups and predicates of a process have spent, those used last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[_Key, _Known] = OrderedDict()
+
+    def of(self, session: str, registration: Registration) -> Spending:
+        """Return what has been spent of a budget, by all executions of a stream, or of a run, together.
+
+        Args:
+            session: Its name, ``run/execution/number``.
+            registration: Whose budget it is.
+        """
+        if not registration.budget:
+            return Spending(registration.budget)
+        key = _key(session, registration)
+        if key not in self._known:
+            folder, name, budget = key
+            self._known[key] = _Known(
+                Spending(budget) if folder is None else LastingSpending(budget, folder, name)
+            )
+        self._known.move_to_end(key)
+        self._known[key].lookups.add(_lookup(session))
+        while len(self._known) > _MOST:
+            _settle(self._known.popitem(last=False)[1])
+        return self._known[key].spending
+
+    def spent(self, run: str, number: int, registration: Registration) -> list[Spent]:
+        """Return the same for a report, by stream."""
+        known = [each.spending for each in self._known.values() if (run, str(number)) in each.lookups]
+        return [each.spent(registration.name) for each in known or [Spending(registration.budget)]]
+
+    def settle(self, session: str, registration: Registration) -> None:
+        """Write down what has been spent, where it lasts: nobody is in the session now."""
+        _settle(self._known.get(_key(session, registration)))
+
+    def close(self) -> None:
+        """Write down everything that lasts."""
+        for each in self._known.values():
+            _settle(each)
+
+
+def stream_in(session: str) -> str:
+    """Return the stream that a session is of, by its name; empty where it is of a job."""
+    execution = session.partition("/")[2].partition("/")[0]
+    return execution if execution.startswith(STREAM) else ""
+
+
+_Key = tuple[Path | None, str, Budget]
+"""Folder and name that it is filed under, or None and the lookup where it does not last; and the budget."""
+
+
+def _key(session: str, registration: Registration) -> _Key:
+    cache, stream, (run, number) = registration.cache, stream_in(session), _lookup(session)
+    if cache is None or not stream:
+        return None, f"{run}/{number}", registration.budget
+    folder = cache.parent if cache.suffix == SUFFIX else cache
+    return folder, f"{stream}/{registration.name}/{number}/{registration.fingerprint}", registration.budget
+
+
+def _lookup(session: str) -> tuple[str, str]:
+    return session.partition("/")[0], session.rpartition("/")[2]
+
+
+def _settle(known: _Known | None) -> None:
+    if known is not None and isinstance(known.spending, LastingSpending):
+        known.spending.settle()

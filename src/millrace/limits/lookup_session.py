@@ -1,0 +1,387 @@
+"""One lookup of one job: the turns of its requests, who asks each key, and the answers.
+
+Beside the messages about permits (:mod:`millrace.limits.permits`) clients and
+session speak in these; keys are in the attachment, one after the other:
+
+=========================================  =========================================================
+client                                     session
+=========================================  =========================================================
+``claim`` = number, ``most``; the keys     ``claimed`` = number, and what becomes of each key: see below
+``settle``; a chunk                        ``told`` = n; keys settled (n of them) or handed over, to
+                                           everyone who waits for one
+``fail`` = failures, ``number``; keys      likewise; and ``noted`` = number
+``give_up``; keys                          likewise
+``count`` = [requests, retried]
+``took`` = [seconds, too many]
+``secrets``                                ``secrets`` by name
+``alive``, every ``ALIVE_SECONDS``
+=========================================  =========================================================
+
+Whoever is not heard of for :data:`LEASE_SECONDS` loses what it holds. If it was only busy, its requests are
+in the queue again as soon as it is heard.
+
+A reply to a claim has keys to ask, keys that others are asking, failed keys with their failures, keys
+whose rows come (as chunks), and keys that are known but must be claimed once more, because the reply is
+large enough. Keys beyond the ``most`` that it is ready to ask are in none of these. So news name keys only
+and rows are fetched by claims, at the pace of whoever wants them: the session holds no rows for a client
+that is slow.
+
+In memory: the keys that are being asked now, failures' counts by kind, the page caches of SQLite. Not in
+memory: answers and failures, which are in the store (:mod:`millrace.limits.store`) and perhaps in
+the user's cache (:mod:`millrace.limits.cache`).
+
+Permits are the event loop's business, and never wait for a disk. All that concerns keys happens in the
+session's own thread, in the order in which it was said: claims, store and cache belong to that
+thread; what clients hear of it, and the figures, to the event loop. Rows are copied into the cache
+there too, a little later and in steps, when no other process writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Self
+
+from millrace.errors import InputError
+from millrace.limits import codec
+from millrace.limits.answers import Answers, Claims, Keys
+from millrace.limits.cache import wall_time
+from millrace.limits.chunk import Chunk, Failure, split_keys
+from millrace.limits.clock import Clock, WallClock
+from millrace.limits.codec import Message
+from millrace.limits.disk_thread import Job
+from millrace.limits.permits import KINDS, Permits
+from millrace.limits.progress import FailedKey, Figures, LookupProgress
+from millrace.limits.registration import Registration, Settings
+from millrace.limits.session import Deliver, OrderedSession
+
+_LONGEST_WRITING = 30.0
+
+LEASE_SECONDS = 30.0
+"""Who holds permits or keys, and says nothing for so long, holds them no more."""
+
+
+class LookupSession(OrderedSession):
+    """Holds the limits, the claims and the answers of one lookup among its clients.
+
+    Args:
+        registration: The lookup.
+        calendar: Tells seconds since 1970, by which rows in a cache expire; the system's clock by default.
+        clock: Tells the seconds of limits and leases; the system's clock by default.
+        permits: Those of its limits, where others have a share in them; its own by default.
+        source: Names what it asks, among those that share the permits: ``run/stream/number``.
+        after: What other sessions still write to the cache, to be waited for (with a ``loop``).
+        loop: The event loop that the session lives in, if it is to leave the disk to a thread. Without one,
+            all is done at once where it is called, for clients that have nobody beside them.
+
+    Attributes:
+        registration: The lookup.
+        made: When, by :func:`time.monotonic`.
+
+    Raises:
+        InputError: The cache cannot be used (with a ``loop`` it goes without, and the progress says why).
+    """
+
+    def __init__(
+        self,
+        registration: Registration,
+        calendar: Clock | None = None,
+        clock: Clock | None = None,
+        permits: Permits | None = None,
+        source: str = "",
+        after: Sequence[Future[None]] = (),
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(loop)
+        self.registration = registration
+        self.made = time.monotonic()
+        self.permits = permits or Permits(registration.settings, clock)
+        self._source = source
+        self._clock = clock or WallClock()
+        self._heard: dict[int, float] = {}
+        self._owners: dict[int, int] = {}  # among the permits, by client
+        today = wall_time if calendar is None else calendar.now
+        self._answers = Answers(registration, today, self._name_later)
+        self._claims = Claims()
+        self._figures = Figures(self._clock)
+        self._lost: Message = {}  # what clients hear once it has ended
+        self._problem = ""  # of the cache
+        self._written: Future[None] | None = None  # once it is closed
+        if after:
+            self._do(lambda: _wait(after))
+        if registration.cache is not None and loop is None:
+            self._answers.open_cache()
+        elif registration.cache is not None:
+            self._do(self._open_cache)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def settings(self) -> Settings:
+        """The limits."""
+        return self.registration.settings
+
+    @property
+    def in_flight(self) -> int:
+        """How many permits are out."""
+        return self.permits.in_flight(set(self._owners.values()))
+
+    def join(self, deliver: Deliver) -> int:
+        """Let a client in, and return its number; messages for it go to ``deliver``."""
+        number = super().join(deliver)
+        self._heard[number] = self._clock.now()
+        self._owners[number] = self.permits.join(
+            deliver, self._give_up, self._source, self.registration.circuit_breaker
+        )
+        if self._lost:
+            deliver(self._lost)
+        return number
+
+    def welcome(self) -> Message:
+        """Return what a client hears first: the limits."""
+        return {"limits": self.settings.numbers}
+
+    def leave(self, client: int) -> None:
+        """Take back all that a client has; what it was asking goes to others."""
+        super().leave(client)
+        del self._heard[client]
+        self._do(partial(self._drop, client))
+        self.permits.leave(self._owners.pop(client))
+
+    def expire(self) -> None:
+        """Take back what clients hold that have not been heard for too long; whoever waits gets the keys."""
+        now = self._clock.now()
+        latest = now - LEASE_SECONDS
+        self._heard.update((client, now) for client in self._heard if self._waits(client))  # for our disk
+        for client in [client for client, heard in self._heard.items() if heard < latest]:
+            self.permits.lapse(self._owners[client])
+            self._do(partial(self._hand_over, client, None))
+        self.permits.grant()
+
+    def close(self) -> None:
+        """Write what is missing to the cache, and remove the answers; clients hear that the run is over.
+
+        With a thread the rest is done there; ``wait_closed`` waits for it.
+        """
+        self._end(f"the run of lookup {self.registration.name!r} is over")
+        self._written = self.flush()
+        self._do(self._answers.close)
+        self._end_thread()
+
+    def stop(self) -> None:
+        """Let nothing more be asked; tasks hear why."""
+        self._end(
+            f"nothing more is asked for {self.registration.name!r}: the action that wanted it was stopped, "
+            "or has failed"
+        )
+
+    def flush(self) -> Future[None]:
+        """Write to the cache, now, what is not there yet; the result is there when that is done."""
+        if self._written is not None:
+            return self._written
+        written: Future[None] = Future()
+
+        def write() -> None:
+            try:
+                self._answers.flush()
+            finally:
+                written.set_result(None)
+
+        self._do(write)
+        return written
+
+    def handle(self, client: int, message: Message) -> None:
+        """Do what a client's message says, or have it done.
+
+        Raises:
+            ValueError: It says nothing that a client of ours would say.
+        """
+        if self._lost and "release" not in message:  # what a call has cost counts, whoever wanted it
+            return
+        self._heard[client] = self._clock.now()
+        self.permits.heard(self._owners[client])
+        if "alive" in message:
+            self.permits.grant()
+            return
+        if not KINDS.isdisjoint(message):
+            if "unpriced" in message:
+                self._end(str(message["unpriced"]), spent=True)
+            self.permits.handle(self._owners[client], message)
+            return
+        self._do_for(client, self._job(client, message), len(message.get("attachment", b"")))
+
+    def progress(self) -> LookupProgress:
+        """Return how far the lookup is."""
+        in_flight = self.in_flight if self.settings.turns else len(self._claims)
+        breaker = self.permits.breaker(self._source)
+        problem = f"{breaker.told()}: it is tried again now and then" if breaker.open else self._problem
+        return self._figures.progress(
+            self.registration.name, in_flight, running=not self.empty, problem=problem
+        )
+
+    def failed(self) -> list[FailedKey]:
+        """Return the first ``MOST_FAILED`` keys that could not be looked up; reads the disk."""
+        return [
+            FailedKey(
+                self.registration.name, failure.binding, failure.kind, failure.message, failure.attempts
+            )
+            for failure in (self._answers.failures() if self._figures.failed else ())
+        ]
+
+    async def failed_later(self) -> list[FailedKey]:
+        """Return the same when the thread for the disk has come to it."""
+        return await self._result(self.failed)
+
+    def _broke(self, error: Exception) -> None:
+        self._end(self._no_room(error) if isinstance(error, sqlite3.Error) else self._unexpected(error))
+
+    def _job(self, client: int, message: Message) -> Job:
+        """Return what a message about keys wants done."""
+        attachment = message.get("attachment", b"")
+        match message:
+            case {"claim": int(number)}:
+                keys, most = _distinct(split_keys(attachment)), message.get("most")
+                return partial(self._claim, client, number, keys, most)
+            case {"settle": {} as header}:
+                return partial(self._settle, client, codec.chunk_of(header, attachment))
+            case {"fail": list(failures), "number": int(number)}:
+                keys = _distinct(split_keys(attachment))
+                if len(keys) != len(failures):
+                    raise ValueError(f"{len(failures)} failures of {len(keys)} keys")
+                found = dict(zip(keys, map(codec.failure_of, failures), strict=True))
+                return partial(self._note_failures, client, number, found)
+            case {"give_up": True}:
+                return partial(self._hand_over, client, _distinct(split_keys(attachment)))
+            case {"count": [int(requests), int(retried)]} if (
+                0 <= requests <= codec.MOST and 0 <= retried <= codec.MOST
+            ):
+                return partial(self._later, self._figures.asked, requests, retried)
+            case {"took": [int() | float() as seconds, bool(limited)]} if 0 <= seconds < math.inf:
+                return partial(self._later, partial(self._figures.took, seconds, limited=limited))
+            case {"secrets": True}:
+                return partial(self._say, client, {"secrets": dict(self.registration.secrets)})
+        raise ValueError(f"no such message: {list(message)[:3]}")
+
+    def _open_cache(self) -> None:
+        try:
+            self._answers.open_cache()
+        except InputError as error:
+            self._name_later(str(error))
+
+    def _upkeep(self) -> bool:
+        return self._answers.upkeep()
+
+    def _hand_over(self, client: int, keys: list[bytes] | None) -> None:
+        """Give keys that a client is asking (all of them, for None) to those who wait for them."""
+        before = len(self._claims)
+        self._tell({}, self._claims.give_up(client, self._claims.of(client) if keys is None else keys))
+        self._later(self._figures.wanted, len(self._claims) - before)
+
+    def _drop(self, client: int) -> None:
+        before = len(self._claims)
+        self._tell({}, self._claims.drop(client))
+        self._later(self._figures.wanted, len(self._claims) - before)
+
+    def _claim(self, client: int, number: int, keys: list[bytes], most: object) -> None:
+        asked, waiting, rest = [], [], []
+        for key in keys:
+            owner = self._claims.owner(key)
+            if owner is None:
+                rest.append(key)
+            elif owner == client:
+                asked.append(key)
+            else:
+                waiting.append(key)
+                self._claims.wait(client, key)
+        reply = codec.Reply(number, asked, waiting)
+        known, cached, lost = self._answers.find(rest, reply)
+        self._later(self._figures.lose_cached, lost)  # these are asked after all
+        self._later(self._figures.wanted, cached)
+        self._later(self._figures.found, cached)
+        free = [key for key in rest if key not in known]
+        asked += self._take(client, free[: max(0, most)] if isinstance(most, int) else free)
+        self._say(client, reply.message())
+
+    def _take(self, client: int, keys: list[bytes]) -> list[bytes]:
+        self._claims.ask(client, keys)
+        self._later(self._figures.wanted, len(keys))
+        return keys
+
+    def _settle(self, client: int, chunk: Chunk) -> None:
+        own = self._claims.own(client, chunk.keys)
+        if not own:
+            return
+        if len(own) < len(chunk.keys):
+            chunk = chunk.only(set(own))
+        self._answers.put(chunk)
+        self._later(self._figures.answered, len(own))
+        self._tell(self._claims.settle(own), {})
+
+    def _note_failures(self, client: int, number: int, failures: dict[bytes, Failure]) -> None:
+        self._fail(client, failures)
+        self._say(client, {"noted": number})
+
+    def _fail(self, client: int, failures: dict[bytes, Failure]) -> None:
+        own = self._claims.own(client, failures)
+        self._answers.fail((key, failures[key]) for key in own)
+        for key in own:
+            self._later(self._figures.fail, failures[key].kind)
+        self._tell(self._claims.settle(own), {})
+
+    def _name_later(self, problem: str) -> None:
+        self._later(self._name_problem, problem)
+
+    def _name_problem(self, problem: str) -> None:
+        self._problem = problem
+
+    def _tell(self, settled: Keys, handed: Keys) -> None:
+        for client in settled.keys() | handed.keys():
+            keys = settled.get(client, [])
+            news = {"told": len(keys), "attachment": b"".join([*keys, *handed.get(client, [])])}
+            self._say(client, news)
+
+    def _give_up(self) -> None:
+        told = self.permits.breaker(self._source).told()
+        self._end(
+            f"the source of lookup {self.registration.name!r} does not answer: {told}, "
+            "tries of one request at a time among them. Is it up, and can the executors reach it? What was "
+            "looked up is kept where the lookup has a cache: run the query again when the source is back, or "
+            "set circuit_breaker=None to go on asking"
+        )
+
+    def _no_room(self, error: Exception) -> str:
+        return (
+            f"the answers of lookup {self.registration.name!r} cannot be kept on this disk ({error}): "
+            f"make room in {tempfile.gettempdir()!r}, or set TMPDIR to a folder on another disk"
+        )
+
+    def _unexpected(self, error: Exception) -> str:
+        return (
+            f"the answers of lookup {self.registration.name!r} cannot be kept ({type(error).__name__}: "
+            f"{error}): what was looked up is kept where the lookup has a cache; run the query again"
+        )
+
+    def _end(self, reason: str, *, spent: bool = False) -> None:
+        if not self._lost:
+            self._lost = {"lost": reason, "spent": True} if spent else {"lost": reason}
+            for deliver in list(self._clients.values()):
+                deliver(self._lost)
+            self.permits.withdraw(self._owners.values())
+
+
+def _wait(written: Sequence[Future[None]]) -> None:
+    wait(written, _LONGEST_WRITING)
+
+
+def _distinct(keys: Sequence[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(keys))

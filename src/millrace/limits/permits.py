@@ -1,0 +1,225 @@
+"""Leave to make calls, for all tasks that a source's or a predicate's limits hold for.
+
+=======================================  ==========================================================
+client                                   what it hears
+=======================================  ==========================================================
+``request``, ``id``                      ``permit`` = id, ``wait``: start after so many seconds
+``release``, ``id``, ``cost``,           ``spent`` = id, ``why``: the budget has no permit for it
+``tokens``, ``outcome``: ``""`` for an
+answer, or why there was none; these may
+be missing
+``pause`` = seconds                      no permit starts before they are over
+-                                        ``share`` = connections that it may keep open between calls
+=======================================  ==========================================================
+
+One lookup has permits of its own; those of a ``limit_group`` are shared by the sessions of all its lookups
+and predicates, whatever queries they are of.
+
+Between calls all clients together keep as many connections open as there may be calls at once: each gets an
+equal share, or the first of many one each, and hears when that changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection
+from itertools import count
+
+from millrace.limits.breaker import Breaker
+from millrace.limits.budget import Spending
+from millrace.limits.clock import Clock, WallClock
+from millrace.limits.codec import MOST, Message
+from millrace.limits.ledger import stream_in
+from millrace.limits.limiter import Limiter
+from millrace.limits.registration import Settings
+from millrace.limits.session import Deliver
+
+KINDS = frozenset({"request", "release", "pause"})
+"""The messages that are about permits."""
+
+LONGEST_PAUSE = 86_400.0
+"""Seconds for which one message can make all tasks wait before they ask a service again."""
+
+_AHEAD = 0.02
+"""Seconds by which permits are given out early: more than a timer is late, and than a message takes."""
+
+_LONGEST_OUTCOME = 100
+
+
+class Permits:
+    """Gives out permits in the order in which they were asked for; lives in one event loop.
+
+    Args:
+        settings: The limits.
+        clock: Tells seconds; the system's clock by default.
+        spending: Of the settings' budget, where others have spent of it before.
+
+    Attributes:
+        settings: The limits.
+        spending: What has been spent.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        spending: Spending | None = None,
+    ) -> None:
+        self.settings = settings
+        self.spending = spending or Spending(settings.budget)
+        self._breakers: dict[str, Breaker] = {}
+        self._clock = clock or WallClock()
+        counted = self.spending if settings.budget else None
+        self._limiter = Limiter(
+            self._clock,
+            settings.max_in_flight,
+            settings.per_second,
+            _AHEAD,
+            counted,
+            settings.tokens_per_minute,
+        )
+        self._sources = self._limiter.sources
+        self._numbers = count()
+        self._deliver: dict[int, Deliver] = {}
+        self._given_up: dict[int, Callable[[], None]] = {}
+        self._shares: dict[int, int] = {}
+        self._lapsed: dict[int, list[int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is there to ask."""
+        return not self._deliver
+
+    def in_flight(self, owners: set[int]) -> int:
+        """Return how many permits some of the clients have."""
+        return self._limiter.out_of(owners)
+
+    def breaker(self, source: str) -> Breaker:
+        """Return what is known of a source's health; each has a breaker, whatever limits it shares."""
+        return self._breakers.get(source) or Breaker(None)
+
+    def join(
+        self,
+        deliver: Deliver,
+        given_up: Callable[[], None],
+        source: str = "",
+        circuit_breaker: int | None = None,
+    ) -> int:
+        """Let a client in, and return its number.
+
+        Args:
+            deliver: Takes messages for it.
+            given_up: Called when the source is taken to be down.
+            source: That it asks.
+            circuit_breaker: Failures in a row after which calls of the source pause; None for never.
+        """
+        number = next(self._numbers)
+        self._breakers.setdefault(source, Breaker(None)).at_most(circuit_breaker)
+        self._sources[number] = source
+        self._deliver[number] = deliver
+        self._given_up[number] = given_up
+        self._tell_shares()
+        return number
+
+    def leave(self, client: int) -> None:
+        """Take back all that a client has.
+
+        The last client of a source takes its breaker along, so that the next action tries anew. That of a
+        stream stays for the next micro-batch.
+        """
+        self._shares.pop(client, None)
+        source = self._sources.pop(client)
+        del self._deliver[client], self._given_up[client]
+        if not stream_in(source) and source not in self._sources.values():
+            del self._breakers[source]
+            self._limiter.resume(source)
+        self._tell_shares()
+        self._lapsed.pop(client, None)
+        self._limiter.drop(client)
+        self.grant()
+
+    def withdraw(self, clients: Collection[int]) -> None:
+        """Take clients out of the queue for good; a call of theirs lasts until they say so."""
+        for client in clients:
+            self._lapsed.pop(client, None)
+            self._limiter.withdraw(client)
+        self.grant()
+
+    def lapse(self, client: int) -> None:
+        """Take back what a client has that has not been heard of for too long; see :meth:`heard`."""
+        self._lapsed[client] = self._lapsed.get(client, []) + self._limiter.drop(client)
+
+    def heard(self, client: int) -> None:
+        """Put requests of a client in the queue again that was only busy."""
+        for ticket in self._lapsed.pop(client, ()):
+            self._limiter.request(client, ticket)
+
+    def handle(self, client: int, message: Message) -> None:
+        """Do what a client's message about permits says.
+
+        Raises:
+            ValueError: It says nothing that a client of ours would say.
+        """
+        match message:
+            case {"request": int(ticket)}:
+                self._limiter.request(client, ticket)
+            case {"release": int(ticket), **rest}:
+                cost = rest.get("cost")
+                if cost is not None and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
+                    raise ValueError(f"a cost of {cost!r}")
+                tokens = rest.get("tokens")
+                if tokens is not None and not (isinstance(tokens, int) and 0 <= tokens < MOST):
+                    raise ValueError(f"{tokens!r} tokens")
+                if self._limiter.release(client, ticket, cost, tokens):
+                    self._judge(client, ticket, rest.get("outcome"))
+            case {"pause": int() | float() as seconds} if 0 <= seconds <= LONGEST_PAUSE:
+                self._limiter.pause(seconds)
+            case _:
+                raise ValueError(f"no such message: {list(message)[:3]}")
+        self.grant()
+
+    def grant(self) -> None:
+        """Give out what is due, and come back when more is."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for grant in self._limiter.grants():
+            self.breaker(self._sources[grant.owner]).started((grant.owner, grant.ticket))
+            wait = max(0.0, grant.start - self._clock.now())
+            self._deliver[grant.owner]({"permit": grant.ticket, "wait": wait})
+        for owner, ticket in self._limiter.refused():
+            self._deliver[owner]({"spent": ticket, "why": str(self.spending)})
+        due = self._limiter.due()
+        if due is not None:
+            delay = max(0.0, due - self._clock.now())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.grant)
+
+    def _tell_shares(self) -> None:
+        """Let clients know how many connections they may keep open between calls, where that has changed."""
+        most = self.settings.max_in_flight
+        if most is None or not self._deliver:
+            return
+        # Of as many clients as the next power of two, so that few of them are told of each that comes.
+        each = most // (1 << (len(self._deliver) - 1).bit_length())
+        for place, (client, deliver) in enumerate(self._deliver.items()):
+            share = each or int(place < most)  # of more clients than connections the first have one
+            if share != self._shares.get(client):
+                self._shares[client] = share
+                deliver({"share": share})
+
+    def _judge(self, client: int, ticket: int, outcome: object) -> None:
+        """Let the breaker of the client's source know what came of a call."""
+        source = self._sources[client]
+        breaker = self.breaker(source)
+        if outcome == "":
+            if breaker.answered():
+                self._limiter.resume(source)
+        elif isinstance(outcome, str):
+            pause = breaker.failed((client, ticket), outcome[:_LONGEST_OUTCOME])
+            if pause is not None:
+                self._limiter.hold(pause, source)
+            if breaker.given_up:
+                for each in [each for each, other in self._sources.items() if other == source]:
+                    self._given_up[each]()

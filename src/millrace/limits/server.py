@@ -1,0 +1,274 @@
+"""A TCP server in a daemon thread of the process that plans queries, whose clients meet in sessions.
+
+Spark's tasks cannot see each other, so what they share needs one place that all of them reach. It is
+beside Spark's driver, or beside the client of Spark Connect, started when the first query needs it. A client
+whose connection breaks may come back on another within :data:`GRACE_SECONDS`, and finds what was said
+meanwhile; one that does not, or says nonsense, loses all that it held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from millrace.errors import ExecutionError, MillraceError
+from millrace.limits import codec
+from millrace.limits.event_loop import runner
+from millrace.limits.registration import Address
+from millrace.limits.seat import GRACE_SECONDS, Seat
+from millrace.limits.session import Session
+from millrace.limits.shared import Shared
+from millrace.limits.tls import server_context
+
+T = TypeVar("T")
+
+_HELLO_SECONDS = 10.0
+_LARGEST_HELLO = 4096
+_LOOK_SECONDS = 5.0
+_MOST_STRANGERS = 1024
+"""Connections that have not said yet who they are; a task that finds no place among them dials again."""
+
+_GOODBYE_SECONDS = 2.0
+
+_FAILED = "the place where the job's {} are kept failed ({}: {}): run the query again"
+_CLOSED = "the place where the job's {} are kept has been closed: has the driver been stopped?"
+
+
+class Server(Shared):
+    """Serves until it is closed or the process ends; see :class:`Shared`."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, bind: str | None = None) -> None:
+        self._context, certificate = server_context()
+        self._token = secrets.token_hex(16)
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._seats: dict[str, Seat] = {}
+        self._stop = asyncio.Event()
+        ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(bind or host, port, ready),
+            name=f"millrace {self.purpose}",
+            daemon=True,
+        )
+        self._thread.start()
+        try:
+            self._loop, found = ready.result()
+        except Exception as error:
+            raise ExecutionError(
+                f"cannot listen for the {self.purpose} of jobs on {bind or host!r}, port {port} ({error}): "
+                "set `limits_host` to an address of this machine that executors reach, "
+                "and where they reach it by another one, `limits_bind` to its own, or to '0.0.0.0'"
+            ) from error
+        self.address = Address(host, found, self._token, certificate)
+
+    @abstractmethod
+    def _scope(self, hello: codec.Message) -> str:
+        """Return the scope that a client wants to get into."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
+
+    @property
+    def connected(self) -> bool:
+        """Whether some client is connected now."""
+        return bool(self._connections)
+
+    def close(self) -> None:
+        """End it; clients find their connections closed."""
+        if self.running:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    @abstractmethod
+    def _enter(self, hello: codec.Message) -> tuple[str, Session]:
+        """Return the name and the session that a client with the right token wants to join.
+
+        Raises:
+            ValueError: It did not say which.
+            MillraceError: The session cannot be had.
+        """
+
+    def _left(self, name: str) -> None:
+        """Called when a client has left a session."""
+
+    def _look(self) -> None:
+        """Called every few seconds."""
+
+    async def _end(self) -> None:
+        """Called at the end, when all clients have gone."""
+
+    def _within(self, function: Callable[[], T]) -> T:
+        """Return what a function returns when called in the server's thread, where the sessions live."""
+
+        async def call() -> T:
+            return function()
+
+        return self._finished(call())
+
+    def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine returns when it runs in the server's thread."""
+        if not self.running:
+            work.close()
+            raise ExecutionError(f"the server of {self.purpose} has been closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while not future.done() and self.running:
+            wait([future], _LOOK_SECONDS)
+        if not future.done() or future.cancelled():
+            raise ExecutionError(f"the server of {self.purpose} has been closed meanwhile")
+        return future.result()
+
+    def _run(self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]) -> None:
+        try:
+            with runner() as running:
+                running.run(self._until_stopped(host, port, ready))
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _until_stopped(
+        self, host: str, port: int, ready: Future[tuple[asyncio.AbstractEventLoop, int]]
+    ) -> None:
+        server = await self._listen(host, port)
+        ready.set_result((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _LOOK_SECONDS)
+            self._tried(self._look)
+        server.close()
+        # All at once, so that none is told of what another one leaves behind.
+        for task, writer in self._connections.items():
+            self._tried(partial(codec.write, writer, {"lost": _CLOSED.format(self.purpose)}))
+            writer.transport.abort()
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+        for seat in list(self._seats.values()):
+            self._tried(partial(self._leave, seat))
+        await self._end()
+
+    def _tried(self, function: Callable[[], object]) -> None:
+        """Call a function; what goes wrong in it is logged, and is not the end for all the others."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001  # as in any callback of an event loop
+            about = {"message": f"in the server of {self.purpose}", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(about)
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        # One family, for each address that a name has would get a port of its own.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return await asyncio.start_server(
+            self._serve,
+            host,
+            port,
+            family=family,
+            limit=codec.BUFFER,
+            ssl=self._context,
+            ssl_handshake_timeout=_HELLO_SECONDS,
+            ssl_shutdown_timeout=_GOODBYE_SECONDS,
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._connections) - len(self._seats) >= _MOST_STRANGERS:
+            writer.transport.abort()
+            return
+        self._connections[task] = writer
+        try:
+            codec.watch(writer.get_extra_info("socket"))
+            async with asyncio.timeout(_HELLO_SECONDS):
+                hello = await codec.read(reader, _LARGEST_HELLO)
+            try:
+                seat = self._seated(hello, writer)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
+                ours = isinstance(error, ValueError | MillraceError)
+                codec.write(writer, {"error": f"{error}" if ours else f"{type(error).__name__}: {error}"})
+                await writer.drain()
+            else:
+                await self._stay(seat, reader, writer)
+        except (OSError, EOFError, ValueError):
+            return  # it died, or is no client of ours; what it held is given back above
+        except asyncio.CancelledError:
+            return  # this server ends
+        finally:
+            del self._connections[task]
+            writer.close()
+
+    async def _stay(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        away = False
+        try:
+            while True:
+                if writer.transport.get_write_buffer_size():
+                    with suppress(OSError):  # it may have left; what it said before is here to be read
+                        await writer.drain()
+                await seat.session.ready(seat.client)
+                message = await codec.read(reader)
+                if seat.writer is not writer:
+                    return
+                try:
+                    leaves = seat.handle(message)
+                except Exception as error:  # noqa: BLE001  # the client is to hear it, and nobody else
+                    codec.write(writer, {"lost": _FAILED.format(self.purpose, type(error).__name__, error)})
+                    return
+                if leaves:
+                    await seat.session.done(seat.client)  # who hears of a job's end finds its figures whole
+                    seat.say_goodbye()
+                    return
+        except (OSError, EOFError):
+            away = seat.kept
+        finally:
+            if seat.writer is writer:  # else the client has come back on another connection
+                seat.writer = None
+                leave = partial(self._leave, seat)
+                if away:
+                    seat.expiry = self._loop.call_later(GRACE_SECONDS, leave)
+                else:
+                    self._tried(leave)
+
+    def _leave(self, seat: Seat) -> None:
+        self._seats.pop(seat.key, None)
+        try:
+            seat.leave()
+        finally:
+            self._left(seat.name)
+
+    def _seated(self, hello: codec.Message, writer: asyncio.StreamWriter) -> Seat:
+        """Return the seat of a client: a new one, or the one that it had."""
+        self._admit(hello)
+        match hello:
+            case {"seat": str(key), "read": int(read)}:
+                seat = self._seats.get(key)
+                if seat is None or seat.lost:
+                    raise ValueError(
+                        f"the connection was away for more than {GRACE_SECONDS:g} s, or could not take a "
+                        "message; what its task held goes to others"
+                    )
+                seat.resume(writer, read)
+                return seat
+        kept = hello.pop("kept_seat", False) is True
+        name, session = self._enter(hello)
+        seat = Seat(name, session, writer, kept=kept)
+        self._seats[seat.key] = seat
+        return seat
+
+    def _admit(self, hello: codec.Message) -> None:
+        token = hello.get("token")
+        if not isinstance(token, str):
+            raise ValueError("it did not introduce itself")  # noqa: TRY004  # it came in a message
+        scope = self._scope(hello)
+        known = (self._token, self.address.of(scope).token)
+        if not any(hmac.compare_digest(token.encode(errors="replace"), each.encode()) for each in known):
+            raise ValueError("wrong token: it is another run's, or the job was planned by another process")

@@ -1,0 +1,214 @@
+"""What clients of a server share: a session that they join, speak to and leave.
+
+A session lives in one event loop, and is the same whether its clients sit in other processes
+(:mod:`millrace.limits.server`) or in this one. Work of some goes to a thread, in order: what a job does
+there belongs to the thread; what is to be said and counted belongs to the event loop, and is done there, in
+the same order, once the job is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+from millrace.errors import ExecutionError
+from millrace.limits.codec import Message
+from millrace.limits.disk_thread import DiskThread, Job
+
+ALIVE_SECONDS = 10.0
+"""A client says at least this often that it is there."""
+
+Deliver = Callable[[Message], None]
+
+
+class Session(ABC):
+    """Clients by number, and how messages reach them."""
+
+    def __init__(self) -> None:
+        self._clients: dict[int, Deliver] = {}
+        self._numbers = count()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no client."""
+        return not self._clients
+
+    def join(self, deliver: Deliver) -> int:
+        """Let a client in, and return its number; messages for it go to ``deliver``."""
+        number = next(self._numbers)
+        self._clients[number] = deliver
+        return number
+
+    def leave(self, client: int) -> None:
+        """Let a client go."""
+        del self._clients[client]
+
+    @abstractmethod
+    def handle(self, client: int, message: Message) -> None:
+        """Do what a client's message says.
+
+        Raises:
+            ValueError: It says nothing that a client of ours would say.
+        """
+
+    def welcome(self) -> Message:
+        """Return what a client hears first."""
+        return {"welcome": True}
+
+    async def ready(self, client: int) -> None:  # noqa: B027  # most can always
+        """Wait until the session can take the client's next message; meanwhile the client has to wait."""
+
+    async def done(self, client: int) -> None:  # noqa: B027  # likewise
+        """Wait until all that the client has said is done."""
+
+
+T = TypeVar("T")
+
+_UPKEEP_SECONDS = 0.2
+_MOST_QUEUED = 1 << 24
+"""Bytes of a client's messages that wait for the disk, from which on it has to wait itself."""
+
+_BYTES_A_JOB = 1 << 10
+"""That a message takes beside its attachment, roughly."""
+
+
+class OrderedSession(Session):
+    """Does jobs in order, in a thread of its own or at once.
+
+    Args:
+        loop: The event loop that the session lives in, if jobs are to be done in a thread. Without one they
+            are done where they come up, for clients that have nobody beside them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__()
+        self._effects: list[Job] = []
+        self._queued: Counter[int] = Counter()
+        self._progressed = asyncio.Event()
+        self._disk: DiskThread | None = None
+        if loop is not None:
+            upkeep = partial(self._tried, self._upkeep, False)
+            self._disk = DiskThread(loop, self._taken_effects, upkeep, _UPKEEP_SECONDS)
+
+    async def ready(self, client: int) -> None:
+        """Wait until most of what the client has said before is done."""
+        await self._until(client, _MOST_QUEUED)
+
+    async def done(self, client: int) -> None:
+        """Wait until all that the client has said is done, and counted."""
+        await self._until(client, 0)
+
+    async def _until(self, client: int, queued: int) -> None:
+        while self._queued[client] > queued:
+            self._progressed.clear()
+            await self._progressed.wait()
+
+    async def wait_closed(self) -> None:
+        """Wait until all has been written and removed."""
+        if self._disk is not None:
+            await self._disk.wait_closed()
+
+    def _upkeep(self) -> bool:
+        """Do a step of what is due now and then, in the thread; return whether there is more to do."""
+        return False
+
+    def _end_thread(self) -> None:
+        """End the thread when its jobs are done; does not wait."""
+        if self._disk is not None:
+            self._disk.close()
+
+    @abstractmethod
+    def _broke(self, error: Exception) -> None:
+        """Let everyone hear that this is over: a job, or what was to be done after one, has raised."""
+
+    def _tried(self, function: Callable[[], T], otherwise: T) -> T:
+        """Return what a function returns; if it raises, the session is over, for nobody knows what it did."""
+        try:
+            return function()
+        except Exception as error:  # noqa: BLE001  # whatever it is, somebody may wait for it
+            self._later(self._broke, error)
+            return otherwise
+
+    def _do(self, job: Job, effect: Job | None = None) -> None:
+        """Do something: in the session's thread, or here if it has none; then its effects."""
+
+        def work() -> None:
+            self._tried(job, None)
+            if effect is not None:
+                self._effects.append(effect)
+
+        if self._disk is not None:
+            try:
+                self._disk.put(work)
+                return
+            except Exception as error:  # noqa: BLE001  # no thread: a job that is never done has failed
+                self._broke(error)
+        work()
+        for each in self._taken_effects():
+            each()
+
+    async def _result(self, function: Callable[[], T]) -> T:
+        """Return what a function returns that is called when its turn comes, where jobs are done.
+
+        Raises:
+            ExecutionError: It has raised.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def work() -> None:
+            try:
+                self._later(tell, future.set_result, function())
+            except Exception as error:  # noqa: BLE001  # the caller's
+                self._later(tell, future.set_exception, ExecutionError(f"{type(error).__name__}: {error}"))
+
+        def tell(how: Callable[[Any], None], what: object) -> None:
+            if not future.done():
+                how(what)
+
+        self._do(work)
+        return await future
+
+    def _taken_effects(self) -> list[Job]:
+        taken, self._effects = self._effects, []
+        return [partial(self._have, taken)] if taken else []
+
+    def _have(self, effects: list[Job]) -> None:
+        for effect in effects:
+            try:
+                effect()
+            except Exception as error:  # noqa: BLE001  # the others are for others
+                self._broke(error)
+
+    def _later(self, effect: Callable[..., None], *values: Any) -> None:
+        """Have something done in the event loop."""
+        self._effects.append(partial(effect, *values))
+
+    def _say(self, client: int, message: Message) -> None:
+        """Tell a client something, unless it has left by then."""
+
+        def deliver() -> None:
+            if client in self._clients:
+                self._clients[client](message)
+
+        self._effects.append(deliver)
+
+    def _waits(self, client: int) -> bool:
+        """Whether something that a client has said is not done yet."""
+        return client in self._queued
+
+    def _do_for(self, client: int, job: Job, attached: int) -> None:
+        """Do what a client has said, with an attachment of so many bytes."""
+        size = _BYTES_A_JOB + attached
+        self._queued[client] += size
+        self._do(job, lambda: self._done(client, size))
+
+    def _done(self, client: int, size: int) -> None:
+        self._queued[client] -= size
+        if not self._queued[client]:
+            del self._queued[client]
+        self._progressed.set()

@@ -1,0 +1,206 @@
+"""Hard budgets: whatever calls cost and whoever makes them, no more is spent than promised."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import millrace
+from millrace.errors import BudgetError, OptionError
+from millrace.limits import Coordinator
+from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
+from millrace.limits.clock import VirtualClock
+from millrace.limits.limiter import Limiter
+from millrace.predicates import PlainValues, PredicateSpec
+from millrace.predicates.asynchronous import AsyncCaller
+from millrace.run_report import RunReport
+
+LAWS = settings(max_examples=150, deadline=None, derandomize=True)
+costs = st.lists(st.integers(0, 8), min_size=1, max_size=40)
+
+
+def played(budget: Budget, prices: list[int], cap: int, lost: set[int]) -> tuple[Spending, list[int], int]:
+    """Make calls of these costs, so many at once; some end without a word. Returns what the calls cost."""
+    spending = Spending(budget)
+    limiter = Limiter(VirtualClock(), cap, None, spending=spending)
+    for ticket in range(len(prices)):
+        limiter.request(0, ticket)
+    made, under_way = [], []
+    while True:
+        under_way += [grant.ticket for grant in limiter.grants()]
+        if not under_way:
+            return spending, made, len(limiter.refused())
+        ticket = under_way.pop(0)
+        made.append(ticket)
+        limiter.release(0, ticket, None if ticket in lost else float(prices[ticket]))
+
+
+@LAWS
+@given(
+    costs,
+    st.none() | st.integers(1, 30),
+    st.none() | st.integers(1, 40),
+    st.integers(1, 6),
+    st.sets(st.integers(0, 39)),
+)
+def test_no_more_is_spent_than_promised(prices, requests, most, cap, lost):
+    """Requests never, cost by no more than what the calls under way are dearer than those before."""
+    spending, made, refused = played(Budget(requests, most), prices, cap, lost)
+    assert len(made) == spending.requests <= (requests or math.inf)
+    assert refused == len(prices) - len(made)
+    if most is not None:
+        told = [prices[ticket] for ticket in made if ticket not in lost]
+        assert sum(told) <= most + cap * max(prices)
+        assert spending.cost >= sum(told)
+    if refused:
+        assert spending.is_over
+    price = 3.0
+    spending, made, _ = played(
+        Budget(requests, None if most is None else 3.0 * most, price), prices, cap, lost
+    )
+    assert spending.cost == price * len(made) and len(made) == min(len(prices), requests or 99, most or 99)
+
+
+def test_a_call_that_costs_nothing_has_told_its_price():
+    """Those after it go at once, not one by one."""
+    spending = Spending(Budget(None, 100.0))
+    spending.begin()
+    spending.end(0.0)
+    spending.begin()
+    assert spending.may_begin
+
+
+def test_one_call_alone_tells_the_price():
+    """Until then no other begins; what calls cost that say nothing is not known after them either."""
+    spending = Spending(Budget(None, 100.0))
+    for told in (None, 30.0):
+        assert spending.may_begin
+        spending.begin()
+        assert not spending.may_begin and not spending.is_over
+        spending.end(told)
+    begun = 0
+    while spending.may_begin:
+        spending.begin()
+        begun += 1
+    assert begun == 2 and not spending.is_over
+
+
+def test_a_budget_that_reserves_nothing_is_caught(monkeypatch):
+    """Without what calls under way will cost, all of them begin at once."""
+    monkeypatch.setattr(Spending, "may_begin", property(lambda self: self.cost < self.budget.max_cost))
+    spending, made, _ = played(Budget(None, 9.0, 3.0), [3] * 20, 6, set())
+    assert spending.cost > 9.0 and len(made) > 3
+
+
+def test_tasks_share_a_budget():
+    """Four callers at once, and a later one of the same query."""
+    asked = []
+
+    async def costly(x):
+        asked.append(x)
+        return True
+
+    spec = PredicateSpec("costly", costly, "async", max_requests=25)
+    coordinator = Coordinator()
+
+    def task(number: int) -> str:
+        caller = AsyncCaller(spec, PlainValues(), coordinator.address, f"run/{number % 2}/0")
+        try:
+            caller.call([pa.array(range(10))])
+        except BudgetError as error:
+            return str(error)
+        finally:
+            caller.close()
+        return ""
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            told = list(pool.map(task, range(4)))
+        assert len(asked) == 25 and any(told)
+        assert "25 of 25 requests (max_requests)" in task(0) and len(asked) == 25
+    finally:
+        coordinator.close()
+
+
+@pytest.mark.parametrize("most", [1, 5, 7])
+def test_what_is_counted_is_called(most):
+    """A small budget is spent on calls that come to their end, and not cancelled with the one too many."""
+    ended = []
+
+    async def slow(x):
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ended.append(x)
+        return True
+
+    caller = AsyncCaller(
+        PredicateSpec("slow", slow, "async", max_requests=most), PlainValues(), None, "run/0/0"
+    )
+    with pytest.raises(BudgetError, match=f"{most} of {most} requests"):
+        caller.call([pa.array(range(10))])
+    caller.close()
+    assert len(ended) == most
+
+
+@pytest.mark.spark
+def test_a_query_stops_at_its_budget(spark, tmp_path):
+    """Of a filter and of a lookup; nothing is written. With enough of it all rows come."""
+
+    async def fair(n):
+        return n % 2 == 0
+
+    numbers = spark.range(0, 200, 1, 4)
+
+    def filtered(**budget):
+        made = millrace.predicate(fair, kind="async", name="fair", **budget)
+        return millrace.where(numbers, made("id"))
+
+    with pytest.raises(BudgetError, match=r"50 of 50 requests \(max_requests\)"):
+        filtered(max_requests=50).write.parquet(str(tmp_path / "out"))
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    with pytest.raises(BudgetError, match=r"\(max_cost\)"):
+        filtered(max_cost=100, cost=lambda arguments, answer: 1 + arguments[0] % 3).count()
+    enough = filtered(max_cost=200, cost=1)
+    assert enough.count() == 100
+    report = millrace.report(enough)
+    assert report.budgets == (Spent("fair", 200, None, 200.0, 200),)
+    assert "fair: 200 of 200 (max_cost) in 200 requests" in str(report)
+    assert '<h2 id="budgets">' in report.to_html()
+    assert RunReport.from_json(report.to_json()).budgets == report.budgets
+
+    def joined(**budget):
+        source = millrace.function(lambda key: {"name": f"n{key}"}, **budget)
+        names = millrace.lookup("names", "id long, name string", bind=["id"], via=source)
+        text = "SELECT name FROM numbers JOIN names ON numbers.id = names.id"
+        return millrace.sql(text, spark, {"numbers": numbers, "names": names})
+
+    with pytest.raises(BudgetError, match=r"30 of 30 requests"):
+        joined(max_requests=30).count()
+    rows = joined(max_cost=400, cost=lambda keys, found: len(keys) + found.num_rows)
+    assert rows.count() == 200
+    (spent,) = millrace.report(rows).budgets
+    assert (spent.name, spent.cost, spent.max_cost) == ("names", 400.0, 400)
+
+
+@pytest.mark.parametrize(
+    ("given_budget", "message"),
+    [
+        ((0, None, None), "max_requests is 0, expected a whole number above 0"),
+        ((None, -1, 1), "max_cost is -1, expected a number above 0"),
+        ((None, 5, None), "max_cost and cost go together"),
+        ((None, 5, "a"), "cost is 'a', expected a number above 0, or a function"),
+    ],
+)
+def test_budgets_that_make_no_sense_are_refused(given_budget, message):
+    """With what would."""
+    with pytest.raises(OptionError, match=message):
+        budget_of("a lookup", *given_budget)
+    with pytest.raises(BudgetError, match="for cost raised KeyError"):
+        cost_of(lambda request, answer: {}["tokens"], 1, 2)
+    with pytest.raises(BudgetError, match="returned nan"):
+        cost_of(lambda request, answer: math.nan, 1, 2)

@@ -1,0 +1,320 @@
+"""Limits that many queries share by the name of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+import millrace
+from millrace.errors import BudgetError, ExecutionError, OptionError
+from millrace.limits import Client, Coordinator, Registration, Settings
+from millrace.limits.budget import Budget
+from tests.limits.service import Service
+from tests.limits.test_server import run
+from tests.spark.test_limits import asking
+
+
+@pytest.fixture
+def coordinator():
+    served = Coordinator()
+    yield served
+    served.close()
+
+
+def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coordinator):
+    """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all."""
+    limits = Settings(max_in_flight=2, budget=Budget(max_requests=9))
+    for name in ("one", "two"):
+        registration = Registration("prices", 2, budget=limits.budget, group="api")
+        coordinator.register(name, [registration])
+    out, most, made = 0, 0, 0
+
+    async def call(client: Client) -> None:
+        nonlocal out, most, made
+        async with client.permit():
+            out, made = out + 1, made + 1
+            most = max(most, out)
+            await asyncio.sleep(0.001)
+            out -= 1
+
+    async def play() -> None:
+        clients = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("one", "two")]
+        clients.append(await Client.limited(coordinator.address, "three/0/0", limits, group="api"))
+        alone = await Client.limited(coordinator.address, "four/0/0", Settings(max_in_flight=2))
+        results = await asyncio.gather(
+            *(call(client) for client in clients for _ in range(4)), return_exceptions=True
+        )
+        assert sum(isinstance(each, BudgetError) for each in results) == 3
+        async with alone.permit():
+            for client in clients:
+                await client.close()
+        await alone.close()
+        later = await Client.connect(coordinator.address, "one/1/0")
+        with pytest.raises(BudgetError, match="9 of 9 requests"):
+            await call(later)
+        await later.close()
+
+    run(play())
+    assert (most, made) == (2, 9)
+
+
+def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator):
+    """Other limits are refused when a query is planned, with both."""
+    one, two = (Registration("prices", number, group="api") for number in (1, 2))
+    with pytest.raises(OptionError, match=r"'api' has different limits \(max_in_flight=1; max_in_flight=2\)"):
+        coordinator.register("both", [one, two])
+    coordinator.register("one", [one])
+
+    async def play() -> None:
+        client = await Client.connect(coordinator.address, "one/0/0")
+        with pytest.raises(OptionError, match=r"'api' has max_in_flight=1, .* running.*'prices'.*flight=2"):
+            await asyncio.to_thread(coordinator.register, "two", [two])
+        with pytest.raises(ExecutionError, match="'api' has max_in_flight=1"):
+            await Client.limited(coordinator.address, "n", Settings(max_in_flight=2), group="api")
+        await client.close()
+        await asyncio.to_thread(coordinator.register, "two", [two])
+        await (await Client.connect(coordinator.address, "two/0/0")).close()
+
+    run(play())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"limit_group": ""}, "limit_group is ''"), ({"limit_group": "api"}, "nothing to share")],
+)
+def test_settings_that_cannot_be(options, message):
+    """They are told where the predicate is made."""
+    with pytest.raises(OptionError, match=message):
+        asking("http://nowhere", **options)
+
+
+def test_queries_that_run_at_once_keep_the_limits_of_their_group(spark):
+    """Two of them, each with another predicate, never have more calls under way than the group allows."""
+    with Service(lambda *_: "yes") as service:
+        frames = []
+        for number in range(2):
+            ask = asking(service.url, max_in_flight=3, limit_group="two queries", name=f"ask{number}")
+            rows = spark.range(100 * number, 100 * number + 80, 1, 4).selectExpr("id", "int(id) AS x")
+            frames.append(millrace.where(rows, ask("x")))
+        counts: list[int] = []
+        threads = [threading.Thread(target=lambda f=f: counts.append(f.count())) for f in frames]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts == [80, 80]
+    assert service.most <= 3 and sum(service.asked.values()) == 160
+
+
+def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_path):
+    """What was asked in one is not asked in the next, and the calls of all of them keep their distance."""
+    for number in range(3):
+        spark.range(0, 20, 1, 1).selectExpr("id", "int(id % 10) AS x").write.parquet(
+            str(tmp_path / "in" / str(number))
+        )
+    with Service(lambda x, _: "yes" if x % 2 else "no") as service:
+        ask = asking(service.url, dedupe=True, max_in_flight=2)
+        stream = (
+            spark.readStream.schema("id long, x int")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(tmp_path / "in" / "*"))
+        )
+        query = (
+            millrace.where(stream, ask("x"))
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        assert len(query.recentProgress) >= 3
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 30
+    assert service.asked == dict.fromkeys(range(10), 1)
+
+
+def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, monkeypatch):
+    """Each has a breaker of its own; the limits they share, so the healthy one takes all permits."""
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
+    for name in ("dead", "well"):
+        coordinator.register(name, [Registration(name, 2, circuit_breaker=3, group="api")])
+
+    async def call(client: Client, outcome: str) -> None:
+        async with client.permit() as permit:
+            permit.outcome = outcome
+
+    async def play() -> None:
+        dead, well = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("dead", "well")]
+        for number in range(5):
+            await call(dead, "HTTP 502")
+            if number < 4:
+                await call(well, "")
+                await well.secrets()
+        with pytest.raises(ExecutionError, match="'dead' does not answer: 5 requests in a row"):
+            await dead.secrets()
+        async with well.permit(), well.permit():
+            (progress,) = await asyncio.to_thread(coordinator.progress, "well")
+            assert (progress.problem, progress.in_flight) == ("", 2)
+        await dead.close()
+        await well.close()
+
+    run(play())
+
+
+def test_a_source_that_is_held_holds_up_no_other(coordinator, monkeypatch):
+    """Requests of the one wait for its pause; those of the other, behind them, go on."""
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 600.0)
+    monkeypatch.setattr("millrace.limits.breaker.LONGEST_PAUSE", 600.0)
+    for name in ("dead", "well"):
+        coordinator.register(name, [Registration(name, 1, circuit_breaker=1, group="api")])
+
+    async def play() -> None:
+        dead, well = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("dead", "well")]
+        async with dead.permit() as permit:
+            permit.outcome = "HTTP 502"
+        probe = asyncio.create_task(dead.permit().__aenter__())
+        await dead.secrets()
+        assert "HTTP 502" in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
+        for _ in range(20):
+            async with well.permit() as permit:
+                permit.outcome = ""
+        assert not probe.done()
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+        await dead.close()
+        await well.close()
+
+    run(play())
+
+
+def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(coordinator, monkeypatch):
+    """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once."""
+    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 600.0)
+    coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
+
+    async def play() -> None:
+        over, held = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        async with over.permit() as first:
+            waiting = [asyncio.create_task(each.permit().__aenter__()) for each in (over, held, held)]
+            await held.secrets()
+            await asyncio.to_thread(coordinator.stop, {"run": 0.0})
+            for each in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(each, ExecutionError)
+            later = await Client.connect(coordinator.address, "run/1/0")
+            second = later.permit()
+            granted = asyncio.create_task(second.__aenter__())
+            await later.secrets()
+            assert not granted.done(), "a second call whose price nobody knows"
+            first.cost = 3.0
+        await granted
+        (spent,) = await asyncio.to_thread(coordinator.spent, "run")
+        assert (spent.requests, spent.cost) == (2, 3.0)
+        await asyncio.to_thread(coordinator.stop, {"run": 0.0})
+        await later.close()
+        last = await Client.connect(coordinator.address, "run/2/0")
+        async with last.permit(), last.permit():
+            pass
+        for each in (over, held, last):
+            await each.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize(("execution", "calls"), [("1", 5), ("stream s/1", 1)])
+@pytest.mark.parametrize("group", [None, "api"])
+def test_the_next_action_tries_a_source_anew_that_was_given_up(
+    coordinator, monkeypatch, execution, calls, group
+):
+    """A micro-batch of a stream does not: it goes on where the one before was."""
+    monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
+    coordinator.register("run", [Registration("prices", 2, circuit_breaker=3, group=group)])
+
+    async def ask_in_vain(execution: str) -> int:
+        client, made = await Client.connect(coordinator.address, f"run/{execution}/0"), 0
+
+        async def ask() -> None:
+            nonlocal made
+            async with client.permit() as permit:
+                permit.outcome, made = "HTTP 502", made + 1
+            await client.secrets()
+
+        with suppress(ExecutionError):
+            while made < 100:
+                await ask()
+        await client.close()
+        return made
+
+    async def play() -> None:
+        assert await ask_in_vain(execution) == 5
+        assert await ask_in_vain(f"{execution}1") == calls
+
+    run(play())
+
+
+def test_a_lookup_without_a_breaker_has_none_whoever_shares_its_group(coordinator):
+    """The thresholds of others are for their sources."""
+    for name, threshold in (("first", 1), ("patient", None)):
+        coordinator.register(name, [Registration(name, 2, circuit_breaker=threshold, group="api")])
+
+    async def play() -> None:
+        first, patient = [
+            await Client.connect(coordinator.address, f"{name}/0/0") for name in ("first", "patient")
+        ]
+        for _ in range(10):
+            async with patient.permit() as permit:
+                permit.outcome = "HTTP 502"
+        await patient.secrets()
+        (progress,) = await asyncio.to_thread(coordinator.progress, "patient")
+        assert progress.problem == ""
+        await first.close()
+        await patient.close()
+
+    run(play())
+
+
+def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, monkeypatch):
+    """Their own permits are let go, with the run or when there are many."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
+    coordinator.register("run", [Registration("prices", budget=Budget(max_requests=1), group="api")])
+
+    async def ask(namespace: str) -> None:
+        client = await Client.connect(coordinator.address, namespace)
+        try:
+            async with client.permit():
+                pass
+        finally:
+            await client.close()
+
+    async def play() -> None:
+        await ask("run/0/0")
+        for number in range(5):
+            coordinator.register(f"other{number}", [Registration("names", 1)])
+            await ask(f"other{number}/0/0")
+        with pytest.raises(BudgetError):
+            await ask("run/1/0")
+
+    run(play())
+
+
+def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator):
+    """A query by the name of a view is of the same run, and nobody hears when it begins."""
+    coordinator.register("run", [Registration("prices", 2)])
+
+    async def play() -> None:
+        before = await Client.connect(coordinator.address, "run/0/0")
+        began = time.monotonic()
+        after = await Client.connect(coordinator.address, "run/1/0")
+        await asyncio.to_thread(coordinator.stop, {"run": began})
+        async with before.permit():
+            pass
+        with pytest.raises(ExecutionError, match="stopped"):
+            await after.secrets()
+        await before.close()
+        await after.close()
+
+    run(play())

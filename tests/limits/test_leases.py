@@ -1,0 +1,203 @@
+"""Leases: who is silent holds nothing for longer than thirty seconds, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from millrace.limits import Client, Coordinator, LookupSession, Registration, Settings, codec
+from millrace.limits.chunk import Claimed, split_keys
+from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LEASE_SECONDS
+from tests.limits.hammer import rows_of
+from tests.limits.test_server import PATIENCE, run
+
+KEY, OTHER = b"k" * 16, b"o" * 16
+
+
+def two_clients(clock):
+    """A session with one permit, the inbox of each client, and how to send as it."""
+    session = LookupSession(Registration("prices", max_in_flight=1), clock=clock)
+    inboxes: list[list] = [[], []]
+    numbers = [session.join(inbox.append) for inbox in inboxes]
+    for inbox in inboxes:
+        inbox.clear()  # of their shares
+    return session, inboxes, numbers
+
+
+def claimed(inbox) -> Claimed:
+    """Read the reply to a claim, the last message."""
+    found = Claimed()
+    codec.read_reply(inbox[-1], found)
+    return found
+
+
+def test_a_silent_client_loses_its_permit_and_its_keys_and_comes_back():
+    """At thirty seconds the other has both; what the first had asked for in vain is asked for again."""
+    clock = VirtualClock(100.0)
+
+    async def play() -> None:
+        session, (mine, its), (one, other) = two_clients(clock)
+        for ticket in (0, 1):
+            session.handle(one, {"request": ticket})
+        session.handle(one, codec.keys_message("claim", 0, [KEY]))
+        session.handle(other, codec.keys_message("claim", 0, [KEY]))
+        session.handle(other, {"request": 0})
+        assert claimed(its).waiting == [KEY]
+        clock.advance(LEASE_SECONDS - 1)
+        session.handle(other, {"alive": True})
+        session.expire()
+        assert not any("permit" in message for message in its) and session.in_flight == 1
+        clock.advance(2)
+        session.handle(other, {"alive": True})
+        session.expire()
+        handed = next(message for message in its if "told" in message)
+        assert handed["told"] == 0 and split_keys(handed["attachment"]) == [KEY]
+        assert any("permit" in message for message in its) and session.in_flight == 1
+        session.handle(one, codec.chunk_message(rows_of([KEY])))  # too late: it is another's now
+        session.handle(other, codec.chunk_message(rows_of([KEY])))
+        assert session.progress().done == 1
+        session.handle(one, {"alive": True})
+        session.handle(other, {"release": 0})
+        assert [message["permit"] for message in mine if "permit" in message] == [0, 1]
+        session.close()
+
+    asyncio.run(play())
+
+
+def test_all_tasks_wait_while_a_service_asks_for_a_pause():
+    """No permit starts before it is over, whoever heard of it; nobody can ask for an endless one."""
+    clock = VirtualClock(100.0)
+
+    async def play() -> None:
+        session, (_, its), (one, other) = two_clients(clock)
+        session.handle(one, {"pause": 20.0})
+        session.handle(other, {"request": 0})
+        assert its == []
+        clock.advance(19)
+        session.handle(other, {"alive": True})
+        assert its == []
+        clock.advance(1)
+        session.handle(other, {"alive": True})
+        assert its == [{"permit": 0, "wait": 0.0}]
+        for endless in (1e9, float("inf"), float("nan"), -1):
+            try:
+                session.handle(one, {"pause": endless})
+            except ValueError:
+                continue
+            raise AssertionError(endless)
+        session.close()
+
+    asyncio.run(play())
+
+
+def test_what_was_said_before_leaving_is_heard(monkeypatch):
+    """Answers that are sent right before a task ends are kept, though it has left when they are read."""
+    late = asyncio.Event()
+
+    async def wait_until_it_left(self, client):
+        await late.wait()
+
+    monkeypatch.setattr(LookupSession, "ready", wait_until_it_left)
+    monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 0.1)
+    coordinator = Coordinator()
+    keys = [number.to_bytes(16, "big") for number in range(50)]
+
+    async def play() -> None:
+        one = await Client.limited(coordinator.address, "n", Settings())
+        claiming = asyncio.create_task(one.claim(keys))
+        coordinator._loop.call_soon_threadsafe(late.set)
+        await claiming
+        coordinator._loop.call_soon_threadsafe(late.clear)
+        for key in keys:
+            one.settle(rows_of([key]))
+        await one.close()
+        coordinator._loop.call_soon_threadsafe(late.set)
+        other = await Client.limited(coordinator.address, "n", Settings())
+        claimed = await other.claim(keys)
+        while claimed.waiting:
+            told = await other.notification()
+            assert told.ask == []
+            claimed = await other.claim(keys)
+        assert claimed.ask == []
+        await other.close()
+
+    run(play())
+    coordinator.close()
+
+
+def test_no_more_keys_are_claimed_than_are_to_be_asked():
+    """The rest stays free for others."""
+
+    async def play() -> None:
+        session, (mine, its), (one, other) = two_clients(VirtualClock())
+        session.handle(one, {**codec.keys_message("claim", 0, [KEY, OTHER]), "most": 1})
+        assert claimed(mine).ask == [KEY] and claimed(mine).left([KEY, OTHER]) == [OTHER]
+        session.handle(other, {**codec.keys_message("claim", 0, [KEY, OTHER]), "most": 5})
+        assert (claimed(its).ask, claimed(its).waiting) == ([OTHER], [KEY])
+        session.close()
+
+    run(play())
+
+
+def test_a_slow_disk_takes_no_permit_away(monkeypatch):
+    """While its jobs wait for the disk, a client's releases are read, and its silence is not its own."""
+    go_on = threading.Event()
+    plain = LookupSession._settle
+
+    def slowly(session, *arguments) -> None:
+        assert go_on.wait(PATIENCE)
+        plain(session, *arguments)
+
+    monkeypatch.setattr(LookupSession, "_settle", slowly)
+    coordinator = Coordinator()
+    coordinator.register("run", [Registration("names", max_in_flight=1)])
+
+    async def play() -> None:
+        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        keys = [number.to_bytes(16, "big") for number in range(20)]
+        await one.claim(keys)
+        async with one.permit():
+            for key in keys:
+                one.settle(rows_of([key]))
+        async with other.permit():
+            session = coordinator._sessions["run/0/0"]
+            coordinator._within(lambda: session._heard.update(dict.fromkeys(session._heard, -1e9)))
+            coordinator._within(session.expire)
+            assert len(session._claims) == 20
+            go_on.set()
+        await one.claim(keys)
+        assert coordinator.progress("run")[0].done == 20
+        await one.close()
+        await other.close()
+
+    try:
+        run(play())
+    finally:
+        go_on.set()
+        coordinator.close()
+
+
+def test_connections_between_calls_are_shared_out_to_the_last():
+    """However many clients there are: eight kept open in all, by eight of the sixteen, never more."""
+
+    async def play() -> None:
+        session = LookupSession(Registration("stock", max_in_flight=8))
+        shares: dict[int, int] = {}
+
+        def joined(name: int) -> int:
+            return session.join(lambda message: shares.update({name: message.get("share", shares.get(name))}))
+
+        numbers = {}
+        for name in range(16):
+            numbers[name] = joined(name)
+            assert sum(shares.values()) <= 8
+        assert sorted(shares.values()) == [0] * 8 + [1] * 8
+        for name in range(12):
+            session.leave(numbers[name])
+            del shares[name]
+            assert sum(shares.values()) <= 8 and sum(shares.values()) >= min(8, len(shares))
+        assert list(shares.values()) == [2] * 4
+        session.close()
+
+    asyncio.run(play())

@@ -1,0 +1,233 @@
+"""Budgets of streams over restarts: never more is spent than promised, whoever is killed when."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from millrace.errors import BudgetError
+from millrace.limits import Client, Coordinator, Registration
+from millrace.limits.budget import Budget, Spent
+from millrace.limits.clock import VirtualClock
+from millrace.limits.ledger import LastingSpending, Spendings
+from millrace.limits.limiter import Limiter
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.booleans()), min_size=1, max_size=200),
+    st.none() | st.integers(1, 120),
+    st.none() | st.integers(1, 400),
+    st.integers(1, 4),
+)
+def test_no_more_is_spent_than_promised_over_restarts(tmp_path_factory, calls, requests, most, cap):
+    """Who is killed may lose a share of the budget, and nothing who ends in order."""
+    folder, made, lost, cost = tmp_path_factory.mktemp("answers"), 0, 0, 0
+    budget = Budget(requests, most)
+    spending = LastingSpending(budget, folder, "one")
+    limiter = Limiter(VirtualClock(), cap, None, spending=spending)
+    under_way = []
+    for number, (price, ends, is_killed) in enumerate(calls):
+        limiter.request(0, number)
+        under_way += [grant.ticket for grant in limiter.grants()]
+        while under_way:
+            limiter.release(0, under_way.pop(0), float(price))
+            made, cost = made + 1, cost + price
+            under_way += [grant.ticket for grant in limiter.grants()]
+        if ends:
+            if is_killed:
+                lost += 1
+            else:
+                spending.settle()
+            before = spending
+            spending = LastingSpending(budget, folder, "one")
+            assert spending.cost >= before.cost
+            assert requests is None or spending.requests >= before.requests
+            if not is_killed:
+                assert (spending.requests, spending.cost) == (before.requests, before.cost)
+            limiter = Limiter(VirtualClock(), cap, None, spending=spending)
+    assert made <= (requests or made)
+    assert cost <= (most or cost) + 8
+    if requests is not None and most is None:
+        assert made >= min(len(calls), requests - lost * (requests // 64 + 1))
+
+
+def test_a_budget_is_of_a_stream_whichever_plan_and_process_it_runs_in(tmp_path):
+    """Two plans of a stream spend one budget, two streams of a plan have one each; files are read again."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=100))
+    one, other = Spendings(), Spendings()
+
+    def spend(process: Spendings, session: str, most: int) -> int:
+        spending, made = process.of(session, kept), 0
+        while made < most and spending.may_begin:
+            spending.begin()
+            spending.end(None)
+            made += 1
+        process.settle(session, kept)
+        return made
+
+    assert spend(one, "run/stream s/1/0", 10) == 10
+    assert spend(one, "again/stream s/2/0", 30) == 30
+    assert spend(other, "run/stream s/3/0", 40) == 40  # as if the process were another
+    assert spend(one, "run/stream t/1/0", 60) == 60
+    assert spend(one, "run/stream s/4/0", 100) == 20
+    one.close()
+    assert spend(Spendings(), "run/stream t/2/0", 100) == 40
+    assert sorted(each.requests for each in one.spent("run", 0, kept)) == [60, 100]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from millrace.limits.budget import Budget
+from millrace.limits.ledger import LastingSpending
+spending = LastingSpending(Budget(max_requests=6400), Path(sys.argv[1]), "one")
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(100):
+    spending.begin()
+    spending.end(None)
+    spending.settle()
+    spending.may_begin
+print(spending)
+"""
+
+
+def test_two_processes_that_write_at_once_lose_nothing(tmp_path):
+    """What both have made is in the file, each call once."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
+    for each in writers:
+        assert each.stdout.readline() == "ready\n"
+    for each in writers:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    for each in writers:
+        assert "requests" in each.communicate(timeout=120)[0] and each.returncode == 0
+    assert LastingSpending(Budget(max_requests=6400), tmp_path, "one").requests == 200
+    assert sorted(each.suffix for each in tmp_path.iterdir()) == [".json", ".lock"]
+
+
+@pytest.mark.parametrize("text", ["", '{"requests": 1', "[]", '{"requests": 1}', '{"requests": "x"}', "\xff"])
+def test_a_torn_file_is_no_crash_and_no_new_budget(tmp_path, text):
+    """No call is made until somebody says what was spent; the error names the file and how."""
+    budget = Budget(max_requests=5)
+    spending = LastingSpending(budget, tmp_path, "one")
+    spending.begin()
+    spending.end(None)
+    spending.settle()
+    (path,) = tmp_path.glob("*.json")
+    whole = path.read_text()
+    path.write_bytes(text.encode("latin-1"))
+    for each in (spending, LastingSpending(budget, tmp_path, "one")):
+        assert not each.may_begin and each.is_over
+        assert str(path) in str(each) and "requests" in str(each)
+    path.write_text(whole)
+    assert spending.may_begin and spending.requests == 1
+
+
+@pytest.mark.parametrize("told", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_call_that_ends_late_takes_nothing_back(tmp_path, told, over):
+    """Not even where another process has gone on with the stream, or goes on with it."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_cost=1000.0))
+    old, new, session = Spendings(), Spendings(), "run/stream s/1/0"
+    late = old.of(session, kept)
+    late.begin()
+    late.end(2.0)
+    late.begin()  # two are reserved
+    old.settle(session, kept)
+    going = new.of(session, kept)
+
+    def go_on(calls: int) -> None:
+        for _ in range(calls):
+            assert going.may_begin
+            going.begin()
+            going.end(2.0)
+
+    go_on(40)
+    if over:
+        new.settle(session, kept)
+    late.end(told)
+    old.close()
+    if not over:
+        go_on(10)
+        new.close()
+    found = Spendings().of(session, kept)
+    calls = 40 if over else 50
+    assert found.requests == 2 + calls
+    assert 2.0 * (1 + calls) + told <= found.cost <= 2.0 * (1 + calls) + max(told, 2.0)
+
+
+def test_a_stream_goes_on_with_its_budget(tmp_path):
+    """In another coordinator; another stream, and a job that is none, have budgets of their own."""
+    kept = Registration("prices", cache=tmp_path, fingerprint="f", budget=Budget(max_requests=3))
+
+    async def spend(execution: str, calls: int) -> None:
+        one = await Client.connect(coordinator.address, f"run/{execution}/0")
+        try:
+            for _ in range(calls):
+                async with one.permit():
+                    pass
+        finally:
+            await one.close()
+
+    for execution, calls in (("stream s/4", 2), ("stream s/9", 1), ("stream t/9", 3), ("12", 3)):
+        coordinator = Coordinator()
+        coordinator.register("run", [kept])
+        asyncio.run(spend(execution, calls))
+        left = 3 if execution == "stream s/9" else calls
+        assert coordinator.spent("run") == [Spent("prices", left, 3, 0.0, None)]
+        coordinator.close()
+    coordinator = Coordinator()
+    coordinator.register("run", [kept])
+    with pytest.raises(BudgetError, match=r"3 of 3 requests \(max_requests\)"):
+        asyncio.run(spend("stream s/10", 1))
+    for execution, calls in (("stream u/1", 2), ("stream v/1", 2), ("stream u/2", 1)):
+        asyncio.run(spend(execution, calls))
+    assert [each.requests for each in coordinator.spent("run")] == [3, 2, 3]
+    coordinator.close()
+    (tmp_path / "unwritable").mkdir()
+    spending = LastingSpending(Budget(max_requests=3), tmp_path / "unwritable", "one")
+    (tmp_path / "unwritable").rmdir()
+    spending.begin()
+    assert not spending.may_begin and "cannot be written" in str(spending)
+
+
+@pytest.mark.parametrize("price", [None, 1.0])
+def test_a_budget_of_money_is_written_a_share_at_a_time(tmp_path, monkeypatch, price):
+    """Not for each call: the event loop waits for the disk meanwhile."""
+    written = []
+    monkeypatch.setattr("os.fsync", written.append)
+    spending = LastingSpending(Budget(max_cost=6400.0, price=price), tmp_path, "one")
+    for _ in range(3200):
+        assert spending.may_begin
+        spending.begin()
+        spending.end(1.0)
+    assert 1 < len(written) <= 64
+    spending.settle()
+    assert LastingSpending(spending.budget, tmp_path, "one").requests == 3200
+
+
+def test_a_file_that_can_be_read_and_not_written_ends_the_calls(tmp_path, monkeypatch):
+    """Until it is written again, the error says why."""
+
+    def fail(_) -> None:
+        raise OSError(28, "No space left on device")
+
+    spending = LastingSpending(Budget(max_requests=100), tmp_path, "one")
+    monkeypatch.setattr("os.fsync", fail)
+    spending.begin()
+    spending.end(None)
+    for _ in range(2):
+        assert not spending.may_begin and "No space left" in str(spending)
+        spending.settle()
+    monkeypatch.undo()
+    spending.settle()
+    assert spending.may_begin and "No space left" not in str(spending)
+    assert LastingSpending(spending.budget, tmp_path, "one").requests == 1

@@ -1,0 +1,521 @@
+"""Lookups over TCP and in one process: tasks share rows, failures and turns, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from millrace.errors import ExecutionError
+from millrace.limits import (
+    Chunk,
+    Client,
+    Coordinator,
+    FailedKey,
+    Failure,
+    LookupSession,
+    Notification,
+    Registration,
+    codec,
+    coordinator as coordinating,
+)
+from tests.limits import hammer
+from tests.limits.hammer import rows_of
+from tests.limits.test_server import PATIENCE, SPAWN, frame, raw, run
+
+KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
+BUSY = Failure("HTTP 503", "busy", 3, '["a"]')
+OFFER = Registration("prices", max_in_flight=1, secrets={"TOKEN": "hush"})
+
+
+@pytest.fixture
+def coordinator():
+    """A coordinator of the test's own, with one lookup."""
+    served = Coordinator()
+    served.register("run", [Registration("names"), OFFER])
+    yield served
+    served.close()
+
+
+@pytest.fixture(params=["remote", "local"])
+def clients(request, coordinator):
+    """Makes clients of one lookup, through the coordinator or in one process."""
+    room = LookupSession(OFFER)
+
+    async def some(number: int) -> list[Client]:
+        if request.param == "local":
+            return [Client.local(room) for _ in range(number)]
+        return [await Client.connect(coordinator.address, "run/0/1") for _ in range(number)]
+
+    yield some
+    room.close()
+
+
+async def close(*clients: Client) -> None:
+    for client in clients:
+        await client.close()
+
+
+def found(told) -> dict[bytes, list]:
+    """The rows that came, by key."""
+    rows = {}
+    for chunk in told.found:
+        values = iter(chunk.table().to_pylist())
+        for key, count in zip(chunk.keys, chunk.counts, strict=True):
+            rows[key] = [next(values)["key"] for _ in range(count)]
+    return rows
+
+
+def test_rows_failures_and_keys_given_up_reach_whoever_waits(clients):
+    """Each is told once and with its reason; later claims find rows and failures at once."""
+
+    async def play() -> None:
+        one, other, third = await clients(3)
+        assert (await one.claim([KEY, OTHER, THIRD])).ask == [KEY, OTHER, THIRD]
+        assert (await one.claim([KEY])).ask == [KEY]
+        assert set((await other.claim([OTHER, KEY, THIRD])).waiting) == {KEY, OTHER, THIRD}
+        one.settle(rows_of([KEY]))
+        assert found(await other.notification()) == {KEY: [KEY]}
+        await one.fail({OTHER: BUSY})
+        assert await other.notification() == Notification(failed={OTHER: BUSY})
+        one.give_up([THIRD])
+        assert await other.notification() == Notification(ask=[THIRD])
+        other.settle(Chunk.of([THIRD], [0], pa.table({"key": pa.array([], pa.binary())})))
+        await other.claim([])
+        known = await third.claim([THIRD, OTHER, KEY])
+        while known.waiting:  # the settling may still be on its way
+            known = await third.claim([THIRD, OTHER, KEY])
+        assert (found(known), known.failed, known.ask) == ({KEY: [KEY], THIRD: []}, {OTHER: BUSY}, [])
+        await close(one, other, third)
+
+    run(play())
+
+
+def test_a_client_that_leaves_hands_its_keys_and_its_turn_on(clients):
+    """Without a word it gives all back; what nobody waits for is free for the next."""
+
+    async def play() -> None:
+        one, other = await clients(2)
+        await one.claim([KEY, OTHER])
+        await other.claim([KEY])
+        turn = one.permit()
+        await turn.__aenter__()
+        await one.close()
+        assert await other.notification() == Notification(ask=[KEY])
+        async with other.permit():
+            assert (await other.claim([OTHER])).ask == [OTHER]
+        await close(other)
+
+    run(play())
+
+
+def test_secrets_are_handed_out_on_request_and_shown_nowhere(clients, coordinator):
+    """A client with the token gets them; no repr has them."""
+
+    async def play() -> None:
+        (one,) = await clients(1)
+        assert await one.secrets() == {"TOKEN": "hush"}
+        await close(one)
+
+    run(play())
+    assert "hush" not in repr(OFFER) + repr(coordinator.progress("run"))
+
+
+def test_many_rows_come_in_several_messages(clients):
+    """A claim of more than a message holds is whole all the same, and a chunk is split on its way there."""
+
+    async def play() -> None:
+        one, other = await clients(2)
+        keys = [number.to_bytes(16, "big") for number in range(300)]
+        await one.claim(keys)
+        large = [key * 4096 for key in keys]  # 64 KiB each, 19 MB together
+        one.settle(Chunk.of(keys, [1] * 300, pa.table({"key": pa.array(large, pa.binary())})))
+        await one.fail({THIRD: BUSY})  # not its to fail: passed over
+        await one.claim([KEY])
+        known = await other.claim([*keys, THIRD])
+        assert known.ask == [THIRD] and known.waiting == []
+        assert found(known) == {key: [value] for key, value in zip(keys, large, strict=True)}
+        assert len(known.found) > 3
+        await close(one, other)
+
+    run(play())
+
+
+def test_news_wait_until_the_claim_has_returned(coordinator, monkeypatch):
+    """Nobody hears of a key before it knows that it waits for it, also when claims take several messages."""
+    monkeypatch.setattr("millrace.limits.client.KEYS_A_MESSAGE", 1)
+
+    async def play() -> None:
+        one, other = [await Client.connect(coordinator.address, "run/0/1") for _ in range(2)]
+        await one.claim([KEY, OTHER])
+        heard = []
+
+        async def listen() -> None:
+            heard.append(await other.notification())
+
+        listening = asyncio.create_task(listen())
+        ask = other._ask
+
+        async def ask_slowly(name, message):
+            reply = await ask(name, message)
+            one.give_up([KEY])
+            await one.secrets()  # the coordinator has done it when this is answered
+            await ask("secrets", {"secrets": True})  # and the news have come when this is
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return reply
+
+        monkeypatch.setattr(other, "_ask", ask_slowly)
+        claimed = await other.claim([KEY, OTHER])
+        assert (claimed.waiting, heard) == ([KEY, OTHER], [])
+        await listening
+        assert heard == [Notification(ask=[KEY])]
+        await close(one, other)
+
+    run(play())
+
+
+def test_news_survive_a_cancelled_wait(coordinator):
+    """Whoever listens next hears them."""
+
+    async def play() -> None:
+        one, other = [await Client.connect(coordinator.address, "run/0/1") for _ in range(2)]
+        await one.claim([KEY])
+        await other.claim([KEY])
+        one.settle(rows_of([KEY]))
+        await one.secrets()
+        await other.secrets()
+        async with other._claiming:
+            listening = asyncio.create_task(other.notification())
+            await asyncio.sleep(0)
+            listening.cancel()
+            await asyncio.wait([listening])
+        assert found(await other.notification()) == {KEY: [KEY]}
+        await close(one, other)
+
+    run(play())
+
+
+def test_many_failures_come_in_several_messages(clients):
+    """Their texts are bounded each, and so is a reply."""
+
+    async def play() -> None:
+        one, other = await clients(2)
+        keys = [number.to_bytes(16, "big") for number in range(1000)]
+        await one.claim(keys)
+        await one.fail({key: Failure("E" * 9000, "m" * 9000, 1, "b" * 9000) for key in keys})
+        await one.claim([KEY])
+        known = await other.claim(keys)
+        assert set(known.failed) == set(keys)
+        assert {
+            tuple(map(len, (each.kind, each.message, each.binding))) for each in known.failed.values()
+        } == {(100, 4000, 4000)}
+        await close(one, other)
+
+    run(play())
+
+
+def test_a_key_with_too_many_rows_is_an_error_that_says_so(clients, monkeypatch):
+    """It cannot be cut; the others in the chunk are sent."""
+    monkeypatch.setattr(codec, "USUAL_ATTACHMENT", 1000)
+    monkeypatch.setattr(codec, "LARGEST_ATTACHMENT", 10_000)
+
+    async def play() -> None:
+        (one,) = await clients(1)
+        await one.claim([KEY, OTHER])
+        rows = pa.table({"key": pa.array([b"x", b"y" * 20_000], pa.binary())})
+        with pytest.raises(ExecutionError, match="10000"):
+            one.settle(Chunk.of([KEY, OTHER], [1, 1], rows))
+        assert found(await one.claim([KEY])) == {KEY: [b"x"]}
+        await close(one)
+
+    run(play())
+
+
+def test_progress_and_failed_keys_are_told_by_run_and_lookup(coordinator):
+    """Over all executions; names, counts, kinds and bindings are those that clients gave."""
+
+    async def play() -> None:
+        for execution in range(2):
+            one = await Client.connect(coordinator.address, f"run/{execution}/1")
+            await one.claim([KEY, OTHER, THIRD])
+            one.count(requests=5, retried=2)
+            await one.fail({OTHER: BUSY})
+            one.settle(rows_of([KEY]))
+            async with one.permit():
+                await one.claim([KEY])
+                now = coordinator.progress("run")[1]
+                assert (now.name, now.in_flight, now.keys) == ("prices", 1, 3 + 2 * execution)
+            one.give_up([THIRD])
+            await one.claim([KEY])
+            await one.close()
+
+    run(play())
+    names, prices = coordinator.progress("run")
+    assert (names.keys, names.seconds) == (0, 0)
+    # Nobody waited for the third key when it was given up: it is not wanted any more.
+    assert (prices.keys, prices.done, prices.failed, prices.cached) == (4, 2, 2, 0)
+    assert (prices.requests, prices.retried, prices.failures) == (10, 4, (("HTTP 503", 2),))
+    assert coordinator.failed("run") == [FailedKey("prices", '["a"]', "HTTP 503", "busy", 3)]
+    assert coordinator.progress("another") == coordinator.failed("another") == []
+
+
+def test_who_has_left_is_counted_whole(coordinator, monkeypatch):
+    """The disk may be behind: a client has not left before all that it said is done."""
+    plain = LookupSession._settle
+
+    def slowly(*arguments) -> None:
+        time.sleep(0.2)
+        plain(*arguments)
+
+    monkeypatch.setattr(LookupSession, "_settle", slowly)
+
+    async def play() -> None:
+        one = await Client.connect(coordinator.address, "run/0/1")
+        await one.claim([KEY])
+        one.settle(rows_of([KEY]))
+        one.count(requests=1)
+        await one.close()
+
+    run(play())
+    prices = coordinator.progress("run")[1]
+    assert (prices.keys, prices.done, prices.requests) == (1, 1, 1)
+
+
+def test_a_killed_process_hands_on_what_it_was_asking(coordinator, monkeypatch):
+    """kill -9 while it has a turn and keys: both go to the one that waits."""
+    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
+    ours, theirs = SPAWN.Pipe()
+    victim = SPAWN.Process(
+        target=hammer.hold_keys, args=(coordinator.address, "run/0/1", [KEY, OTHER], theirs)
+    )
+    victim.start()
+    assert ours.poll(PATIENCE) and ours.recv() == 2
+
+    async def wait_for_the_victim() -> None:
+        one = await Client.connect(coordinator.address, "run/0/1")
+        claimed = await one.claim([KEY, THIRD])
+        assert (claimed.ask, claimed.waiting) == ([THIRD], [KEY])
+        victim.kill()
+        async with one.permit():
+            assert await one.notification() == Notification(ask=[KEY])
+        one.settle(rows_of([KEY]))
+        assert found(await one.claim([KEY])) == {KEY: [KEY]}
+        await one.close()
+
+    run(wait_for_the_victim())
+    victim.join(PATIENCE)
+
+
+def test_processes_ask_each_key_once_between_them(coordinator):
+    """Three tasks that all want the same keys, in different orders, have all rows; no key is asked twice."""
+    keys = [number.to_bytes(16, "big") for number in range(3000)]
+    pipes = [SPAWN.Pipe() for _ in range(3)]
+    workers = []
+    for number, (_, theirs) in enumerate(pipes):
+        mixed = keys[number * 700 :] + keys[: number * 700]
+        workers.append(
+            SPAWN.Process(target=hammer.look_up, args=(coordinator.address, "run/0/0", mixed, theirs))
+        )
+    for worker in workers:
+        worker.start()
+    asked = [key for ours, _ in pipes if ours.poll(PATIENCE) for key in ours.recv()]
+    for worker in workers:
+        worker.join(PATIENCE)
+    assert sorted(asked) == keys
+    assert coordinator.progress("run")[0].done == 3000
+
+
+@pytest.mark.parametrize(
+    ("namespace", "reason"),
+    [("other/0/0", "not known, or is over"), ("run/0/2", "has 2 lookups"), ("run/0/x", "has 2 lookups")],
+)
+def test_a_lookup_that_was_not_offered_is_refused(coordinator, namespace, reason):
+    """The error names what was asked for."""
+    with pytest.raises(ExecutionError, match=reason):
+        run(Client.connect(coordinator.address, namespace))
+
+
+def test_a_wrong_token_gets_nothing(coordinator):
+    """Neither rows nor secrets."""
+    wrong = replace(coordinator.address, token="0" * 32)
+    with pytest.raises(ExecutionError, match="wrong token"):
+        run(Client.connect(wrong, "run/0/1"))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        frame("{}"),
+        frame('{"claim": 1, "attached": 5}') + b"short",
+        frame('{"claim": 1, "attached": -1}'),
+        frame('{"claim": 1, "attached": 999999999999}'),
+        frame('{"claim": 1, "attached": true}'),
+        frame('{"settle": {"keys": 0}}'),
+        frame('{"settle": {"keys": 9}, "attached": 16}') + KEY,
+        frame('{"settle": {"keys": 2}, "attached": 48}') + KEY + KEY + bytes(16),
+        frame('{"settle": {"keys": 1}, "attached": 24}') + KEY + struct.pack("<q", -1),
+        frame('{"fail": [], "attached": 16}') + KEY,
+        frame('{"fail": [["a", "b", -1, ""]], "attached": 16}') + KEY,
+        frame('{"count": [1]}'),
+        frame('{"count": [-1, 0]}'),
+        frame('{"give_up": true, "attachment": "text", "attached": 1}') + b"x",
+        b"\xff" * 100,
+    ],
+)
+def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
+    """It is shown out, and its keys go to the next one."""
+    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1"}}')
+    claim = frame('{"claim": 0, "attached": 16}') + KEY
+    raw(coordinator.address, hello, claim, garbage, before_last=b"claimed")
+
+    async def play() -> None:
+        one = await Client.connect(coordinator.address, "run/0/1")
+        assert (await one.claim([KEY])).ask == [KEY]
+        await one.close()
+
+    run(play())
+
+
+def test_nothing_is_attached_to_a_hello(coordinator):
+    """A stranger cannot make the coordinator read much before it has shown the token."""
+    hello = frame(f'{{"token": "{coordinator.address.token}", "session": "run/0/1", "attached": 1}}')
+    assert raw(coordinator.address, hello, b"x") == b""
+
+
+def test_a_run_that_is_forgotten_wakes_everyone(coordinator):
+    """Whoever waits is told that the run is over, also those who come later."""
+
+    async def play() -> None:
+        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        await one.claim([KEY])
+        await other.claim([KEY])
+        waiting = asyncio.create_task(other.notification())
+        await asyncio.to_thread(coordinator.forget, "run")
+        for _ in range(2):
+            with pytest.raises(ExecutionError, match="'names'"):
+                await waiting
+            waiting = asyncio.create_task(other.notification())
+        with pytest.raises(ExecutionError, match="is over"):
+            await waiting
+        with pytest.raises(ExecutionError, match="is over"):
+            await Client.connect(coordinator.address, "run/0/0")
+        await close(one, other)
+
+    run(play())
+
+
+def test_runs_that_nothing_refers_to_are_let_go(coordinator, monkeypatch):
+    """Secrets, answers and files of the latest are kept, and those of runs whose tasks still work."""
+    monkeypatch.setattr("millrace.limits.coordinator._MOST_RELEASED", 3)
+    for number in range(10):
+        coordinator.register(f"old{number}", [Registration("names", secrets={"TOKEN": f"t{number}"})])
+
+    async def play() -> None:
+        working = await Client.connect(coordinator.address, "old1/0/0")
+        await working.claim([KEY])
+        for number in range(9):
+            coordinator.release(f"old{number}")
+        await asyncio.to_thread(coordinator.progress, "run")
+        assert list(coordinator._registrations) == ["run", "old1", "old7", "old8", "old9"]
+        assert {session.partition("/")[0] for session in coordinator._sessions} == {"old1"}
+        await working.close()
+        with pytest.raises(ExecutionError, match="keep what millrace returned while DataFrames derived"):
+            await Client.connect(coordinator.address, "old0/0/0")
+        coordinator.release("nobody")
+        coordinator.release("old9")
+        await asyncio.to_thread(coordinator.progress, "run")
+        assert list(coordinator._registrations) == ["run", "old7", "old8", "old9"]
+
+    run(play())
+
+
+def test_a_coordinator_that_ends_wakes_everyone(coordinator):
+    """Claims, news and turns all fail with the reason."""
+
+    async def play() -> None:
+        one, other = [await Client.connect(coordinator.address, "run/0/1") for _ in range(2)]
+        await one.claim([KEY])
+        await other.claim([KEY])
+        waiting = asyncio.create_task(other.notification())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(coordinator.close)
+        with pytest.raises(ExecutionError, match="has been closed"):
+            await waiting
+        with pytest.raises(ExecutionError, match="has been closed"):
+            await other.claim([OTHER])
+        one.settle(rows_of([KEY]))
+        await close(one, other)
+
+    run(play())
+    with pytest.raises(ExecutionError, match="has been closed"):
+        coordinator.progress("run")
+
+
+def test_a_full_disk_ends_the_job_with_what_to_do(coordinator):
+    """Answers that cannot be kept are an error to all, and never a wrong or a missing row."""
+
+    async def play() -> None:
+        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
+        await one.claim([KEY])
+        await other.claim([KEY])
+        room = coordinator._sessions["run/0/0"]
+        coordinator._within(lambda: room._answers._store._base.execute("PRAGMA max_page_count = 8"))
+        one.settle(Chunk.of([KEY], [1], pa.table({"key": pa.array([b"x" * 200_000])})))
+        for waiting in (other.notification(), one.claim([OTHER])):
+            with pytest.raises(ExecutionError, match=r"'names'.*full"):
+                await waiting
+        await close(one, other)
+
+    run(play())
+
+
+def test_a_run_has_one_set_of_lookups(coordinator):
+    """Offering the same again is no error, other ones are."""
+    coordinator.register("run", [Registration("names"), OFFER])
+    with pytest.raises(ValueError, match="other lookups"):
+        coordinator.register("run", [OFFER])
+    with pytest.raises(ValueError, match="slash"):
+        coordinator.register("a/b", [])
+
+
+def test_chunks_say_what_does_not_fit():
+    """Counts that do not fit the keys or the rows, and what does travels by pickle."""
+    rows = pa.table({"key": [1, 2]})
+    with pytest.raises(ValueError, match="2 keys, 1 counts of 2 rows, but 2 rows"):
+        Chunk.of([KEY, OTHER], [2], rows)
+    with pytest.raises(ValueError, match="1 counts of 3 rows"):
+        Chunk.of([KEY], [3], rows)
+    chunk = Chunk.of([KEY, OTHER], [0, 2], rows)
+    assert pickle.loads(pickle.dumps(chunk)) == chunk
+    assert chunk.only({OTHER}).table() == rows and chunk.only({KEY}).table().num_rows == 0
+
+
+def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coordinator, monkeypatch):
+    """After many later jobs, as of a stream, a key is asked again; what was asked and failed stays told."""
+    monkeypatch.setattr(coordinating, "_MOST_ENDED", 2)
+
+    async def play() -> list[bytes]:
+        for execution in range(40):
+            one = await Client.connect(coordinator.address, f"run/{execution}/1")
+            await one.claim([KEY, OTHER])
+            one.settle(rows_of([KEY]))
+            await one.fail({OTHER: BUSY})
+            await one.claim([KEY])
+            await one.close()
+        latest = await Client.connect(coordinator.address, "run/39/1")
+        assert (await latest.claim([KEY])).ask == []
+        first = await Client.connect(coordinator.address, "run/0/1")
+        asked = (await first.claim([KEY])).ask
+        await close(latest, first)
+        return asked
+
+    assert run(play()) == [KEY]
+    _, prices = coordinator.progress("run")
+    assert (prices.done, prices.failed) == (40, 40)
+    assert coordinator.failed("run") == [FailedKey("prices", '["a"]', "HTTP 503", "busy", 3)]
