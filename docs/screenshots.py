@@ -13,10 +13,10 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))  # the tests' browser and reports
 
-from millrace.planned import Planned  # noqa: E402
-from millrace.run_report import RunReport  # noqa: E402
-from tests.pages.browser import Browser, chromium  # noqa: E402
-from tests.pages.reports import SHAPE, drifting, large  # noqa: E402
+from millrace.reports.planned import Planned  # noqa: E402
+from millrace.reports.run_report import RunReport  # noqa: E402
+from tests.reports.pages.browser import Browser, chromium  # noqa: E402
+from tests.reports.pages.reports import SHAPE, drifting, large  # noqa: E402
 
 _ROUNDS = 5
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from millrace.run_report import RunReport
+from millrace.reports.run_report import RunReport
 from tests.front.conftest import files
 
 __all__ = ["files"]

@@ -14,8 +14,8 @@ from millrace.benchmarks.harness import Outcome
 from millrace.cli import render
 from millrace.cli.console import consoles
 from millrace.fitting import Column, Fitted
-from millrace.run_report import RunReport
-from tests.pages.reports import SHAPE, Planned, drifting, filtered
+from millrace.reports.run_report import RunReport
+from tests.reports.pages.reports import SHAPE, Planned, drifting, filtered
 
 WIDTHS = (40, 60, 79, 80, 81, 99, 120, 200)
 

@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from millrace.api.query import Query
     from millrace.api.session import Session
     from millrace.api.streams import feed, stream_log, stream_report, watch_streams
-    from millrace.comparison import Comparison
-    from millrace.explanation import Explanation
     from millrace.limits import LookupProgress
     from millrace.lookups.database import database
     from millrace.lookups.function import function
     from millrace.lookups.http import http
     from millrace.lookups.source import Source
     from millrace.lookups.table import LookupTable
-    from millrace.run_report import RunReport
+    from millrace.reports.comparison import Comparison
+    from millrace.reports.explanation import Explanation
+    from millrace.reports.run_report import RunReport
     from millrace.spark.plans import Mode
 
 __version__ = "0.1.0"
@@ -192,7 +192,7 @@ def compare(first: RunReport, second: RunReport) -> Comparison:
 
     >>> print(millrace.compare(report_a, report_b))  # doctest: +SKIP
     """
-    from millrace.comparison import compare as compared
+    from millrace.reports.comparison import compare as compared
 
     return compared(first, second)
 

@@ -18,8 +18,8 @@ from millrace.spark.patches import watch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.explanation import Explanation
-    from millrace.run_report import RunReport
+    from millrace.reports.explanation import Explanation
+    from millrace.reports.run_report import RunReport
     from millrace.spark.plans import Mode
 
 

@@ -16,7 +16,7 @@ import millrace
 from millrace.benchmarks import tpch_data
 from millrace.benchmarks.compare import difference
 from millrace.fitting import Column, Fitted
-from millrace.run_report import OrderShare, RunReport
+from millrace.reports.run_report import OrderShare, RunReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

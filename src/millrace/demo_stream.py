@@ -18,9 +18,9 @@ import millrace
 from millrace.errors import ExecutionError
 from millrace.feeds.rows import STREAMS, Feed
 from millrace.fitting import Column, Fitted
-from millrace.report_text import size
+from millrace.reports.micro_batch import MicroBatch
+from millrace.reports.text import size
 from millrace.spark.parallelism import default_parallelism
-from millrace.streams.micro_batch import MicroBatch
 from millrace.streams.report import StreamReport, favourites
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlparse
 from rich.console import Console
 
 from millrace import demo_stream
-from millrace.pages.files import GENERATOR
-from millrace.streams.cell_figures import StreamFigures
-from millrace.streams.micro_batch import MicroBatch
+from millrace.reports.micro_batch import MicroBatch
+from millrace.reports.pages.files import GENERATOR
+from millrace.reports.stream_figures import StreamFigures
 from millrace.streams.report import StreamReport
 
 

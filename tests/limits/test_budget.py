@@ -18,7 +18,7 @@ from millrace.limits.clock import VirtualClock
 from millrace.limits.limiter import Limiter
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
-from millrace.run_report import RunReport
+from millrace.reports.run_report import RunReport
 
 LAWS = settings(max_examples=150, deadline=None, derandomize=True)
 costs = st.lists(st.integers(0, 8), min_size=1, max_size=40)

@@ -11,7 +11,7 @@ import pytest
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.feeds.rows import Feed
-from millrace.streams.cell_figures import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
+from millrace.reports.stream_figures import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
 
 FEED = {"rate": 200.0, "disorder": 1.0, "within": 4.0, "late": 0.02, "drift_at": 4.0}
 NAMES = ("orders", "payments", "shipments")

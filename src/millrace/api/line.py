@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from millrace.errors import MillraceError
-from millrace.run_report import RunReport
+from millrace.reports.run_report import RunReport
 from millrace.spark.handles import latest
 
 EVERY = 0.5

@@ -15,16 +15,16 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from millrace.board.board import Board
-from millrace.board.page_server import PageServer, as_json
-from millrace.board.query import QueryView
-from millrace.board.stream import StreamView
 from millrace.errors import InputError
-from millrace.pages import live as drawn
-from millrace.pages.live import Part
+from millrace.reports.board.board import Board
+from millrace.reports.board.page_server import PageServer, as_json
+from millrace.reports.board.query import QueryView
+from millrace.reports.board.stream import StreamView
+from millrace.reports.micro_batch import PREFIX
+from millrace.reports.pages import live as drawn
+from millrace.reports.pages.live import Part
 from millrace.spark import live as told
 from millrace.spark.reports import ended_tasks
-from millrace.streams.micro_batch import PREFIX
 from millrace.streams.watching import StreamWatch
 
 EVERY = 1.0

@@ -14,15 +14,15 @@ from millrace.engine.expressions import Call, show
 from millrace.engine.figures import CellFigures
 from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
-from millrace.explanation import Explanation
 from millrace.front.build import Prepared, Taken
 from millrace.front.plan import Read
-from millrace.planned import BlockShape, Planned, settings
 from millrace.predicates.estimate import Estimate, LookupEstimate
-from millrace.run_report import RunReport
+from millrace.reports.explanation import Explanation
+from millrace.reports.micro_batch import PREFIX
+from millrace.reports.planned import BlockShape, Planned, settings
+from millrace.reports.run_report import RunReport
 from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
-from millrace.streams.micro_batch import PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

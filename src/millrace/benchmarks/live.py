@@ -25,8 +25,8 @@ from millrace.api.live import EVERY, Live
 from millrace.benchmarks import harness
 from millrace.benchmarks.harness import Outcome, Target
 from millrace.benchmarks.show import Ticker
-from millrace.board.board import Board
 from millrace.errors import ExecutionError
+from millrace.reports.board.board import Board
 from millrace.spark.reports import ended_tasks
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from millrace.benchmarks import harness
 from millrace.benchmarks.compare import difference
 from millrace.benchmarks.show import Ticker
 from millrace.errors import ExecutionError
-from millrace.run_report import Totals
+from millrace.reports.run_report import Totals
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -34,7 +34,7 @@ def list_command(path: Cache, json: Json = None, debug: Debug = False) -> None:
     """Show what is kept, by definition: keys, size, age, and how many have expired."""
     from millrace.fitting import Column, Fitted
     from millrace.limits.kept import listed
-    from millrace.report_text import size
+    from millrace.reports.text import size
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from millrace.engine.figures import ModuleFigures
 from millrace.fitting import Column, Fitted
-from millrace.report_text import describe, describe_cell, describe_state, size
-from millrace.run_report import RunReport
+from millrace.reports.run_report import RunReport
+from millrace.reports.text import describe, describe_cell, describe_state, size
 
 if TYPE_CHECKING:
     from millrace.limits import LookupProgress

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from millrace.board.query import first_line
 from millrace.cli import json_text, output, render
 from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import task_bar
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import Options
-from millrace.pages.files import check_target
+from millrace.reports.board.query import first_line
+from millrace.reports.pages.files import check_target
 from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import planned
 from millrace.spark.stored import stored_at

@@ -12,7 +12,7 @@ from millrace.benchmarks.show import number
 from millrace.experiments.draw import GRID, INK, PAPER
 from millrace.experiments.runner import Result
 from millrace.experiments.show import plain, rows_of
-from millrace.pages.page import style
+from millrace.reports.pages.page import style
 
 _ID = re.compile(r'\b(id="|xlink:href="#|href="#|url\(#)')
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)

@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
-from millrace.explanation import Explanation
 from millrace.options import Options
-from millrace.run_report import RunReport
+from millrace.reports.explanation import Explanation
+from millrace.reports.run_report import RunReport
 from millrace.spark import live
 from millrace.spark.actions import Carried, carry
 from millrace.spark.plans import Mode, explained

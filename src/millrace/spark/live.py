@@ -15,9 +15,9 @@ from millrace.spark import actions
 from millrace.spark.coordinating import host_of
 
 if TYPE_CHECKING:
-    from millrace.board.board import Board
     from millrace.limits.registration import Address
-    from millrace.run_report import RunReport
+    from millrace.reports.board.board import Board
+    from millrace.reports.run_report import RunReport
 
 Attach = Callable[[SparkSession, Mapping[str, str]], None]
 """Takes the session of a query, and its runs."""
@@ -36,7 +36,7 @@ def look(board: Board, attach: Attach) -> None:
         attach: Called with the session of each query.
     """
     global _board, _attach, _looks
-    from millrace.board.server import LiveServer
+    from millrace.reports.board.server import LiveServer
 
     LiveServer.board = board
     _board, _attach = board, attach
@@ -50,7 +50,7 @@ def look_away(board: Board) -> None:
     """Tell a board nothing more."""
     global _board, _attach
     if _board is board:
-        from millrace.board.server import LiveServer
+        from millrace.reports.board.server import LiveServer
 
         LiveServer.board = None
         _board = _attach = None
@@ -73,7 +73,7 @@ def address_of(spark: SparkSession, run: str, options: Options) -> Address | Non
     """
     if _board is None:
         return None
-    from millrace.board.server import LiveServer
+    from millrace.reports.board.server import LiveServer
 
     try:
         port = options.limits_port + 2 if options.limits_port else 0  # coordinator and results have the first

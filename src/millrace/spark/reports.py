@@ -32,8 +32,8 @@ from millrace.spark.parallelism import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.board.telling import Telling
     from millrace.limits.registration import Address
+    from millrace.reports.board.telling import Telling
 
 REPORT = "__millrace_report"
 _KEPT = 20_000
@@ -112,7 +112,7 @@ class Sink:
         """Return what tells a task's figures while the body runs, under the name that they end with."""
         if self.live is None:
             return nullcontext()
-        from millrace.board.telling import Telling  # what most tasks do not need
+        from millrace.reports.board.telling import Telling  # what most tasks do not need
 
         return Telling(self.live, self.run, task, figures)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
+from millrace.reports.stream_figures import Orders, StreamFigures
 from millrace.streams.arrivals import Arrived
-from millrace.streams.cell_figures import Orders, StreamFigures
 from millrace.streams.log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
 

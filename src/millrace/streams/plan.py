@@ -22,6 +22,8 @@ from millrace.block import Block, FrameInput, ParquetInput
 from millrace.errors import MillraceWarning, OptionError, SetupError
 from millrace.options import Options
 from millrace.parquet.parquet import splits
+from millrace.reports.micro_batch import PREFIX
+from millrace.reports.stream_figures import SEPARATOR
 from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
@@ -30,9 +32,7 @@ from millrace.spark.placement import dealing, with_nulls
 from millrace.spark.prepared import PreparedBlock
 from millrace.spark.streaming import endless
 from millrace.spark.types import spark_schema
-from millrace.streams.cell_figures import SEPARATOR
 from millrace.streams.exchange import Pack, Unpack
-from millrace.streams.micro_batch import PREFIX
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
 from millrace.streams.roles import in_roles, roles

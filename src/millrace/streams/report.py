@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from millrace.errors import ExecutionError, InputError
-from millrace.report_text import size
-from millrace.streams.cell_figures import StreamFigures
-from millrace.streams.micro_batch import MicroBatch, iso, micro_batch
+from millrace.reports.micro_batch import MicroBatch, iso, micro_batch
+from millrace.reports.stream_figures import StreamFigures
+from millrace.reports.text import size
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

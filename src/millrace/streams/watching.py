@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from millrace.errors import InputError
-from millrace.streams.micro_batch import MicroBatch, micro_batch
+from millrace.reports.micro_batch import MicroBatch, micro_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

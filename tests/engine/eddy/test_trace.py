@@ -11,7 +11,7 @@ from millrace.engine.router.trace import Trace
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import singleton
 from millrace.options import POLICY_NAMES
-from tests.pages.reports import drifting
+from tests.reports.pages.reports import drifting
 
 
 @pytest.mark.parametrize(

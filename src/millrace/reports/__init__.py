@@ -1,0 +1,1 @@
+"""What a run did: figures, report, page, live monitor."""

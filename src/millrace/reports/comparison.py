@@ -1,0 +1,132 @@
+"""Two reports side by side: what one run did more of, or less."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millrace.reports.run_report import RunReport, Totals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure of both runs.
+
+    Attributes:
+        block: The block's name, "" for totals.
+        what: ``"total"``, the name of a module with its action, or an order.
+        figure: Which figure, in the unit that reports have it in.
+        first: Of the first run; 0 where it has none.
+        second: Of the second.
+    """
+
+    block: str
+    what: str
+    figure: str
+    first: float
+    second: float
+
+    @property
+    def ratio(self) -> float | None:
+        """The second over the first; None where the first is 0."""
+        return self.second / self.first if self.first else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two runs differ.
+
+    Attributes:
+        differences: Every figure that either has, also those that are equal.
+    """
+
+    differences: tuple[Difference, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dictionaries, lists, strings and numbers."""
+        return {"differences": [{**asdict(each), "ratio": each.ratio} for each in self.differences]}
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return :meth:`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each figure: block, what, figure, first, second, ratio."""
+        return pa.Table.from_pylist(self.to_dict()["differences"], _SCHEMA).to_pandas()
+
+    def _told(self) -> list[tuple[str, str, str, str]]:
+        return [
+            (
+                " ".join(part for part in (each.block, each.what, each.figure) if part != "total"),
+                _number(each.first),
+                _number(each.second),
+                "" if each.ratio is None else f"{each.ratio:.2f}",
+            )
+            for each in self.differences
+            if each.first != each.second
+        ]
+
+    def __str__(self) -> str:
+        rows = [("figure", "first", "second", "ratio"), *self._told()]
+        if len(rows) == 1:
+            return "no figure differs"
+        widths = [max(len(row[place]) for row in rows) for place in (1, 2, 3)]
+        return "\n".join(
+            "  ".join((*(text.rjust(n) for text, n in zip(row[1:], widths, strict=True)), row[0]))
+            for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        head = "".join(f'<th scope="col">{name}</th>' for name in ("figure", "first", "second", "ratio"))
+        rows = "".join(
+            f'<tr><th scope="row" style="text-align: left">{escape(row[0])}</th>'
+            + "".join(f"<td>{text}</td>" for text in row[1:])
+            + "</tr>"
+            for row in self._told()
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+_SCHEMA = pa.schema(
+    [*((name, pa.string()) for name in ("block", "what", "figure"))]
+    + [(name, pa.float64()) for name in ("first", "second", "ratio")]
+)
+
+
+def compare(first: RunReport, second: RunReport) -> Comparison:
+    """Return how the figures of two runs differ.
+
+    Modules and orders are found by block and name, so a block of the one that the other lacks counts as 0
+    there.
+    """
+    both = [dict(_figures(report)) for report in (first, second)]
+    keys = dict.fromkeys(key for figures in both for key in figures)
+    return Comparison(tuple(Difference(*key, both[0].get(key, 0), both[1].get(key, 0)) for key in keys))
+
+
+def _figures(report: RunReport) -> Iterator[tuple[tuple[str, str, str], float]]:
+    for figure in fields(Totals):
+        yield ("", "total", figure.name), getattr(report.totals, figure.name)
+    for block, one in report.modules():
+        for name in _MODULE:
+            if name in _ALWAYS or getattr(one, name):
+                yield (block, f"{one.name} {one.action}", name), getattr(one, name)
+    for order in report.orders():
+        yield (order.block, order.order, "tuples"), order.tuples
+
+
+_ALWAYS = ("tuples_in", "tuples_out", "seconds")
+_MODULE: Sequence[str] = (*_ALWAYS, "calls", "evaluated", "bytes")
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}"

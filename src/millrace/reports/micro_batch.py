@@ -1,0 +1,150 @@
+"""The figures of one micro-batch of a join of streams, read from what Spark says of its progress."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from millrace.reports.stream_figures import SEPARATOR, Orders, StreamFigures, heard
+
+PREFIX = "continuous_"
+"""The names of joins of streams, in Spark's observed metrics, begin with this."""
+
+_SUMS = ("rows", "late", "results", "expired", "held", "bytes", "restored", "rebuilt")
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What the joins of a streaming query did in a micro-batch; mostly there is one.
+
+    Attributes:
+        query: Spark's id of the query, which restarts keep.
+        run: Spark's id of this run of it.
+        name: The query's name; None if it has none.
+        batch: The micro-batch's number.
+        timestamp: When it began, ISO 8601.
+        seconds: That it took, from trigger to commit.
+        rows: Rows that came in time.
+        late: Rows that came too late, and were left out.
+        results: Rows of the join.
+        expired: Tuples that were let go, copies included.
+        held: Tuples that are kept, copies included.
+        bytes: Memory of state in cells, intermediate tuples of STAIRs included.
+        restored: Tuples that were read from the log.
+        rebuilt: Cells that were made anew, because no process had them in its memory.
+        worked: Seconds that cells worked, added up.
+        watermark: Microseconds since 1970; None while there is none.
+        streams: The streams one by one; those of one name in several joins together.
+        orders: Orders of operators by the number of tuples that took them; they begin with the stream.
+    """
+
+    query: str
+    run: str
+    name: str | None
+    batch: int
+    timestamp: str
+    seconds: float
+    rows: int
+    late: int
+    results: int
+    expired: int
+    held: int
+    bytes: int
+    restored: int
+    rebuilt: int
+    worked: float
+    watermark: int | None
+    streams: tuple[StreamFigures, ...]
+    orders: Orders
+
+    @property
+    def newest(self) -> int | None:
+        """The latest event time that came, microseconds since 1970; None if nothing came."""
+        return max((each.newest for each in self.streams if each.newest is not None), default=None)
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds of event time from the watermark to the newest row; None where one of them is missing."""
+        if self.watermark is None or self.newest is None:
+            return None
+        return (self.newest - self.watermark) / 1e6
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log's blocks in the checkpoint."""
+        return sum(each.log_bytes for each in self.streams)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values that JSON has; times as ISO 8601."""
+        streams = [asdict(each) | {"newest": iso(each.newest)} for each in self.streams]
+        return asdict(self) | {
+            "watermark": iso(self.watermark),
+            "lag": self.lag,
+            "log_bytes": self.log_bytes,
+            "streams": streams,
+            "orders": [{"order": order, "tuples": tuples} for order, tuples in self.orders],
+        }
+
+    def to_json(self) -> str:
+        """Return :meth:`to_dict` as one line of JSON."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False)
+
+
+def micro_batch(progress: StreamingQueryProgress) -> MicroBatch | None:
+    """Return the figures of a micro-batch; None if no join of Millrace's took part in it.
+
+    Args:
+        progress: Spark's, of a classic session or of Spark Connect.
+    """
+    # Between micro-batches Spark tells of progress too; nothing was added then.
+    if "addBatch" not in progress.durationMs:
+        return None
+    joins = [
+        _named(row.asDict()) for name, row in progress.observedMetrics.items() if name.startswith(PREFIX)
+    ]
+    joins = [each for each in joins if each.get("rows") is not None]
+    if not joins:
+        return None
+    streams, orders = heard(SEPARATOR.join(str(each["cells"]) for each in joins))
+    return MicroBatch(
+        query=str(progress.id),
+        run=str(progress.runId),
+        name=progress.name,
+        batch=progress.batchId,
+        timestamp=progress.timestamp,
+        seconds=progress.durationMs["triggerExecution"] / 1000,
+        worked=sum(float(each["seconds"]) for each in joins),
+        watermark=_watermark(progress.eventTime.get("watermark")),
+        streams=streams,
+        orders=orders,
+        **{name: sum(int(each[name]) for each in joins) for name in _SUMS},
+    )
+
+
+def _named(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return figures by name: Spark Connect gives the values and the schema that has the names."""
+    schema = figures.get("schema")
+    if "values" not in figures or schema is None:
+        return figures
+    given: Mapping[str, Any] = json.loads(schema) if isinstance(schema, str) else schema
+    return dict(zip((field["name"] for field in given["fields"]), figures["values"], strict=True))
+
+
+def _watermark(text: str | None) -> int | None:
+    """Return a watermark in microseconds; Spark writes 1970 where there is none."""
+    if text is None:
+        return None
+    return round(dt.datetime.fromisoformat(text).timestamp() * 1e6) or None
+
+
+def iso(microseconds: int | None) -> str | None:
+    """Return a time as text, ISO 8601 in UTC."""
+    if microseconds is None:
+        return None
+    moment = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=microseconds)
+    return moment.isoformat()

@@ -1,0 +1,267 @@
+"""Running queries and streams as a page that keeps itself up to date, drawn as reports are."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.limits.progress import merged, quantile
+from millrace.reports.board.query import QueryView
+from millrace.reports.board.stream import StreamView
+from millrace.reports.pages import units
+from millrace.reports.pages.page import (
+    Bar,
+    BlockView,
+    Table,
+    block_view,
+    budgets_table,
+    environment,
+    lookups_table,
+)
+from millrace.reports.pages.plots import COLOURS, Layer, Plot, Tick, areas, line, linear
+
+BUCKETS = 80
+_MOST_BLOCKS = 6
+_OTHERS = "other orders"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the page shows of one query or stream.
+
+    Attributes:
+        id: Of its element.
+        state: ``"running"``, ``"done"`` or ``"failed"``.
+        title: What it is.
+        stamp: Differs where its markup does.
+        html: Its markup.
+    """
+
+    id: str
+    state: str
+    title: str
+    stamp: str
+    html: str
+
+
+def shell(every: float) -> str:
+    """Return the page without its parts, which its script asks for.
+
+    Args:
+        every: Seconds between two looks.
+    """
+    return environment().get_template("live.html").render(every=every)
+
+
+def script() -> str:
+    """Return the page's script."""
+    source = environment().loader
+    assert source is not None
+    return source.get_source(environment(), "live.js")[0]
+
+
+def query_part(query: QueryView) -> Part:
+    """Return what is shown of a query."""
+    blocks = [_block(query, name) for name in list(query.report.blocks)[:_MOST_BLOCKS]]
+    found = {
+        "blocks": blocks,
+        "more_blocks": max(0, len(query.report.blocks) - _MOST_BLOCKS),
+        "tiles": list(_query_tiles(query)),
+        "charts": [plot for plot in [_rows_plot(query)] if plot is not None],
+        "tables": [t for t in (lookups_table(query.report), budgets_table(query.report)) if t is not None],
+    }
+    action = f"{query.action} of " if query.action else ""
+    return _part(f"query-{query.number}", query.state, f"{action}{query.title}", query.error, found)
+
+
+def stream_part(stream: StreamView) -> Part:
+    """Return what is shown of a stream."""
+    rows = [float(each.rows) for each in stream.batches]
+    results = [float(each.results) for each in stream.batches]
+    seconds = [each.seconds for each in stream.batches]
+    plots = [
+        _lines("Rows of each micro-batch", {"rows in time": rows, "results": results}, units.short, stream),
+        _lines("Seconds of each micro-batch", {"seconds": seconds}, units.duration, stream),
+        _orders_plot(stream),
+    ]
+    found = {
+        "blocks": [],
+        "more_blocks": 0,
+        "tiles": list(_stream_tiles(stream)),
+        "charts": [plot for plot in plots if plot is not None],
+        "tables": [_streams_table(stream)],
+    }
+    return _part(f"query-{stream.number}", stream.state, f"stream {stream.title}", stream.error, found)
+
+
+def said(parts: Sequence[Part]) -> str:
+    """Return how many there are of each state, as a sentence."""
+    counts = Counter(part.state for part in parts)
+    told = [f"{counts[state]} {state}" for state in ("running", "failed", "done") if counts[state]]
+    return ", ".join(told) if told else "No query yet."
+
+
+def _part(name: str, state: str, title: str, error: str, found: dict[str, Any]) -> Part:
+    html = (
+        environment()
+        .get_template("live_part.html")
+        .render(found, id=name, state=state, title=title, error=error)
+    )
+    return Part(name, state, title, f"{zlib.crc32(html.encode()):08x}", html)
+
+
+def _block(query: QueryView, name: str) -> BlockView:
+    return block_view(query.report, name)
+
+
+def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
+    whole = query.state != "running"
+    yield "rows read", units.count(query.rows_in), ""
+    yield "rows out of eddies", units.count(query.rows_out), ""
+    yield "rows read a second", units.short(query.rate), "over all" if whole else "of late"
+    yield "time", units.duration(query.seconds), ""
+    tasks = units.count(query.tasks) + ("" if query.planned is None else f" of {units.count(query.planned)}")
+    yield "tasks that told", tasks, f"{units.count(query.over)} ended"
+    calls = sum(one.evaluated for _, one in query.report.modules())
+    if calls:
+        yield "calls of functions", units.count(calls), ""
+    lookups = (*query.report.lookups, *query.report.calls)
+    if lookups:
+        asked = sum(one.requests for one in lookups)
+        flying = sum(one.in_flight for one in lookups)
+        yield "requests", units.count(asked), f"{units.count(flying)} under way"
+        took = merged(one.latencies for one in lookups)
+        half, most = quantile(took, 0.5), quantile(took, 0.95)
+        if half is not None and most is not None:
+            yield "half of them within", units.duration(half), f"95 % within {units.duration(most)}"
+        if limited := sum(one.limited for one in lookups):
+            yield "refused as too many", units.count(limited), "429, 503"
+
+
+def _stream_tiles(stream: StreamView) -> Iterator[tuple[str, str, str]]:
+    latest = stream.batches[-1]
+    yield "rows in time", units.count(stream.rows_in), f"{units.count(stream.late)} late"
+    yield "results", units.count(stream.rows_out), ""
+    yield "rows a second", units.short(stream.rate), "of late"
+    yield "micro-batch", str(latest.batch), units.duration(latest.seconds)
+    yield "tuples kept", units.count(latest.held), units.size(latest.bytes)
+    if latest.lag is not None:
+        yield "watermark behind", units.duration(max(0.0, latest.lag)), "the newest row"
+
+
+def _streams_table(stream: StreamView) -> Table:
+    latest = stream.batches[-1].streams
+    most = max((one.tuples for one in latest), default=0)
+    rows = [
+        Bar(
+            one.alias,
+            one.tuples / most if most else 0.0,
+            (
+                units.count(sum(each.rows for b in stream.batches for each in b.streams if _same(each, one))),
+                units.count(one.tuples),
+                units.size(one.nbytes),
+                units.size(one.log_bytes),
+            ),
+        )
+        for one in latest
+    ]
+    caption = f"Streams; rows are those of the last {len(stream.batches)} micro-batches"
+    return Table(caption, ("stream", "rows", "tuples kept", "memory", "log"), tuple(rows))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.alias == other.alias)
+
+
+def _orders_plot(stream: StreamView) -> Plot | None:
+    """Return which orders tuples took, by micro-batch; None where there was one order only."""
+    totals: Counter[str] = Counter()
+    for batch in stream.batches:
+        for order, tuples in batch.orders:
+            totals[order] += tuples
+    if len(totals) < 2:
+        return None
+    named = [order for order, _ in totals.most_common(COLOURS - 1)]
+    whole = sum(totals.values())
+    heights = {order: [0.0] * len(stream.batches) for order in [*named, _OTHERS]}
+    for place, batch in enumerate(stream.batches):
+        told = sum(tuples for _, tuples in batch.orders)
+        for order, tuples in batch.orders:
+            heights[order if order in heights else _OTHERS][place] += tuples / told if told else 0.0
+    layers = [
+        (order, totals[order] if order != _OTHERS else whole - sum(totals[n] for n in named))
+        for order in heights
+        if any(heights[order])
+    ]
+    paths = areas([heights[order] for order, _ in layers])
+    return Plot(
+        "Share of tuples by the order that they took",
+        "; ".join(f"{order} {units.share(tuples / whole)}" for order, tuples in layers),
+        "areas",
+        tuple(
+            Layer(order, COLOURS - 1 if order == _OTHERS else n, path, units.share(tuples / whole))
+            for n, ((order, tuples), path) in enumerate(zip(layers, paths, strict=True))
+        ),
+        tuple(Tick(place, f"{place} %") for place in (0, 50, 100)),
+        _batch_ticks(stream),
+        "micro-batch",
+    )
+
+
+def _rows_plot(query: QueryView) -> Plot | None:
+    """Return rows over time, in buckets of equal length; None before there are any."""
+    points = query.points
+    if len(points) < 3 or points[-1][0] <= 0 or not any(points[-1][1:]):
+        return None
+    end = points[-1][0]
+    series: dict[str, list[float]] = {"rows read": [], "rows out of eddies": []}
+    place = 0
+    for bucket in range(BUCKETS):
+        until = end * (bucket + 1) / BUCKETS
+        while place + 1 < len(points) and points[place + 1][0] <= until:
+            place += 1
+        for name, value in zip(series, points[place][1:], strict=True):
+            series[name].append(value)
+    high = max(max(values) for values in series.values())
+    height, ticks = linear(high)
+    return Plot(
+        "Rows over time",
+        "; ".join(f"{name} {units.count(values[-1])}" for name, values in series.items()),
+        "lines",
+        tuple(
+            Layer(name, n, line(values, height), units.count(values[-1]))
+            for n, (name, values) in enumerate(series.items())
+        ),
+        tuple(Tick(100 * height(value), units.short(value)) for value in ticks),
+        tuple(Tick(at, units.duration(end * at / 100)) for at in (0, 25, 50, 75, 100)),
+        "since it began",
+    )
+
+
+def _lines(
+    title: str, series: dict[str, list[float]], shown: Callable[[float], str], stream: StreamView
+) -> Plot | None:
+    """Return a line over the micro-batches; None where there are too few."""
+    if len(stream.batches) < 3:
+        return None
+    height, ticks = linear(max(max(values) for values in series.values()))
+    return Plot(
+        title,
+        "; ".join(f"{name} {shown(min(v))} to {shown(max(v))}" for name, v in series.items()),
+        "lines",
+        tuple(
+            Layer(name, n, line(values, height), f"{shown(values[-1])} in the latest")
+            for n, (name, values) in enumerate(series.items())
+        ),
+        tuple(Tick(100 * height(value), shown(value)) for value in ticks),
+        _batch_ticks(stream),
+        "micro-batch",
+    )
+
+
+def _batch_ticks(stream: StreamView) -> tuple[Tick, ...]:
+    first, last = stream.batches[0].batch, stream.batches[-1].batch
+    return tuple(dict.fromkeys([Tick(0, str(first)), Tick(100, str(last))]))

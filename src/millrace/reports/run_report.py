@@ -1,0 +1,337 @@
+"""What a run did: figures per block and cell, in total, per module and per order.
+
+A report is plain data. ``str(report)`` is readable text, :meth:`RunReport.to_dict` is ready for JSON,
+:meth:`RunReport.save` draws it as a page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millrace.engine.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
+from millrace.errors import InputError, SetupError
+from millrace.limits.budget import Spent
+from millrace.limits.progress import LookupProgress
+from millrace.reports.planned import Planned
+from millrace.reports.tables import table_of
+from millrace.reports.text import describe, describe_cell, describe_module, describe_state
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+S = TypeVar("S", bound=Sums)
+
+SCHEMA = 1
+"""Of :meth:`RunReport.to_dict`; it grows when a name in it gets another meaning."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over cells.
+
+    Attributes:
+        cells: Number of eddies that ran.
+        worker_seconds: Wall time of all cells and map tasks, added up.
+        slowest_seconds: Wall time of the slowest of them.
+        tuples_routed: Tuples handed to a destination.
+        intermediate_tuples: Tuples made by probes that were not yet results.
+        output_tuples: Rows of all blocks' results.
+        rows_exchanged: Rows that travelled in blocks. Both ends count them; they count once here.
+        blocks_exchanged: Number of such blocks.
+        bytes_exchanged: Their size in bytes.
+        peak_bytes: Highest resident memory of any Python worker while it ran these tasks, in bytes.
+        peak_state: Most tuples that the join state of one cell held.
+        migrated_tuples: Stored tuples that were moved: demoted or promoted.
+        recomputed_tuples: Tuples made while state was moved.
+        spilled_bytes: Bytes written to files because of a memory budget.
+        returned_bytes: Bytes read back from them.
+        budget_peak_ratio: The most bytes that one cell held at a time, over its memory budget; 0 without one.
+    """
+
+    cells: int = 0
+    worker_seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    tuples_routed: int = 0
+    intermediate_tuples: int = 0
+    output_tuples: int = 0
+    rows_exchanged: int = 0
+    blocks_exchanged: int = 0
+    bytes_exchanged: int = 0
+    peak_bytes: int = 0
+    peak_state: int = 0
+    migrated_tuples: int = 0
+    recomputed_tuples: int = 0
+    spilled_bytes: int = 0
+    returned_bytes: int = 0
+    budget_peak_ratio: float = 0.0
+
+
+@dataclass(frozen=True)
+class OrderShare:
+    """How much went one way: ``share`` is ``tuples`` over all the block's routed source tuples."""
+
+    block: str
+    order: str
+    tuples: int
+    share: float
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The figures of a finished run.
+
+    Args:
+        blocks: Figures of every cell and map task, by the name of the block they worked for.
+        planned: What the query joins, what was left to Spark, and the settings.
+        lookups: How far its lookups came.
+        budgets: What was spent of the budgets of its lookups and predicates, over all its runs.
+        calls: What calls of its predicates have come to, of those with limits or shared answers; their keys
+            are questions that are asked once.
+    """
+
+    blocks: Mapping[str, Iterable[CellFigures]] = field(default_factory=dict)
+    planned: Planned = field(default_factory=Planned)
+    lookups: tuple[LookupProgress, ...] = ()
+    budgets: tuple[Spent, ...] = ()
+    calls: tuple[LookupProgress, ...] = ()
+
+    def __post_init__(self) -> None:
+        fixed = {name: tuple(figures) for name, figures in self.blocks.items()}
+        object.__setattr__(self, "blocks", fixed)
+
+    def cells(self) -> Iterator[tuple[str, CellFigures]]:
+        """Yield ``(block name, figures)`` for every cell and map task."""
+        for name, figures in self.blocks.items():
+            for cell in figures:
+                yield name, cell
+
+    @property
+    def totals(self) -> Totals:
+        """The sums over all blocks."""
+        return total(cell for _, cell in self.cells())
+
+    def orders(self) -> list[OrderShare]:
+        """Return the orders of every block, the most travelled first."""
+        result = []
+        for name, figures in self.blocks.items():
+            counts: dict[str, int] = {}
+            for cell in figures:
+                for order, tuples in cell.orders:
+                    counts[order] = counts.get(order, 0) + tuples
+            everything = sum(counts.values())
+            for order, tuples in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+                result.append(OrderShare(name, order, tuples, tuples / everything if everything else 0.0))
+        return result
+
+    def modules(self) -> list[tuple[str, ModuleFigures]]:
+        """Return ``(block name, figures)`` per module and action, added up over cells."""
+        return self._added(lambda cell: cell.modules)
+
+    def state(self) -> list[tuple[str, StateFigures]]:
+        """Return ``(block name, figures)`` per SteM and STAIR, added up over cells."""
+        return self._added(lambda cell: cell.state)
+
+    def joins(self) -> list[tuple[str, JoinFigures]]:
+        """Return ``(block name, figures)`` per span and join, added up over cells."""
+        return self._added(lambda cell: cell.joins)
+
+    def _added(self, of: Callable[[CellFigures], Iterable[S]]) -> list[tuple[str, S]]:
+        """Return ``(block name, figures)`` of every kind, added up over cells."""
+        merged: dict[tuple[str, tuple[Any, ...]], S] = {}
+        for name, cell in self.cells():
+            for one in of(cell):
+                key = name, one.kind
+                merged[key] = merged[key] + one if key in merged else one
+        return [(block, figures) for (block, _), figures in merged.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as dictionaries, lists, strings and numbers; docs/report.md has the schema."""
+        made: dict[str, Any] = json.loads(self.to_json())
+        return made
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return :meth:`to_dict` as JSON text."""
+        whole = {
+            "schema": SCHEMA,
+            "totals": self.totals,
+            "orders": self.orders(),
+            "modules": [{"block": block, **vars(figures)} for block, figures in self.modules()],
+            "blocks": {
+                name: {"totals": total(figures), "cells": figures} for name, figures in self.blocks.items()
+            },
+            "lookups": self.lookups,
+            "budgets": self.budgets,
+            "calls": self.calls,
+            "planned": self.planned,
+        }
+        separators = (",", ":") if indent is None else None
+        return json.dumps(
+            whole, default=vars, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> RunReport:
+        """Read what :meth:`to_json` wrote, for example to compare runs of different days.
+
+        Raises:
+            InputError: It is something else.
+        """
+        try:
+            raw = json.loads(text)
+            if raw["schema"] != SCHEMA:
+                raise InputError(f"the report has schema {raw['schema']!r}: expected {SCHEMA}")
+            return cls(
+                {name: map(CellFigures.from_dict, each["cells"]) for name, each in raw["blocks"].items()},
+                Planned.from_dict(raw["planned"]),
+                tuple(map(_progress, raw["lookups"])),
+                tuple(read(Spent, each) for each in raw.get("budgets", ())),
+                tuple(map(_progress, raw.get("calls", ()))),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"this is no report in JSON, as to_json() writes it: {error!r}") from None
+
+    def to_pandas(self, table: str = "modules") -> pd.DataFrame:
+        """Return one of the report's tables as a DataFrame.
+
+        Args:
+            table: ``"modules"``, ``"cells"``, ``"orders"``, ``"changes"``, ``"readings"``, ``"joins"``,
+                ``"state"``, ``"lookups"`` or ``"calls"``; docs/report.md has their columns.
+
+        Raises:
+            OptionError: There is no such table.
+        """
+        return table_of(self, table).to_pandas()
+
+    def to_polars(self, table: str = "modules") -> pl.DataFrame:
+        """Return one of the report's tables as a DataFrame of Polars; see :meth:`to_pandas`.
+
+        Raises:
+            OptionError: There is no such table.
+            SetupError: Polars is not installed.
+        """
+        found = table_of(self, table)
+        try:
+            import polars as pl
+        except ImportError:
+            raise SetupError(
+                "to_polars needs Polars, which is not installed: pip install polars; to_pandas needs nothing"
+            ) from None
+        made = pl.from_arrow(found)
+        assert isinstance(made, pl.DataFrame)
+        return made
+
+    def to_html(self) -> str:
+        """Return the report as one page that needs nothing beside it; values of rows are never in it."""
+        from millrace.reports.pages.page import page
+
+        return page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write :meth:`to_html` to a file, whole or not at all, and return its path.
+
+        An older report page is replaced; any other file is left alone.
+
+        Raises:
+            InputError: The name does not end in ``.html``, there is no such folder, or a file that is no
+                report page stands there.
+        """
+        from millrace.reports.pages.files import save
+
+        return save(self.to_html(), Path(path))
+
+    def show(self) -> None:
+        """Show the page: in a notebook below the cell, else in the browser, from a temporary file.
+
+        Raises:
+            SetupError: There is no browser; it says where the page is.
+        """
+        from millrace.reports.pages.files import show
+
+        show(self)
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show."""
+        from millrace.reports.pages.page import fragment
+
+        return fragment(self)
+
+    def __repr__(self) -> str:
+        sums = self.totals
+        return (
+            f"<RunReport: {len(self.blocks)} block(s), {sums.cells} cell(s), {sums.output_tuples:,} rows; "
+            "print() shows more>"
+        )
+
+    def __str__(self) -> str:
+        sums = self.totals
+        lines = [f"{len(self.blocks)} block(s) in {sums.cells} cell(s)"]
+        lines += [f"  {label}: {value}" for label, value in describe(sums)]
+        if orders := self.orders():
+            lines.append("orders")
+            lines += [f"  {o.block}: {o.order}: {o.tuples:,} tuples, {o.share:.0%}" for o in orders]
+        for name, cell in self.cells():
+            for trace in cell.traces:
+                if len(trace.changes) > 1:
+                    told = "; ".join(f"{change.order} after {change.after:,}" for change in trace.changes)
+                    lines.append(f"  {name}, cell {cell.cell}, {trace.source} over time: {told}")
+        if modules := self.modules():
+            lines.append("modules")
+            lines += [f"  {block}: {describe_module(m)}" for block, m in modules]
+        if state := self.state():
+            lines.append("join state at the end")
+            lines += [f"  {block}: {describe_state(s)}" for block, s in state]
+        if self.budgets:
+            lines.append("budgets")
+            lines += [f"  {each.name}: {each}" for each in self.budgets]
+        if self.planned.weaker:
+            lines.append("without a coordinator")
+            lines += [f"  {each}" for each in self.planned.weaker]
+        lines.append("cells")
+        lines += [f"  {block}: {describe_cell(cell)}" for block, cell in self.cells()]
+        return "\n".join(lines)
+
+
+def total(cells: Iterable[CellFigures]) -> Totals:
+    """Add up cells and map tasks.
+
+    What is exchanged is counted where it leaves (map tasks, cell -1) and where it arrives (cells);
+    the larger of the two counts is taken, so that a run which reports only one end is right too.
+    """
+    everything = list(cells)
+    arrived = [c for c in everything if c.cell >= 0]
+    left = [c for c in everything if c.cell < 0]
+
+    def exchanged(name: str) -> int:
+        ends = (sum(int(getattr(c, name)) for c in end) for end in (left, arrived))
+        return max(ends)
+
+    return Totals(
+        cells=len(arrived),
+        worker_seconds=sum(c.seconds for c in everything),
+        slowest_seconds=max((c.seconds for c in everything), default=0.0),
+        tuples_routed=sum(c.tuples_routed for c in everything),
+        intermediate_tuples=sum(c.intermediate_tuples for c in everything),
+        output_tuples=sum(c.output_tuples for c in everything),
+        rows_exchanged=exchanged("rows_exchanged"),
+        blocks_exchanged=exchanged("blocks_exchanged"),
+        bytes_exchanged=exchanged("bytes_exchanged"),
+        peak_bytes=max((c.peak_bytes for c in everything), default=0),
+        peak_state=max((c.peak_state for c in everything), default=0),
+        migrated_tuples=sum(c.migrated_tuples for c in everything),
+        recomputed_tuples=sum(c.recomputed_tuples for c in everything),
+        spilled_bytes=sum(c.spilled_bytes for c in everything),
+        returned_bytes=sum(c.returned_bytes for c in everything),
+        budget_peak_ratio=max((c.budget_peak_ratio for c in everything), default=0.0),
+    )
+
+
+def _progress(raw: dict[str, Any]) -> LookupProgress:
+    pairs = {name: tuple(map(tuple, raw.get(name, ()))) for name in ("failures", "latencies")}
+    return read(LookupProgress, {**raw, **pairs})

@@ -1,0 +1,172 @@
+"""Pages in a browser: quiet, whole, reachable by keys, at every width, in light, in the dark and on paper."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from millrace.api.live import Live
+from millrace.errors import ExecutionError
+from millrace.experiments import registry
+from millrace.experiments.draw import draw
+from millrace.experiments.page import page
+from millrace.experiments.runner import Result
+from millrace.limits.clock import VirtualClock
+from millrace.reports.board.board import Board
+from millrace.reports.planned import Planned
+from millrace.reports.run_report import RunReport
+from tests.experiments.frame_cases import experiment as experiment_of
+from tests.reports.pages.browser import chromium
+from tests.reports.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
+
+WIDTHS = (320, 375, 768, 1280, 2560)
+
+# Charts and graphs that are empty or have a path of no numbers, and tables without rows.
+EMPTY = """
+const drawn = [...document.querySelectorAll('svg')].filter(node => node.checkVisibility());
+const bad = drawn.filter(node => { const box = node.getBoundingClientRect();
+  return box.width < 8 || box.height < 2 || !node.querySelector('path, line, rect, use'); });
+const paths = [...document.querySelectorAll('svg path')].filter(p => /NaN|Inf/i.test(p.getAttribute('d')));
+const tables = [...document.querySelectorAll('table')].filter(t => !t.tBodies[0].rows.length);
+return [drawn.length, [...bad, ...paths, ...tables].map(node => node.outerHTML.slice(0, 200))];
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pages of every kind, as files."""
+    made = tmp_path_factory.mktemp("pages")
+    joined = RunReport(
+        {"b0": [drifting(), drifting(seed=1)]}, Planned({"b0": SHAPE}, ("a reason",), {"cells": 2})
+    )
+    reports = {"joined": joined, "filtered": filtered(), "large": large(), "hostile": hostile()}
+    for name, report in reports.items():
+        (made / f"{name}.html").write_text(drawn(report))
+    results, drawings = [], {}
+    for experiment in (*registry.find(["beyond-drift"]), experiment_of("tests-of-a-long-name-for-phones")):
+        settings = experiment.settings(0, experiment.small)
+        outcome = experiment.run(settings)
+        results.append(Result(experiment, settings, outcome))
+        drawings[experiment.id] = draw(experiment, outcome)["svg"]
+    (made / "experiments.html").write_text(page(results, drawings))
+    return made
+
+
+PAGES = {"joined": 5, "filtered": 1, "large": 5, "hostile": 2, "experiments": 2}
+"""The least number of charts and graphs that each shows."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_quiet_and_whole(browser, folder, name):
+    """Nothing in the console, no request but for the page itself, all panels drawn; no width is too small."""
+    browser.open(folder / f"{name}.html")
+    drawn, empty = browser.run(EMPTY)
+    assert drawn >= PAGES[name]
+    assert empty == []
+    assert {width: browser.width(width) or browser.overhang() for width in WIDTHS} == dict.fromkeys(WIDTHS, 0)
+    assert browser.errors() == []
+    assert browser.run("return performance.getEntriesByType('resource').map(each => each.name)") == []
+    asked = [address for address in browser.requests() if not address.startswith(("about:", "data:"))]
+    assert asked == [(folder / f"{name}.html").as_uri()]
+
+
+@pytest.mark.parametrize("name", ["joined", "experiments"])
+@pytest.mark.parametrize("medium", ["screen", "print"])
+def test_text_can_be_read(browser, folder, name, medium):
+    """Contrasts are WCAG's, light and dark; on paper both are dark on white."""
+    papers = []
+    for scheme in ("light", "dark"):
+        with browser.seen(scheme=scheme, medium=medium):
+            browser.open(folder / f"{name}.html")
+            assert browser.pale() == []
+            papers.append(browser.run("return getComputedStyle(document.body).backgroundColor"))
+    assert len(set(papers)) == (1 if medium == "print" else 2)
+
+
+@pytest.mark.parametrize("name", ["joined", "experiments"])
+def test_keys_reach_everything(browser, folder, name):
+    """Tab comes to every control in the order of the page, and shows where it is."""
+    browser.open(folder / f"{name}.html")
+    controls, visited = browser.walk()
+    assert len(controls) > 3
+    assert visited == controls
+
+
+def test_keys_do_what_the_mouse_does(browser, folder):
+    """The first Tab offers to skip the head, Enter opens what is folded, and a marker leads to its row."""
+    browser.open(folder / "joined.html")
+    browser.press(Keys.TAB)
+    assert browser.run("return document.activeElement.className") == "skip"
+    browser.press(Keys.ENTER)
+    assert browser.run("return location.hash") == "#main"
+    browser.run("document.querySelector('summary').focus()")
+    browser.press(Keys.ENTER)
+    assert browser.run("return document.querySelector('summary').parentElement.open")
+    browser.run("document.querySelector('.markers a').focus()")
+    browser.press(Keys.ENTER)
+    assert browser.run(
+        "const row = document.querySelector('tr:target'), box = row.getBoundingClientRect();"
+        "return row.id === location.hash.slice(1) && box.top > -1 && box.bottom <= innerHeight"
+    )
+
+
+QUERIES = "return document.getElementById('queries').innerText"
+
+
+def test_the_live_page(browser):
+    """What runs and what failed is drawn, and drawn anew; nothing but the page's own address is asked for."""
+    clock = VirtualClock()
+    board = Board(clock)
+    board.known("SELECT <b>1</b>", {"run": "join"}, RunReport)
+    board.ended(board.begun("collect", ["run"]), ExecutionError("the service is gone\nand more"))
+    board.begun("count", ["run"])
+    with Live(board=board) as live:
+        for scheme in ("light", "dark"):
+            with browser.seen(scheme=scheme):
+                browser.open(live.url)
+                for second in range(1, 9):
+                    clock.advance(1.0)
+                    packed = zlib.compress(drifting().to_json().encode())
+                    board.told("run", "cell 0", 100 * second, 50 * second, packed)
+                WebDriverWait(browser.driver, 20).until(lambda _: "800" in browser.run(QUERIES))
+                assert "the service is gone" in browser.run(QUERIES)
+                assert "and more" not in browser.run(QUERIES)
+                assert browser.pale() == [] and browser.run(EMPTY)[1] == []
+                overhang = {width: browser.width(width) or browser.overhang() for width in WIDTHS}
+                assert overhang == dict.fromkeys(WIDTHS, 0)
+                browser.run("document.getElementById('pause').click()")  # what is drawn anew has other nodes
+                controls, visited = browser.walk()
+                assert controls and visited == controls
+                assert browser.errors() == []
+        asked = {address for address in browser.requests() if not address.startswith(("about:", "data:"))}
+        assert live.url in asked and all(address.startswith(live.url) for address in asked)
+
+
+BAD = """<!doctype html><style>:focus { outline: none } p { color: #ccc }</style>
+<script src="http://elsewhere.example/x.js"></script><script>console.error("told")</script>
+<p>pale</p><a href="#">a</a><div style="width: 400px">wide</div><svg style="width: 9px"></svg>"""
+
+
+def test_what_is_wrong_is_seen(browser, tmp_path):
+    """The eyes of these tests: a page with every fault has each of them found."""
+    path = tmp_path / "bad.html"
+    path.write_text(BAD)
+    browser.open(path, 320)
+    assert browser.overhang() > 0
+    assert browser.pale() == ["P. 1.6"]
+    assert browser.run(EMPTY)[1]
+    assert any("told" in each for each in browser.errors())
+    assert "http://elsewhere.example/x.js" in browser.requests()
+    assert browser.walk() == ([0], [-1])
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("1", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_machine_without_chromium(monkeypatch, tmp_path, ci, outcome):
+    """CI fails, so that no page goes unseen; others skip these tests; both say what to install."""
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="apt-get install chromium chromium-driver"):
+        chromium(tmp_path)

@@ -1,0 +1,170 @@
+"""A report adds up what the cells did."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+import millrace
+from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.errors import InputError, OptionError, SetupError
+from millrace.reports.run_report import RunReport, total
+from millrace.reports.tables import TABLES
+from millrace.reports.text import size
+from tests.reports.pages.reports import HOSTILE, drifting, filtered, hostile
+
+PROBE = ModuleFigures("SteM(o)", "probe", 10, 30, 2, 0.5)
+MAP = CellFigures(-1, 1.0, rows_exchanged=100, blocks_exchanged=2, bytes_exchanged=1000, peak_bytes=5)
+FIRST = CellFigures(0, 2.0, (PROBE,), (("c ⋈ o", 60), ("o ⋈ c", 20)), 10, 3, 7, 70, 1, 700, 9)
+SECOND = CellFigures(1, 3.0, (PROBE,), (("c ⋈ o", 20),), 20, 4, 8, 30, 1, 300, 8)
+
+
+@pytest.fixture
+def report() -> RunReport:
+    """One block: a map task and two cells."""
+    return RunReport({"b": [MAP, FIRST, SECOND]})
+
+
+def test_totals(report):
+    """Counts add up, exchanged rows count once, memory is the highest, time is both sum and maximum."""
+    sums = report.totals
+    assert (sums.cells, sums.worker_seconds, sums.slowest_seconds) == (2, 6.0, 3.0)
+    assert (sums.tuples_routed, sums.intermediate_tuples, sums.output_tuples) == (30, 7, 15)
+    assert (sums.rows_exchanged, sums.blocks_exchanged, sums.bytes_exchanged) == (100, 2, 1000)
+    assert sums.peak_bytes == 9
+
+
+def test_the_fullest_cell_tells_how_well_a_budget_was_kept():
+    """Each has a budget of its own; without one there is nothing to tell."""
+    report = RunReport(
+        {"b": [CellFigures(i, 1.0, budget_peak_ratio=ratio) for i, ratio in enumerate((0.5, 0.87))]}
+    )
+    assert report.totals.budget_peak_ratio == 0.87
+    assert "most held of the memory budget: 87%" in str(report)
+    assert "budget" not in str(RunReport({"b": [FIRST]}))
+
+
+def test_what_only_one_end_counted_is_in_the_totals():
+    """Without figures of map tasks, the cells' count is taken."""
+    assert total([FIRST, SECOND]).bytes_exchanged == 1000
+    assert total([MAP]).bytes_exchanged == 1000
+    assert total([]).slowest_seconds == 0.0
+
+
+def test_orders_add_up_over_cells(report):
+    """The most travelled order comes first, and shares are of the block."""
+    assert [(o.order, o.tuples, o.share) for o in report.orders()] == [("c ⋈ o", 80, 0.8), ("o ⋈ c", 20, 0.2)]
+
+
+def test_modules_add_up_over_cells(report):
+    """One line per module and action."""
+    assert report.modules() == [("b", ModuleFigures("SteM(o)", "probe", 20, 60, 4, 1.0))]
+
+
+def test_json_and_text(report):
+    """The dictionary survives JSON, and the text names what is in it."""
+    again = json.loads(json.dumps(report.to_dict()))
+    assert again["totals"]["tuples_routed"] == 30
+    assert len(again["blocks"]["b"]["cells"]) == 3
+    text = str(report)
+    for part in (
+        "1 block(s) in 2 cell(s)",
+        "c ⋈ o: 80 tuples, 80%",
+        "SteM(o) probe: 20 in",
+        "map task",
+        "cell 1",
+    ):
+        assert part in text
+
+
+@pytest.fixture(scope="module")
+def joined() -> RunReport:
+    """A join whose eddies changed their order."""
+    return RunReport({"b0": [drifting(), drifting(architecture="stairs", online=True)]})
+
+
+def test_json_loses_nothing(joined):
+    """What ``to_json`` writes, ``from_json`` reads, also with lookups, settings and traces."""
+    for one in (joined, filtered(), hostile(), RunReport()):
+        assert RunReport.from_json(one.to_json()) == one
+        assert json.loads(one.to_json(indent=1)) == one.to_dict()
+    for text in ("[]", "{}", "no JSON", '{"schema": 99}'):
+        with pytest.raises(InputError, match="report"):
+            RunReport.from_json(text)
+
+
+def with_more(said):
+    """What JSON says, with a name more in each dictionary."""
+    if isinstance(said, list | tuple):
+        return [with_more(each) for each in said]
+    if not isinstance(said, dict):
+        return said
+    return {**{name: with_more(each) for name, each in said.items()}, "of_a_newer_one": [1]}
+
+
+def test_what_a_newer_report_says_besides_is_left_out(joined):
+    """So that a report of tomorrow's Millrace can be read today."""
+    for one in (joined, filtered()):
+        raw = one.to_dict()
+        for part in ("lookups", "budgets", "calls"):
+            raw[part] = with_more(raw.get(part, []))
+        for block in raw["blocks"].values():
+            block["cells"] = with_more(json.loads(json.dumps(block["cells"])))
+        assert RunReport.from_json(json.dumps({**raw, "of_a_newer_one": 1})) == one
+
+
+def test_tables_add_up_to_the_text(joined):
+    """Frames have the documented columns, and their sums are those that the text shows."""
+    for name, (schema, _) in TABLES.items():
+        frame = joined.to_pandas(name)
+        assert list(frame.columns) == schema.names
+        assert joined.to_polars(name).columns == schema.names
+    text = str(joined)
+    modules = joined.to_pandas("modules").groupby(["module", "action"]).sum(numeric_only=True)
+    for (module, action), row in modules.iterrows():
+        assert f"{module} {action}: {row.tuples_in:,.0f} in, {row.tuples_out:,.0f} out" in text
+    cells = joined.to_pandas("cells").sum(numeric_only=True)
+    assert f"tuples routed: {cells.tuples_routed:,.0f}" in text
+    assert f"intermediate tuples: {cells.intermediate_tuples:,.0f}" in text
+    assert joined.to_pandas("orders").share.sum() == pytest.approx(1.0)
+    with pytest.raises(OptionError, match="did you mean 'modules'"):
+        joined.to_pandas("module")
+
+
+def test_polars_may_be_missing(joined, monkeypatch):
+    """Then the error says what to do."""
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(SetupError, match="pip install polars"):
+        joined.to_polars()
+
+
+def test_runs_are_compared(report):
+    """Each figure of both, and what it became; what only one has counts as 0 in the other."""
+    same = millrace.compare(report, report)
+    assert str(same) == "no figure differs"
+    less = millrace.compare(report, RunReport({"b": [MAP, FIRST]}))
+    found = {(each.what, each.figure): (each.first, each.second, each.ratio) for each in less.differences}
+    assert found["total", "tuples_routed"] == (30, 10, 1 / 3)
+    assert found["SteM(o) probe", "tuples_in"] == (20, 10, 0.5)
+    assert found["c ⋈ o", "tuples"] == (80, 60, 0.75)
+    assert "30" in str(less)
+    assert len(less.to_pandas()) == len(less.differences)
+    other = millrace.compare(RunReport(), RunReport({HOSTILE: [FIRST]}))
+    assert all(each.ratio is None for each in other.differences)
+    assert HOSTILE not in other._repr_html_()
+    assert json.loads(other.to_json()) == other.to_dict()
+
+
+def test_an_empty_report_has_a_text():
+    """A query of which nothing was taken has a report too."""
+    assert "0 block(s)" in str(RunReport())
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (3e9, "3.0 GB")]
+)
+def test_sizes_are_for_people(count, text):
+    """Decimal units."""
+    assert size(count) == text
