@@ -7,8 +7,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from millrace.limits.secrets import Secrets
-from millrace.llm.endpoint import Endpoint, Model, Priced
-from millrace.llm.prompt import Prompt
+from millrace.lookups.llm.endpoint import Endpoint, Model, Priced
+from millrace.lookups.llm.prompt import Prompt
 from millrace.lookups.refused import Refused
 from millrace.predicates.service import Answered, CallError, Service
 

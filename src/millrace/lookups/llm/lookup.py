@@ -11,9 +11,9 @@ from pyarrow import types as t
 
 from millrace.errors import InputError, OptionError, near
 from millrace.limits.secrets import Secrets
-from millrace.llm.endpoint import Endpoint, Model
-from millrace.llm.prompt import Prompt
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
+from millrace.lookups.llm.endpoint import Endpoint, Model
+from millrace.lookups.llm.prompt import Prompt
 from millrace.lookups.refused import Refused
 from millrace.lookups.source import Fetched
 from millrace.lookups.strict import Rules, Unfit
