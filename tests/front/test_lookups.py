@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from millrace import join, query
-from millrace.block import LookupInput
 from millrace.errors import InputError
 from millrace.front import kept
 from millrace.limits import CoordinatorProcess
+from millrace.spark.block import LookupInput
 from tests.front import lookup_tables
 
 

@@ -97,11 +97,11 @@ def main() -> None:
         .config(f"{checksums}.enableFullRetryOnMismatch", "false")
         .getOrCreate()
     )
-    from millrace.block import Block, FrameInput
     from millrace.engine.expressions import Call, Column, ColumnRef
     from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
     from millrace.options import Options
     from millrace.predicates import PredicateSpec
+    from millrace.spark.block import Block, FrameInput
     from millrace.spark.execute import execute
 
     killer = Killer()

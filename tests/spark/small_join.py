@@ -51,11 +51,11 @@ def main(kind: str, folder: str) -> None:
         .getOrCreate()
     )
     import millrace
-    from millrace.block import Block, FrameInput, ParquetInput
     from millrace.engine.expressions import ColumnRef
     from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
     from millrace.options import Options
     from millrace.parquet.parquet import open_table
+    from millrace.spark.block import Block, FrameInput, ParquetInput
     from millrace.spark.execute import execute
 
     for name, keys in (("big", [n % 50 for n in range(2000)]), ("small", list(range(0, 100, 2)))):

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.block import Block, FrameInput, ParquetInput
 from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, InputError
 from millrace.options import Options
 from millrace.parquet.parquet import open_table
+from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
 
 DAY = dt.date(1995, 3, 15)

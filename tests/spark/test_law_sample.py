@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from millrace.block import Block, ParquetInput
 from millrace.options import Options
 from millrace.parquet.parquet import open_table
+from millrace.spark.block import Block, ParquetInput
 from millrace.spark.execute import execute
 from tests.engine.eddy.oracle import Case, cases, multiset
 from tests.engine.eddy.test_exists import cases_beside

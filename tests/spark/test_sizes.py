@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.block import Block, FrameInput, ParquetInput
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.runs.eddy_run import EddyRun
@@ -17,6 +16,7 @@ from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark import execute as execution
+from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.dealt_scan import tell_sizes
 
 ROWS = {"r": 2000, "s": 8000, "t": 4000}

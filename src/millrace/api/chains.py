@@ -17,11 +17,11 @@ from sqlglot import exp
 
 from millrace.api.columns import Compared, compared
 from millrace.api.joins import Joins, Left, Relation, clause
-from millrace.applied import noted
 from millrace.errors import MillraceError, QueryError
 from millrace.front.containment import contain
 from millrace.front.parse import parse
 from millrace.options import Options
+from millrace.spark.applied import noted
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark
 from millrace.spark.own_work import own_work

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.block import Block, FrameInput, LookupInput
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import Call, show
 from millrace.engine.figures import CellFigures
@@ -21,6 +20,7 @@ from millrace.reports.explanation import Explanation
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.planned import BlockShape, Planned, settings
 from millrace.reports.run_report import RunReport
+from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
 

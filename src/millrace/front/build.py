@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.front.estimates import estimate
 from millrace.front.frames import Frames
 from millrace.front.functions import Functions
 from millrace.front.plan import BlockPlan, Direct, LookedUp, Plan, Read, Rows, Values
 from millrace.front.template import unescape
 from millrace.options import Options
+from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
 from millrace.streams.lookups import continuous_with_lookups

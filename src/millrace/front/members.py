@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from millrace.block import ParquetInput
 from millrace.engine.expressions import columns_of
 from millrace.engine.spec import RelationSpec
 from millrace.engine.values import Value, columns_of as values_read
@@ -30,6 +29,7 @@ from millrace.front.planning import Planning, short
 from millrace.front.tables import Table
 from millrace.front.template import Edit
 from millrace.parquet.types import fixed_width
+from millrace.spark.block import ParquetInput
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from millrace.block import ParquetInput
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import Predicate
 from millrace.engine.spec import JoinSpec
 from millrace.engine.values import Value
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.source import Source
+from millrace.spark.block import ParquetInput
 from millrace.spark.where import Slot
 from millrace.streams.retention import EventTimes
 
@@ -54,7 +54,7 @@ class Values:
 
 @dataclass(frozen=True)
 class LookedUp:
-    """A lookup table that is asked; see :class:`millrace.block.LookupInput`."""
+    """A lookup table that is asked; see :class:`millrace.spark.block.LookupInput`."""
 
     indexes: tuple[IndexSpec, ...]
     scan: ParquetInput | Read | None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as t
 from sqlglot import exp
 
-from millrace.block import ParquetInput
 from millrace.errors import InputError
 from millrace.front.coercion import Field, field_of, is_plain
 from millrace.front.estimates import estimate
@@ -28,6 +27,7 @@ from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
+from millrace.spark.block import ParquetInput
 from millrace.spark.conf import SessionConf
 from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import is_cached

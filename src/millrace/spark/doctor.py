@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from millrace.block import Block, FrameInput
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.errors import ExecutionError, MillraceError
 from millrace.options import EXECUTOR, Options
+from millrace.spark.block import Block, FrameInput
 from millrace.spark.coordinating import Alone, coordinator_of, host_of
 from millrace.spark.execute import execute
 from millrace.spark.failures import is_sparks, translated

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.types import StructType
 
-from millrace.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.engine.architectures.choice import architecture_of
 from millrace.engine.expressions import Call, show
 from millrace.engine.spec import JoinSpec, RelationSpec
@@ -21,6 +20,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
+from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits

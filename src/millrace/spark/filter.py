@@ -11,12 +11,12 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 
-from millrace.applied import noted
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.options import Options
 from millrace.reports.explanation import Explanation
 from millrace.reports.planned import Planned, settings
 from millrace.reports.run_report import RunReport
+from millrace.spark.applied import noted
 from millrace.spark.handles import remember
 from millrace.spark.own_work import own_work
 from millrace.spark.plans import Mode, explained, planned

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from millrace.block import Block, LookupInput
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.lookups.index_spec import IndexSpec
 from millrace.options import Options
 from millrace.predicates.estimate import LookupEstimate
+from millrace.spark.block import Block, LookupInput
 from millrace.spark.execute import execute
 from millrace.spark.judging import drawn
 

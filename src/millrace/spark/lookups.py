@@ -28,7 +28,6 @@ from millrace.options import Options
 from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of
 
 if TYPE_CHECKING:
-    from millrace.block import LookupInput
     from millrace.limits import Address, FailedKey, LookupProgress, Registration
     from millrace.limits.budget import Spent
     from millrace.lookups import Secrets, Source
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
+    from millrace.spark.block import LookupInput
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from millrace.applied import noting_calls
+from millrace.spark.applied import noting_calls
 
 REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},

@@ -2,7 +2,7 @@
 
 Spark gives out a partition when it is done, and hands rows from one Python stage to the next in pieces of
 thousands. Who waits for the first rows gets them here from the tasks themselves
-(:mod:`millrace.results`), each exactly once, whatever Spark runs again.
+(:mod:`millrace.spark.results`), each exactly once, whatever Spark runs again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Target:
 
     def send(self, results: Iterator[pa.RecordBatch]) -> None:
         """Send all that a task results in; nothing is computed for a partition that is there already."""
-        from millrace.results import ResultsSink  # what most tasks do not need
+        from millrace.spark.results import ResultsSink  # what most tasks do not need
 
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
@@ -98,7 +98,7 @@ def stream_of(
     Raises:
         Exception: What the job raised.
     """
-    from millrace.results import ResultsServer
+    from millrace.spark.results import ResultsServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first
     server = ResultsServer.started(host_of(spark, options), port, options.limits_bind)

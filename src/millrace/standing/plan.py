@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from millrace.block import Block
 from millrace.options import Options
+from millrace.spark.block import Block
 from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import prompt

@@ -15,10 +15,10 @@ from typing import TypeVar, cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millrace.block import Block, FrameInput, LookupInput
 from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
+from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.execute import execute
 from millrace.spark.prepared import PreparedBlock
 from millrace.streams.plan import continuous, without_watermark

@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.block import Block, FrameInput, ParquetInput
 from millrace.errors import MillraceWarning, OptionError, SetupError
 from millrace.options import Options
 from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.stream_figures import SEPARATOR
+from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose

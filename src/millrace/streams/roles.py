@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from millrace.block import Block
 from millrace.engine.spec import JoinSpec
+from millrace.spark.block import Block
 from millrace.spark.hypercube import Cube
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millrace.block import ParquetInput
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
 from millrace.engine.spec import Equality, RelationSpec
 from millrace.front.coercion import Field
@@ -24,6 +23,7 @@ from millrace.front.parse import Leave
 from millrace.front.plan import LookedUp, Read, Values
 from millrace.front.planning import Planning
 from millrace.lookups.index_spec import IndexSpec
+from millrace.spark.block import ParquetInput
 
 _MOST_CONSTANTS = 100_000
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.applied import noted
 from millrace.errors import MillraceWarning
+from millrace.spark.applied import noted
 from millrace.spark.patches import watch
 
 USES = {

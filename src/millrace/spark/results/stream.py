@@ -8,7 +8,7 @@ from typing import Self
 import pyarrow as pa
 
 from millrace.limits.registration import Address
-from millrace.results.session import ResultSession
+from millrace.spark.results.session import ResultSession
 
 
 class Stream:

@@ -18,8 +18,8 @@ from collections import Counter
 import pyarrow as pa
 
 from millrace.errors import ExecutionError
-from millrace.results.payloads import Payloads
-from millrace.results.rows import row_keys
+from millrace.spark.results.payloads import Payloads
+from millrace.spark.results.rows import row_keys
 
 
 class Partition:

@@ -12,8 +12,8 @@ from millrace.errors import ExecutionError
 from millrace.limits import codec
 from millrace.limits.server import Server
 from millrace.limits.session import Session
-from millrace.results.session import MOST_WAITING, ResultSession
-from millrace.results.stream import Stream
+from millrace.spark.results.session import MOST_WAITING, ResultSession
+from millrace.spark.results.stream import Stream
 
 
 class ResultsServer(Server):

@@ -22,8 +22,8 @@ import pyarrow as pa
 from millrace.errors import ExecutionError
 from millrace.limits.codec import Message
 from millrace.limits.session import Session
-from millrace.results.partition import Partition
-from millrace.results.waiting import Waiting
+from millrace.spark.results.partition import Partition
+from millrace.spark.results.waiting import Waiting
 
 MOST_WAITING = 1 << 26
 """Bytes of batches that wait for the consumer before the tasks have to."""

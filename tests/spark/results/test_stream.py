@@ -12,10 +12,10 @@ import pytest
 
 from millrace.errors import ExecutionError
 from millrace.limits import Coordinator, codec
-from millrace.results import ResultsServer, ResultsSink
+from millrace.spark.results import ResultsServer, ResultsSink
 from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
-from tests.results import tasks
-from tests.results.tasks import SCHEMA, batch_of
+from tests.spark.results import tasks
+from tests.spark.results.tasks import SCHEMA, batch_of
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(stream, monkeypatch):
     def full(self, payload):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("millrace.results.payloads.Payloads.append", full)
+    monkeypatch.setattr("millrace.spark.results.payloads.Payloads.append", full)
     with sink_of(stream, 0) as sink:
         sink.send(batch_of(0, 0))
         with pytest.raises(ExecutionError, match="has failed"):

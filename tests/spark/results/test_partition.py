@@ -14,9 +14,9 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import encoded
-from millrace.results import payloads
-from millrace.results.partition import Partition
-from millrace.results.rows import row_keys
+from millrace.spark.results import payloads
+from millrace.spark.results.partition import Partition
+from millrace.spark.results.rows import row_keys
 
 LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 SCHEMA = pa.schema(
@@ -111,7 +111,7 @@ def test_the_law_notices_a_broken_rule(monkeypatch, broken):
         monkeypatch.setattr(Partition, "commit", lambda self, attempt: setattr(self, "committed", True))
     else:
         monkeypatch.setattr(
-            "millrace.results.partition.row_keys",
+            "millrace.spark.results.partition.row_keys",
             lambda batch: [repr(row).replace("-0.0", "0.0").encode() for row in batch.to_pylist()],
         )
         row = dict.fromkeys(SCHEMA.names)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace.errors import ExecutionError
 from millrace.limits import Address
-from millrace.results import ResultsSink
+from millrace.spark.results import ResultsSink
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("v", pa.float64())])
 
