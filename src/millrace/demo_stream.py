@@ -16,11 +16,11 @@ from rich.text import Text
 
 import millrace
 from millrace.errors import ExecutionError
-from millrace.feeds.rows import STREAMS, Feed
 from millrace.fitting import Column, Fitted
 from millrace.reports.micro_batch import MicroBatch
 from millrace.reports.text import size
 from millrace.spark.parallelism import default_parallelism
+from millrace.streams.feeds.rows import STREAMS, Feed
 from millrace.streams.report import StreamReport, favourites
 
 if TYPE_CHECKING:

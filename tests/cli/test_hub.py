@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from millrace.standing.folder import Folder
+from millrace.streams.hub.folder import Folder
 from tests.streams.feed import Feed
 
 ON = "orders o JOIN payments p ON o.k = p.k AND p.t BETWEEN o.t AND o.t + INTERVAL 20 SECONDS"

@@ -291,7 +291,7 @@ def check_hub(spark: SparkSession, folder: str) -> list[bool]:
 
     import millrace
     from millrace.errors import InputError
-    from millrace.feeds.rows import Feed
+    from millrace.streams.feeds.rows import Feed
 
     on = (
         "orders o JOIN payments p ON o.order_id = p.order_id AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"

@@ -10,8 +10,8 @@ import pytest
 
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
-from millrace.feeds.rows import Feed
 from millrace.reports.stream_figures import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
+from millrace.streams.feeds.rows import Feed
 
 FEED = {"rate": 200.0, "disorder": 1.0, "within": 4.0, "late": 0.02, "drift_at": 4.0}
 NAMES = ("orders", "payments", "shipments")

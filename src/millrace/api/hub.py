@@ -15,11 +15,11 @@ from millrace.errors import InputError, MillraceError, near
 from millrace.front.standing import SharedJoin
 from millrace.options import Options
 from millrace.spark.parallelism import is_connect
-from millrace.standing.delivery import Deliver, Sink
-from millrace.standing.folder import Folder, Listed
-from millrace.standing.lineage import STEM
-from millrace.standing.plan import hub as planned
-from millrace.standing.query import Since, StandingQuery
+from millrace.streams.hub.delivery import Deliver, Sink
+from millrace.streams.hub.folder import Folder, Listed
+from millrace.streams.hub.lineage import STEM
+from millrace.streams.hub.plan import hub as planned
+from millrace.streams.hub.query import Since, StandingQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

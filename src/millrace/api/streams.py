@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from millrace.api.session import session_of
-from millrace.feeds.source import feed as made
 from millrace.reports.micro_batch import MicroBatch
+from millrace.streams.feeds.source import feed as made
 from millrace.streams.report import StreamReport, reported
 from millrace.streams.watching import StreamWatch, logged
 

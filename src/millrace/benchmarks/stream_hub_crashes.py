@@ -23,7 +23,7 @@ import millrace
 from millrace.benchmarks.crashing import child
 from millrace.benchmarks.stream_crashes import BATCHES, CASE, streams
 from millrace.errors import ExecutionError
-from millrace.standing.folder import Folder
+from millrace.streams.hub.folder import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

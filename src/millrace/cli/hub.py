@@ -183,7 +183,7 @@ def remove_command(
 
 
 def _ask(folder: Path, asked: dict[str, Any], wait: float, json: Path | None, debug: bool) -> None:
-    from millrace.standing.folder import Folder
+    from millrace.streams.hub.folder import Folder
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
@@ -206,7 +206,7 @@ def _ask(folder: Path, asked: dict[str, Any], wait: float, json: Path | None, de
 @app.command("list")
 def list_command(folder: Where, json: Json = None, debug: Debug = False) -> None:
     """Show the queries of a hub."""
-    from millrace.standing.folder import Folder
+    from millrace.streams.hub.folder import Folder
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):

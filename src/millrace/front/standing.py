@@ -23,7 +23,7 @@ from millrace.front.template import quote
 from millrace.options import Options
 from millrace.spark.own_work import own_work
 from millrace.spark.types import arrow_schema
-from millrace.standing.query import terms
+from millrace.streams.hub.query import terms
 from millrace.streams.retention import EventTimes, retention
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from millrace.errors import ExecutionError
 from millrace.experiments.experiment import Outcome, Panel, Settings
 from millrace.experiments.lab.chain import chain
 from millrace.options import Options
-from millrace.standing.eddies import Eddies
-from millrace.standing.lineage import Lineages, carrying
-from millrace.standing.query import StandingQuery
-from millrace.standing.registry import Change, Registry
-from millrace.standing.task import Hub
+from millrace.streams.hub.eddies import Eddies
+from millrace.streams.hub.lineage import Lineages, carrying
+from millrace.streams.hub.query import StandingQuery
+from millrace.streams.hub.registry import Change, Registry
+from millrace.streams.hub.task import Hub
 from millrace.streams.task import Stream
 
 ALONE, BLIND = "alone", "blind"

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.engine.expressions import Column, ColumnRef, Compare, InList, Literal, Or
-from millrace.standing import cell as cells, eddies, lineage, registry as registries
-from millrace.standing.processor import HubProcessor
-from millrace.standing.query import StandingQuery
-from millrace.standing.registry import Change, Registry
-from millrace.standing.task import CHANGES, ENVELOPE, Hub
 from millrace.streams import cell as streams_cell
+from millrace.streams.hub import cell as cells, eddies, lineage, registry as registries
+from millrace.streams.hub.processor import HubProcessor
+from millrace.streams.hub.query import StandingQuery
+from millrace.streams.hub.registry import Change, Registry
+from millrace.streams.hub.task import CHANGES, ENVELOPE, Hub
 from millrace.streams.task import ContinuousJoin
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
 from tests.streams.test_cell import (

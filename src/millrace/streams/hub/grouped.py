@@ -28,8 +28,8 @@ from millrace.engine.expressions import (
     evaluate,
     widen,
 )
-from millrace.standing.query import terms
-from millrace.standing.registry import BITS
+from millrace.streams.hub.query import terms
+from millrace.streams.hub.registry import BITS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Test = tuple[str, tuple[Any, ...]]

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from millrace.errors import InputError, StateError
-from millrace.standing.query import StandingQuery
-from millrace.standing.registry import FORMAT, Change, read_fields
+from millrace.streams.hub.query import StandingQuery
+from millrace.streams.hub.registry import FORMAT, Change, read_fields
 
 _MERGED = 64
 """So many changes become one file."""

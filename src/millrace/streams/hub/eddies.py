@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.expressions import ColumnRef, columns_of, evaluate
-from millrace.standing.lineage import by_slot, columns, mask, rows_by_slot, shared
-from millrace.standing.query import StandingQuery
-from millrace.standing.registry import Admitted, Registry, read_fields
-from millrace.standing.task import ENVELOPE, Hub, name_of
+from millrace.streams.hub.lineage import by_slot, columns, mask, rows_by_slot, shared
+from millrace.streams.hub.query import StandingQuery
+from millrace.streams.hub.registry import Admitted, Registry, read_fields
+from millrace.streams.hub.task import ENVELOPE, Hub, name_of
 
 if TYPE_CHECKING:
     from millrace.engine.figures import CellFigures

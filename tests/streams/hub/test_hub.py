@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 
 import millrace
 from millrace.errors import InputError, StateError
-from millrace.standing import delivery, folder, plan
-from millrace.standing.processor import HubProcessor
+from millrace.streams.hub import delivery, folder, plan
+from millrace.streams.hub.processor import HubProcessor
 from tests.streams.feed import Feed, plain
 from tests.streams.test_joins import crashing
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.standing.grouped import GroupedFilter
-from millrace.standing.registry import BITS, Admitted, Registry
+from millrace.streams.hub.grouped import GroupedFilter
+from millrace.streams.hub.registry import BITS, Admitted, Registry
 from millrace.streams.task import Stream
 
 Array = np.ndarray[Any, np.dtype[Any]]

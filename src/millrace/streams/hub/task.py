@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from millrace.engine.expressions import And, Column, ColumnRef, Overlap, relations_of
 from millrace.engine.spec import JoinSpec, OutputColumn
-from millrace.standing.lineage import columns
-from millrace.standing.query import terms
+from millrace.streams.hub.lineage import columns
+from millrace.streams.hub.query import terms
 from millrace.streams.task import ContinuousJoin
 
 CHANGES = -3

@@ -9,12 +9,12 @@ import pandas as pd
 import pyarrow as pa
 
 from millrace.spark.worker import look_again
-from millrace.standing.cell import HubCell
-from millrace.standing.registry import Change, Registry
-from millrace.standing.task import CHANGES, Hub
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived
 from millrace.streams.cell import Cell
+from millrace.streams.hub.cell import HubCell
+from millrace.streams.hub.registry import Change, Registry
+from millrace.streams.hub.task import CHANGES, Hub
 from millrace.streams.log import Head
 from millrace.streams.processor import CellProcessor
 

@@ -13,9 +13,9 @@ from millrace.spark.block import Block
 from millrace.spark.exchange import BLOCK_SCHEMA, block_rows
 from millrace.spark.types import spark_schema
 from millrace.spark.worker import prompt
-from millrace.standing.processor import HubProcessor
-from millrace.standing.registry import read_fields
-from millrace.standing.task import CHANGES, ENVELOPE, Hub
+from millrace.streams.hub.processor import HubProcessor
+from millrace.streams.hub.registry import read_fields
+from millrace.streams.hub.task import CHANGES, ENVELOPE, Hub
 from millrace.streams.plan import deal
 from millrace.streams.retention import EventTimes
 from millrace.streams.task import ContinuousJoin

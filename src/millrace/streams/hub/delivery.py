@@ -19,8 +19,8 @@ from pyspark import TaskContext
 
 from millrace.errors import InputError
 from millrace.spark.worker import prompt
-from millrace.standing.folder import Folder
-from millrace.standing.task import ENVELOPE
+from millrace.streams.hub.folder import Folder
+from millrace.streams.hub.task import ENVELOPE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

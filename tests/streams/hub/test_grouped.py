@@ -32,9 +32,9 @@ from millrace.engine.expressions import (
 )
 from millrace.errors import InputError
 from millrace.predicates import PredicateSpec
-from millrace.standing.encoding import decoded, encoded
-from millrace.standing.grouped import GroupedFilter
-from millrace.standing.registry import Change, Registry
+from millrace.streams.hub.encoding import decoded, encoded
+from millrace.streams.hub.grouped import GroupedFilter
+from millrace.streams.hub.registry import Change, Registry
 
 T = pa.timestamp("us", "UTC")
 KINDS = {

@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millrace.errors import OptionError
-from millrace.feeds.rows import Feed, parsed
 from millrace.spark.types import spark_schema
+from millrace.streams.feeds.rows import Feed, parsed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from millrace.errors import StateError
-from millrace.standing.query import StandingQuery
+from millrace.streams.hub.query import StandingQuery
 
 FORMAT = 1
 """Version of changes and registries."""

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.engine.expressions import ColumnRef
-from millrace.standing import folder as folders
-from millrace.standing.folder import Folder
-from millrace.standing.plan import Announce
-from millrace.standing.query import StandingQuery
-from millrace.standing.registry import Change, Registry
+from millrace.streams.hub import folder as folders
+from millrace.streams.hub.folder import Folder
+from millrace.streams.hub.plan import Announce
+from millrace.streams.hub.query import StandingQuery
+from millrace.streams.hub.registry import Change, Registry
 
 JOIN = {"on": "a JOIN b"}
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millrace.errors import OptionError
-from millrace.feeds import source
-from millrace.feeds.rows import STREAMS, Feed
-from millrace.feeds.source import FeedReader, FeedSource, Supply
+from millrace.streams.feeds import source
+from millrace.streams.feeds.rows import STREAMS, Feed
+from millrace.streams.feeds.source import FeedReader, FeedSource, Supply
 
 ROWS = 20_000
 BEGIN = 1_735_689_600_000_000
