@@ -11,7 +11,7 @@ NEEDS_VENV := Python cannot make virtual environments here: install its venv pac
 # Five runs side by side: SQL against Spark with streams, and other tests of the shared Spark session, which mostly
 # wait for the JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
 # sessions of their own.
-SQL := tests/front/test_cases.py tests/front/test_fuzz.py tests/streams tests/streams/hub
+SQL := tests/sql/test_cases.py tests/sql/test_fuzz.py tests/streams tests/streams/hub
 ENGINE := tests/experiments tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.benchmarks import postgres as postgresql, tpch_data
-from millrace.front import containment
+from millrace.sql import containment
 from tests.session import session
 
 containment.is_strict = True

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import millrace
-from millrace.front import worth
+from millrace.sql import worth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ import pytest
 
 import millrace
 from millrace.reports.run_report import RunReport
-from tests.front.conftest import files
+from tests.sql.conftest import files
 
 __all__ = ["files"]
 

@@ -1,5 +1,5 @@
 """The small tables of the front's tests."""
 
-from tests.front.conftest import files, rows, same, scans, views
+from tests.sql.conftest import files, rows, same, scans, views
 
 __all__ = ["files", "rows", "same", "scans", "views"]

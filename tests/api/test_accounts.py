@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
-from millrace.front.spark_errors import as_written
+from millrace.sql.spark_errors import as_written
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 
@@ -70,13 +70,13 @@ def test_an_error_comes_without_records_and_frames_of_planning(spark, files, mon
         logged.append(logger.filter(record))
         return as_written(*given)
 
-    monkeypatch.setattr("millrace.front.original.as_written", spy)
+    monkeypatch.setattr("millrace.sql.original.as_written", spy)
     with pytest.raises(AnalysisException) as found:
         millrace.sql("select a.nothing from a join b on a.id = b.id", spark, files)
     assert logged == [False]
     assert logger.filter(record)
     frames = traceback.extract_tb(found.value.__traceback__)
-    assert not [frame for frame in frames if "millrace/front" in frame.filename]
+    assert not [frame for frame in frames if "millrace/sql" in frame.filename]
 
 
 @pytest.mark.parametrize(

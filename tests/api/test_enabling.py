@@ -16,11 +16,11 @@ from pyspark.sql.udf import UserDefinedFunction
 import millrace
 import millrace.accessor
 from millrace.api import chains, enabling, gain
-from millrace.front import containment, worth
 from millrace.spark import patches
 from millrace.spark.actions import ACTIONS
-from tests.front.compare import bag
+from millrace.sql import containment, worth
 from tests.spark.column_chains import RESOLVED, TAKEN, differing
+from tests.sql.compare import bag
 
 JOIN = "select a.id, b.v from a join b on a.id = b.id where a.k > 5"
 

@@ -8,7 +8,7 @@ from pyspark.sql.functions import udf
 
 import millrace
 from millrace.errors import QueryError
-from tests.front.compare import bag
+from tests.sql.compare import bag
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 
 import millrace
 from millrace.api import session
-from millrace.front import kept
-from tests.front.compare import bag
+from millrace.sql import kept
+from tests.sql.compare import bag
 
 pytestmark = pytest.mark.spark
 

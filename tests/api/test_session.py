@@ -9,7 +9,7 @@ from pyspark.sql.functions import udf
 
 import millrace
 from millrace.errors import InputError, OptionError, PredicateError
-from tests.front.compare import bag, taken
+from tests.sql.compare import bag, taken
 
 TEXT = "select a.id, b.v from a join b on a.id = b.id where a.k > :low"
 

@@ -10,10 +10,10 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
-from millrace.front import containment, kept, pipeline
-from millrace.front.parse import conjuncts, disjuncts, parse, unwrap
-from millrace.front.scopes import Scopes
-from tests.front.compare import bag, taken
+from millrace.sql import containment, kept, pipeline
+from millrace.sql.parse import conjuncts, disjuncts, parse, unwrap
+from millrace.sql.scopes import Scopes
+from tests.sql.compare import bag, taken
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 

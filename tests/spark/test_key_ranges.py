@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millrace
-from tests.front.compare import bag
+from tests.sql.compare import bag
 
 SQL = "SELECT s.id, s.day, d.name FROM sales s JOIN dates d ON s.day = d.day WHERE d.month = 3"
 

@@ -13,8 +13,6 @@ from pyspark.sql import functions as sf
 import millrace
 from millrace import Options, query
 from millrace.errors import ExecutionError, InputError, OptionError
-from millrace.front import tables
-from millrace.front.estimates import estimate
 from millrace.options import StorageOptions
 from millrace.parquet import stores
 from millrace.parquet.described import described_table
@@ -25,7 +23,9 @@ from millrace.parquet.stores import DISKS, located
 from millrace.spark import reach, stored
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at
-from tests.front.compare import bag_of
+from millrace.sql import tables
+from millrace.sql.estimates import estimate
+from tests.sql.compare import bag_of
 from tests.stores import Proxy, s3
 
 JOIN = """

@@ -15,7 +15,7 @@ from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.scans import scan_of, table_at
-from tests.front.compare import bag_of
+from tests.sql.compare import bag_of
 
 
 def rows_of(frame):

@@ -18,14 +18,14 @@ from sqlglot import exp
 from millrace.api.columns import Compared, compared
 from millrace.api.joins import Joins, Left, Relation, clause
 from millrace.errors import MillraceError, QueryError
-from millrace.front.containment import contain
-from millrace.front.parse import parse
 from millrace.options import Options
 from millrace.spark.applied import noted
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark
 from millrace.spark.own_work import own_work
 from millrace.spark.parallelism import is_connect
+from millrace.sql.containment import contain
+from millrace.sql.parse import parse
 
 _LINK = "_millrace_link"
 _UNKNOWN = "it is not known how this was made"

@@ -24,8 +24,6 @@ from millrace.api.columns import both, equal, noting, taken
 from millrace.api.joins import Left
 from millrace.api.session import Session, session_of
 from millrace.errors import MillraceError
-from millrace.front.containment import contain
-from millrace.front.functions import Predicates
 from millrace.options import Options
 from millrace.spark.actions import ACTIONS
 from millrace.spark.filter import where
@@ -35,6 +33,8 @@ from millrace.spark.parallelism import is_connect
 from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.stopped import alive
+from millrace.sql.containment import contain
+from millrace.sql.functions import Predicates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

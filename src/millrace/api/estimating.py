@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millrace.errors import QueryError
-from millrace.front.parse import function_of, parse
 from millrace.predicates.estimate import Estimate
 from millrace.spark.estimate import estimate
+from millrace.sql.parse import function_of, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary
 from sqlglot import exp
 
 from millrace.errors import QueryError
-from millrace.front.estimates import default_widths, estimate
-from millrace.front.parse import parse
-from millrace.front.worth import ROWS_A_SECOND
 from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.conf import SessionConf
 from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import scan_of
+from millrace.sql.estimates import default_widths, estimate
+from millrace.sql.parse import parse
+from millrace.sql.worth import ROWS_A_SECOND
 
 if TYPE_CHECKING:
     from millrace.api.joins import Relation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BYTES_A_ROW = 6
 """Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
 
-A row that tasks read and join saves some time (``ROWS_A_SECOND`` of :mod:`millrace.front.worth`). A number
+A row that tasks read and join saves some time (``ROWS_A_SECOND`` of :mod:`millrace.sql.worth`). A number
 that passes takes about a third of that, and a text half as much again: of a million rows joined with 300,
 with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; half of them allow for wrong
 estimates.

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 
 from millrace.errors import InputError, MillraceError, near
-from millrace.front.standing import SharedJoin
 from millrace.options import Options
 from millrace.spark.parallelism import is_connect
+from millrace.sql.standing import SharedJoin
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import Folder, Listed
 from millrace.streams.hub.lineage import STEM

@@ -17,12 +17,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column
 
 from millrace.errors import QueryError, near
-from millrace.front.template import plain_quote
 from millrace.lookups.table import LookupTable
 from millrace.options import StorageOptions
 from millrace.spark.filter import where as filtered
 from millrace.spark.readers import FORMATS, suffix_of
 from millrace.spark.stored import Stored, stored_at
+from millrace.sql.template import plain_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,11 +13,11 @@ from millrace.api.columns import Compared, Taken, name_of
 from millrace.api.gain import why_no_gain
 from millrace.api.session import Session
 from millrace.errors import QueryError
-from millrace.front.template import plain_quote
 from millrace.options import Options
 from millrace.spark.handles import same_handle
 from millrace.spark.own_work import own_work
 from millrace.spark.parallelism import is_connect
+from millrace.sql.template import plain_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,8 +13,6 @@ from millrace.engine.expressions import Call, show
 from millrace.engine.figures import CellFigures
 from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
-from millrace.front.build import Prepared, Taken
-from millrace.front.plan import Read
 from millrace.predicates.estimate import Estimate, LookupEstimate
 from millrace.reports.explanation import Explanation
 from millrace.reports.micro_batch import PREFIX
@@ -23,6 +21,8 @@ from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.lookup_estimate import lookup_estimates
 from millrace.spark.plans import Mode, planned
+from millrace.sql.build import Prepared, Taken
+from millrace.sql.plan import Read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,7 @@ Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]
 
 
 class Query(Prepared):
-    """A query that is ready to run; see :class:`millrace.front.build.Prepared` for what it holds."""
+    """A query that is ready to run; see :class:`millrace.sql.build.Prepared` for what it holds."""
 
     _estimating: Estimating | None = None
 

@@ -18,12 +18,6 @@ from millrace.api.joining import Condition, Side, joining
 from millrace.api.progress import by_default
 from millrace.api.query import Query
 from millrace.errors import InputError, MillraceError, QueryError, UnsupportedType
-from millrace.front import kept
-from millrace.front.calls import Calls
-from millrace.front.functions import Predicates, by_name
-from millrace.front.parse import PARAMETER, Statement, parse
-from millrace.front.pipeline import Pipeline
-from millrace.front.tables import Tables, check_tables
 from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
@@ -32,6 +26,12 @@ from millrace.spark.own_work import own_work
 from millrace.spark.patches import watch
 from millrace.spark.stopped import alive
 from millrace.spark.types import arrow_schema
+from millrace.sql import kept
+from millrace.sql.calls import Calls
+from millrace.sql.functions import Predicates, by_name
+from millrace.sql.parse import PARAMETER, Statement, parse
+from millrace.sql.pipeline import Pipeline
+from millrace.sql.tables import Tables, check_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,0 +1,130 @@
+"""What stands above the blocks of a SELECT: names and stars that mean columns of its FROM clause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from millrace.sql.clause import Clause
+from millrace.sql.conditions import Sorted
+from millrace.sql.members import Member
+from millrace.sql.names import Binding, is_star
+from millrace.sql.outputs import Attribute
+from millrace.sql.parse import Leave, name_span
+
+BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute", "qualify", "windows", "hint")
+"""Clauses beside which a SELECT is more than its items, FROM and WHERE."""
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A name above the blocks that means a column of this FROM clause."""
+
+    column: exp.Column
+    binding: Binding
+    attribute: Attribute
+
+
+class Above:
+    """The names and stars above the blocks of one SELECT.
+
+    Args:
+        clause: The SELECT's FROM clause.
+        found: Its conditions: what blocks evaluate is not above them.
+        members: The relations that blocks take.
+
+    Attributes:
+        consumed: Ids of names that the rewritten text has no more.
+    """
+
+    def __init__(self, clause: Clause, found: Sorted, members: list[Member]) -> None:
+        self._clause = clause
+        self._found = found
+        self._planning = clause.planning
+        self._select = clause.scope.select
+        self._taken = {id(member.relation) for member in members}
+        self.consumed: set[int] = set()
+
+    def touches(self, attribute: Attribute) -> bool:
+        """Tell whether a column is of a relation that a block takes."""
+        return any(id(relation) in self._taken for relation, _ in attribute.sources)
+
+    def read(self) -> Iterator[Attribute]:
+        """Yield the columns of this FROM clause that something above the blocks reads."""
+        for use in self.uses():
+            yield use.attribute
+        for _, shown in self.stars():
+            yield from shown
+        for conjunct in self._found.above:
+            yield from conjunct.pair or ()
+        for number, step in enumerate(self._clause.steps):
+            if not step.movable and number not in self._found.steps:
+                for pair in self._clause.keys_of(step):
+                    yield from pair
+
+    def uses(self) -> Iterator[Use]:
+        """Yield the names above the blocks that mean columns of this FROM clause."""
+        used = {id(part) for c in self._found.used if c.node is not None for part in c.node.walk()}
+        names, seen = self._planning.names, set()
+        used |= self.consumed
+        for column in self._select.find_all(exp.Column):
+            if id(column) in used or column.find_ancestor(exp.Star) is not None:
+                continue
+            if isinstance(column.this, exp.Star) and names.find_struct(column) is None:
+                continue
+            binding = self.bound(column)
+            if binding is None or binding.match is None:
+                continue
+            start, _ = name_span(column, 0)
+            if start not in seen:  # the parser may use one name in two places
+                seen.add(start)
+                yield Use(column, binding, binding.match.attribute)
+
+    def bound(self, column: exp.Column) -> Binding | None:
+        """Return what a name means, None for what is no column of this FROM clause."""
+        names = self._planning.names
+        found = names.find_struct(column) if isinstance(column.this, exp.Star) else names.find(column)
+        return found if found is not None and found.scope is self._clause.scope else None
+
+    def stars(self) -> list[tuple[exp.Expr, list[Attribute]]]:
+        """Return the stars that have to be written out, with what they show."""
+        found: list[tuple[exp.Expr, list[Attribute]]] = []
+        names, clause = self._planning.names, self._clause
+        for item in self._select.expressions:
+            if not is_star(item) or (isinstance(item, exp.Column) and names.find_struct(item)):
+                continue
+            shown = names.starred(clause.scope, item)
+            taken = any(map(self.touches, shown))
+            if isinstance(item, exp.Star) or taken or clause.source.merges:
+                found.append((item, shown))
+        known = {id(item) for item, _ in found}
+        for star in self._select.find_all(exp.Star):
+            owner: exp.Expr = star.parent if isinstance(star.parent, exp.Column) else star
+            if id(owner) in known or owner.parent is self._select or isinstance(star.parent, exp.Count):
+                continue
+            if star.find_ancestor(exp.Select) is self._select:
+                raise Leave("a star inside an expression")
+        return found
+
+    def is_whole(self, members: list[Member]) -> bool:
+        """Tell whether a block of these relations is all of the FROM clause."""
+        left = len(self._clause.steps) - len(self._found.steps)
+        return len(members) == left and not self._clause.source.views
+
+    def only_counts(self, members: list[Member]) -> bool:
+        """Tell whether the SELECT is nothing but a ``count(*)`` of one block."""
+        items = self._select.expressions
+        if (
+            not self.is_whole(members)
+            or any(self._select.args.get(name) for name in BARS)
+            or self._found.above
+        ):
+            return False
+        count = items[0].unalias() if len(items) == 1 else None
+        if not isinstance(count, exp.Count) or count.expressions:
+            return False
+        return isinstance(count.this, exp.Star) or (
+            isinstance(count.this, exp.Literal) and count.this.name.isdigit()
+        )

@@ -1,0 +1,120 @@
+"""Running templates on a session: the DataFrames that they name, and the caller's parameters.
+
+On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
+dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
+name=df)`` makes and drops a view at every call.) On Spark Connect the text is analysed anew for each action,
+and DataFrames travel beside it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import types as t
+
+from millrace.spark.parallelism import is_connect
+from millrace.spark.plans import kept_in_cache
+from millrace.sql.template import PLACEHOLDER, Segment, placeholders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# As long as the names that Spark Connect's client makes up.
+_SOME_NAME = "_pyspark_connect_temp_view_" + 32 * "0"
+
+
+class Frames:
+    """What the templates of one query need of the session.
+
+    Args:
+        spark: The session.
+        args: The query's parameters by name.
+    """
+
+    def __init__(self, spark: SparkSession, args: Mapping[str, Any] | None = None) -> None:
+        self.spark = spark
+        self._args = dict(args or {})
+        self._frames: dict[str, DataFrame] = {}
+        self._barred: dict[str, str] = {}
+        self._views: dict[str, str] = {}
+        self._kept: dict[str, DataFrame] = {}
+        self._stem = f"__millrace_{uuid.uuid4().hex[:12]}"
+
+    def place(self, frame: DataFrame, stem: str) -> str:
+        """Return the placeholder that stands for a DataFrame."""
+        return self.put(f"{stem}{len(self._frames)}", frame)
+
+    def put(self, name: str, frame: DataFrame) -> str:
+        """Let a name stand for a DataFrame from now on; returns its placeholder."""
+        self._drop(name)
+        self._frames[name] = frame
+        self._kept.pop(name, None)
+        return "{" + name + "}"
+
+    def bar(self, placeholder: str, what: str) -> None:
+        """Note that Spark can analyse a frame but not read it, and what it stands for."""
+        self._barred[placeholder.strip("{}")] = what
+
+    def barred(self, template: str) -> list[str]:
+        """Return what a template reads that Spark cannot read."""
+        return sorted({self._barred[name] for name in placeholders(template) if name in self._barred})
+
+    def sql(self, template: str) -> DataFrame:
+        """Let Spark analyse a template; its errors come out unchanged.
+
+        On Spark Connect the analysis happens when the DataFrame's schema is asked for.
+        """
+        names = placeholders(template)
+        args = self._args or None
+        if names and is_connect(self.spark):
+            return self.spark.sql(template, args, **{name: self._named(name) for name in names})
+        # Without frames Spark takes the text as it is, braces included.
+        return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), args)
+
+    def schema(self, template: str) -> t.StructType:
+        """Return the columns that a template gives; Spark's errors come out unchanged."""
+        return self.sql(template).schema
+
+    def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
+        """Return segments with what Spark gets for each, as far as names of as many characters go."""
+        connect = is_connect(self.spark)
+        result = []
+        for segment in segments:
+            names = placeholders(segment.text)
+            views = {n: _SOME_NAME if connect else self._views.get(n, "") for n in names}
+            result.append((segment, self._filled(segment.text, views)))
+        return result
+
+    def close(self) -> None:
+        """Drop the views: what was analysed does not need them."""
+        for name in list(self._views):
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        view = self._views.pop(name, None)
+        if view is not None:
+            self.spark.catalog.dropTempView(view)
+
+    def _named(self, name: str) -> DataFrame:
+        frame = self._kept.get(name)
+        if frame is None:
+            frame = self._kept[name] = kept_in_cache(self._frames[name])
+        return frame
+
+    def _view(self, name: str) -> str:
+        view = self._views.get(name)
+        if view is None:
+            view = f"{self._stem}_{name}"
+            self._named(name).createOrReplaceTempView(view)
+            self._views[name] = view
+        return view
+
+    @staticmethod
+    def _filled(template: str, names: Mapping[str, str]) -> str:
+        def put(match: re.Match[str]) -> str:
+            return names[match[1]] if match[1] else match[0][0]
+
+        return PLACEHOLDER.sub(put, template)

@@ -1,0 +1,233 @@
+"""What binds the lookup tables of a block: equalities, constants, or nothing.
+
+An index can be asked when each of its bind columns has a value from relations that can be read first
+(Raman, Deshpande & Hellerstein 2003, section 2.2). Constants of the query become a relation of their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from millrace.engine.expressions import And, Column, ColumnRef, Compare, InList, Literal, Or, Predicate
+from millrace.engine.spec import Equality, RelationSpec
+from millrace.lookups.index_spec import IndexSpec
+from millrace.spark.block import ParquetInput
+from millrace.sql.coercion import Field
+from millrace.sql.components import Groups
+from millrace.sql.conditions import Sorted
+from millrace.sql.lookups.tables import Lookup
+from millrace.sql.members import Member, read_from, schema_of
+from millrace.sql.parse import Leave
+from millrace.sql.plan import LookedUp, Read, Values
+from millrace.sql.planning import Planning
+
+_MOST_CONSTANTS = 100_000
+
+
+@dataclass(eq=False)
+class Constants:
+    """Constant keys as a relation of a block."""
+
+    spec: RelationSpec
+    rows: Values
+
+
+@dataclass(eq=False)
+class Binding:
+    """How the lookup tables of a block are reached.
+
+    Attributes:
+        equalities: The block's, with those that constants add.
+        residuals: What became of equalities that compare a bind column in a second type.
+        constants: Relations of constants.
+        indexes: Per lookup table that is asked, the indexes that are bound; none for one that is only
+            scanned by sources.
+    """
+
+    equalities: list[Equality]
+    residuals: list[Predicate] = field(default_factory=list)
+    constants: list[Constants] = field(default_factory=list)
+    indexes: dict[str, tuple[IndexSpec, ...]] = field(default_factory=dict)
+
+
+def bind(
+    members: Sequence[Member],
+    others: Sequence[RelationSpec],
+    equalities: Sequence[Equality],
+    filters: Mapping[str, list[Predicate]],
+    *,
+    scans: bool = True,
+) -> Binding:
+    """Find out how the lookup tables among the relations of a block are reached.
+
+    Args:
+        members: The block's relations.
+        others: Relations of subqueries.
+        equalities: What joins them all.
+        filters: Per alias, what the block applies to the relation alone.
+        scans: Whether lookup tables are scanned, where they can be.
+
+    Raises:
+        Leave: A lookup table that is not scanned is bound by nothing.
+    """
+    lookups = {m.alias: m.lookup for m in members if m.lookup is not None}
+    binding = Binding(list(equalities))
+    if not lookups:
+        return binding
+    for alias, found in lookups.items():
+        if not found.table.is_set:
+            _keep_one_type(binding, alias, found)
+    reached = {member.alias for member in members} | {spec.alias for spec in others}
+    reached -= {alias for alias, found in lookups.items() if not (scans and found.table.is_scanned)}
+    while True:
+        ties = _ties(binding.equalities)
+        while fresh := {
+            alias
+            for alias in lookups.keys() - reached
+            if any(all(ties[alias, c] & reached for c in columns) for columns in lookups[alias].table.bind)
+        }:
+            reached |= fresh
+        lost = [alias for alias in lookups if alias not in reached]
+        if not lost:
+            break
+        for alias in lost:
+            binds = lookups[alias].table.bind
+            free = [[c for c in columns if not ties[alias, c] & reached] for columns in binds]
+            made = _constants(alias, lookups[alias], free, filters.get(alias, ()), len(binding.constants))
+            if made:
+                break
+        else:
+            raise Leave("; ".join(_unbound(alias, lookups[alias]) for alias in lost))
+        for constants, equality in made:
+            binding.constants.append(constants)
+            binding.equalities.append(equality)
+            reached.add(constants.spec.alias)
+    for alias, found in lookups.items():
+        bound = tuple(i for i in found.table.indexes() if all(ties[alias, c] for c in i.columns))
+        if bound or found.asked or not scans:
+            binding.indexes[alias] = bound
+    return binding
+
+
+def _unbound(alias: str, found: Lookup) -> str:
+    name = found.table.name
+    shown = f"lookup table {name!r}" + ("" if alias.lower() == name.lower() else f" ({alias})")
+    return f"{shown} needs values for {found.table.needs(alias)}"
+
+
+def _keep_one_type(binding: Binding, alias: str, found: Lookup) -> None:
+    """Let each bind column be compared in one type: asked in two, a row could come twice."""
+    for column in found.table.bind[0]:
+        own = found.table.schema.field(column).type
+        ref = ColumnRef(alias, column)
+        touching = [e for e in binding.equalities if ref in e.ends]
+        kinds = list(dict.fromkeys(e.type for e in touching))
+        if len(kinds) < 2:
+            continue
+        kept = own if own in kinds else kinds[0]
+        for equality in touching:
+            if equality.type != kept:
+                binding.equalities.remove(equality)
+                sides = Column(equality.left), Column(equality.right)
+                binding.residuals.append(Compare("=", *sides, equality.type))
+
+
+def _ties(equalities: Iterable[Equality]) -> Mapping[tuple[str, str], set[str]]:
+    """Return, per relation and column, the other relations that equalities of one type tie it to."""
+    pairs = [((e.left, e.type), (e.right, e.type)) for e in equalities]
+    ties: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for group in Groups.tied(pairs).sets():
+        for ref, _ in group:
+            ties[ref.relation, ref.column] |= {other.relation for other, _ in group} - {ref.relation}
+    return ties
+
+
+def _constants(
+    alias: str, found: Lookup, free: Sequence[list[str]], filters: Sequence[Predicate], number: int
+) -> list[tuple[Constants, Equality]]:
+    """Return relations of constants that bind an index of a lookup table, none if there are none.
+
+    ``free`` are, for each index, the columns that no other relation has values for.
+    """
+    best: dict[str, list[pa.Scalar]] | None = None
+    for columns in free:
+        known = {c: constants_of(filters, ColumnRef(alias, c), found) for c in columns}
+        values = {column: keys for column, keys in known.items() if keys is not None}
+        if len(values) == len(columns) and (best is None or len(values) < len(best)):
+            best = values
+    made = []
+    for place, (column, keys) in enumerate((best or {}).items(), number):
+        kind = found.table.schema.field(column).type
+        rows = pa.table({"key": pa.array(keys, kind)})
+        spec = RelationSpec(f"__key{place}", rows.schema, rows=len(keys))
+        equality = Equality(ColumnRef(spec.alias, "key"), ColumnRef(alias, column), kind)
+        made.append((Constants(spec, Values(rows)), equality))
+    return made
+
+
+def constants_of(filters: Sequence[Predicate], ref: ColumnRef, found: Lookup) -> list[pa.Scalar] | None:
+    """Return distinct values, in the column's type, one of which a row must have; None if any may do."""
+    kind = found.table.schema.field(ref.column).type
+    for predicate in filters:
+        values = _values(predicate, ref)
+        if values is not None and len(values) <= _MOST_CONSTANTS:
+            exact = [each for value in values if (each := _exactly(value, kind)) is not None]
+            return list(dict.fromkeys(exact))
+    return None
+
+
+def _values(predicate: Predicate, ref: ColumnRef) -> list[pa.Scalar] | None:
+    match predicate:
+        case Compare("=" | "<=>", Column(left), Literal(value, _), kind) if left == ref and value is not None:
+            return [pa.scalar(value, kind)]
+        case InList(Column(left), values, kind) if left == ref:
+            return [pa.scalar(value, kind) for value in values if value is not None]
+        case And(arguments):
+            known = [v for a in arguments if (v := _values(a, ref)) is not None]
+            return min(known, key=len, default=None)
+        case Or(arguments):
+            each = [_values(a, ref) for a in arguments]
+            return None if None in each else [value for values in each for value in values or ()]
+    return None
+
+
+def _exactly(value: pa.Scalar, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a constant in a column's type; None if no value of that type is equal to it."""
+    try:
+        made = value.cast(kind)
+        return made if made.cast(value.type).equals(value) else None
+    except pa.ArrowInvalid:
+        return None
+
+
+def lookup_rows(
+    planning: Planning,
+    member: Member,
+    columns: list[Field],
+    found: Sorted,
+    indexes: tuple[IndexSpec, ...],
+    *,
+    scans: bool = True,
+) -> tuple[RelationSpec, LookedUp]:
+    """Return the spec of a lookup table that is asked, and how it is; without ``scans`` by key alone."""
+    lookup = member.lookup
+    assert lookup is not None
+    table = lookup.table
+    if table.is_set:
+        columns = list(member.columns)
+    filters = tuple(dict.fromkeys(found.filters.get(member.alias, ())))
+    schema = schema_of(member.alias, columns)
+    scan: ParquetInput | Read | None = None
+    if scans and lookup.parquet is not None:
+        scan = ParquetInput(lookup.parquet, tuple(schema.names), filters)
+    elif scans and lookup.scan is not None:
+        placeholder = planning.frames.place(lookup.scan, "t")
+        whole = f"SELECT * FROM {placeholder}"  # noqa: S608
+        scan = read_from(whole, member, columns, found.texts.get(member.alias, ()))
+    # Of a set, equal tuples from several access methods are one by that alone.
+    spec = RelationSpec(member.alias, schema)
+    return spec, LookedUp(indexes, scan, table.sources if scans else (), filters)

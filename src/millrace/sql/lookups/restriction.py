@@ -1,0 +1,147 @@
+"""A lookup table in a place where no block takes it, replaced by its rows for the keys that can matter.
+
+``o LEFT JOIN prices p ON o.sku = p.sku`` becomes ``o LEFT JOIN r p ON o.sku = p.sku``, where ``r`` are the
+rows of ``prices`` for the distinct ``o.sku``: an inner join, which a block takes. Rows of other keys could
+not match, so the answer is the same, and Spark runs the outer join. What gives the keys is evaluated twice.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pyspark.errors import PySparkException
+from sqlglot import exp
+
+from millrace.errors import InputError, first_line
+from millrace.spark.plans import explained
+from millrace.sql.ctes import base_tables, with_prefix
+from millrace.sql.from_clause import Relation
+from millrace.sql.lookups.keys import KEYS, KeyFinder
+from millrace.sql.lookups.refusals import Refusal, refusal
+from millrace.sql.lookups.views import View
+from millrace.sql.parse import Leave
+from millrace.sql.plan import Plan
+from millrace.sql.planning import Planning
+from millrace.sql.scopes import Scope
+from millrace.sql.tables import Table
+from millrace.sql.template import plain_quote
+from millrace.sql.volatility import unrepeatable_plan
+
+
+class Restriction:
+    """Replaces lookup tables of one query.
+
+    Args:
+        planning: The query.
+        rows: Plans another query over the same tables, its blocks numbered from a number on.
+    """
+
+    def __init__(self, planning: Planning, rows: Callable[[str, int], Plan]) -> None:
+        self._planning = planning
+        self._rows_of = rows
+
+    def is_needed(self, node: exp.Table) -> bool:
+        """Tell whether a lookup table stands where no block takes it."""
+        found = self._planning.names.scopes.find(node)
+        try:
+            return found is None or not View.of(self._planning, *found).step.free
+        except Leave:
+            return False  # a block may still say why
+
+    def apply(self, node: exp.Table, reasons: Sequence[str]) -> None:
+        """Replace a lookup table in the query's text.
+
+        Args:
+            node: Its place.
+            reasons: Why no block takes it.
+
+        Raises:
+            Refusal: Nothing gives the values to ask it with.
+        """
+        table = self._planning.catalog.of(node)
+        assert table.lookup is not None
+        why = list(reasons)
+        found = self._planning.names.scopes.find(node)
+        if found is None or found[1].columns:
+            why.append("it has a form that is not looked into, such as a list of column names or TABLESAMPLE")
+        elif node.args.get("sample"):
+            why.append("TABLESAMPLE")
+        else:
+            for columns in table.lookup.table.bind:
+                try:
+                    plan = self._rows(*found, table, columns)
+                except Leave as leave:
+                    why.append(str(leave))
+                except Refusal as refused:
+                    if refused.place != KEYS:
+                        raise
+                    why.append(f"values for {', '.join(columns)} compare only after a cast of the column")
+                except PySparkException as error:
+                    why.append(first_line(error))
+                else:
+                    self._replace(node, table, plan)
+                    return
+        raise refusal(self._planning, [(node, table.lookup.table)], why)
+
+    def _rows(self, scope: Scope, relation: Relation, table: Table, columns: tuple[str, ...]) -> Plan:
+        """Return the rows of a lookup table that matter in a place, asked by some of its columns."""
+        planning, statement, node = self._planning, self._planning.statement, relation.node
+        assert isinstance(node, exp.Table)
+        view = View.of(planning, scope, relation)
+        filters = view.filters()
+        fixed = {name for term in filters for name in view.fixed(term)}
+        free = [column for column in columns if column.lower() not in fixed]
+        wanted = [frozenset({column.lower()}) for column in free]
+        keys = KeyFinder(planning).find(scope, relation, wanted) if free else []
+        pieces = [piece for each in keys for piece in each.nodes]
+        self._check_tables(pieces)
+        alias = plain_quote(node.alias or node.name)
+        text = with_prefix(statement, [*filters, *pieces], lambda span: statement.text[slice(*span)])
+        text += f"SELECT {alias}.* FROM "
+        if free:
+            values = "\nUNION\n".join(each.text(statement) for each in keys) or _no_values(table, free)
+            text += f"(\n{values}\n) AS {KEYS} INNER JOIN "
+        text += f"{'.'.join(plain_quote(part.name) for part in node.parts)} AS {alias}"
+        if free:
+            ties = [f"{KEYS}.__k{place} = {alias}.{plain_quote(column)}" for place, column in enumerate(free)]
+            text += f" ON {' AND '.join(ties)}"
+        if filters:
+            text += " WHERE " + " AND ".join(f"({statement.cut(term)}\n)" for term in filters)
+        return self._rows_of(text, planning.next_block())
+
+    def _check_tables(self, nodes: Iterable[exp.Expr]) -> None:
+        """Refuse tables that are read twice and may differ, as far as Spark's plan shows it."""
+        for node in {id(table): table for each in nodes for table in base_tables(each)}.values():
+            table = self._planning.catalog.of(node)
+            if table.parquet is None and table.lookup is None:
+                try:
+                    plan = explained(table.frame, "EXTENDED")
+                except PySparkException:
+                    continue
+                found = unrepeatable_plan(plan)
+                if found is not None:
+                    raise InputError(
+                        f"table {table.name!r} has to be read twice, for the keys of a lookup table and for "
+                        f"its rows, but it may differ the second time ({found} in its plan); write it to "
+                        "files first"
+                    )
+
+    def _replace(self, node: exp.Table, table: Table, plan: Plan) -> None:
+        """Put rows in the place of a table's name."""
+        planning = self._planning
+        name = f"r{planning.next_block()}_{len(planning.parts)}"
+        placeholder = planning.frames.put(name, table.frame)  # for analysis, until the plan is built
+        planning.parts.append((name, plan))
+        assert table.placeholder is not None
+        planning.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
+        planning.replace(node, Table(table.name, table.frame, None, placeholder))
+        planning.placed.add(id(node))
+
+
+def _no_values(table: Table, columns: Sequence[str]) -> str:
+    """Return a query for no values of columns, for a table that nobody reads."""
+    kinds = {field.name.lower(): field.type.simpleString() for field in table.fields}
+    nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(columns)]
+    return f"SELECT {', '.join(nulls)} WHERE false"

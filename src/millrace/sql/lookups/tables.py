@@ -1,0 +1,91 @@
+"""Lookup tables among the tables of a query: what Spark analyses in their place, and what it may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from millrace.errors import InputError, first_line, near
+from millrace.lookups.table import Unreadable
+from millrace.options import StorageOptions
+from millrace.parquet.parquet import ParquetTable
+from millrace.spark.stored import stored_at
+from millrace.spark.types import spark_schema
+from millrace.sql.frames import Frames
+from millrace.sql.template import plain_quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millrace.lookups.table import LookupTable
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """A lookup table of the query.
+
+    Attributes:
+        table: As declared.
+        scan: All its rows with exactly its columns, as they come; None without a scan that Spark can read.
+        parquet: The same as files, when the tasks can read them directly.
+    """
+
+    table: LookupTable
+    scan: DataFrame | None = None
+    parquet: ParquetTable | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether Spark cannot read it."""
+        return self.scan is None
+
+
+def lookup_of(
+    frames: Frames, table: LookupTable, storage: StorageOptions | None = None
+) -> tuple[Lookup, DataFrame]:
+    """Return a lookup table, and the DataFrame that stands for it in the query's text.
+
+    That is its scan, equal rows once, where Spark can read one; else one that fails when it is read.
+
+    Raises:
+        MillraceError: A source cannot work, or the scan has not the table's columns.
+    """
+    table.check()
+    if table.frame is None:
+        one = frames.spark.range(0, 1, 1, 1)  # opaque to Spark's optimizer, which may not take it for empty
+        return Lookup(table), one.mapInArrow(Unreadable(table.name), spark_schema(table.schema))
+    parquet = None
+    if isinstance(table.frame, str):
+        found = stored_at(frames.spark, table.frame, storage=storage)
+        given, parquet = found.frame, found.files
+        if parquet is not None and not parquet.schema.equals(table.schema):
+            parquet = None
+    else:
+        given = table.frame
+    scan = _with_columns(table, given)
+    return Lookup(table, scan, parquet), scan.distinct()
+
+
+def _with_columns(table: LookupTable, given: DataFrame) -> DataFrame:
+    """Return a scan's rows with the table's columns, in its order and types."""
+    where = f"the scan of lookup table {table.name!r}"
+    known = {name.lower(): name for name in given.columns}
+    columns = []
+    for field in spark_schema(table.schema).fields:
+        name = known.get(field.name.lower())
+        if name is None:
+            raise InputError(f"{where} has no column {field.name!r}: {near(field.name, given.columns)}")
+        column = sf.col(plain_quote(name))
+        if given.schema[name].dataType != field.dataType:
+            column = column.cast(field.dataType)
+        columns.append(column.alias(field.name))
+    try:
+        made = given.select(*columns)
+        made.schema  # noqa: B018  # Spark Connect analyses only now
+    except PySparkException as error:
+        told = f"{where} has columns of other types, which Spark cannot cast ({first_line(error)})"
+        raise InputError(told) from None
+    return made

@@ -1,0 +1,98 @@
+"""The query as written: what Spark makes of it, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import types as t
+from sqlglot import exp
+
+from millrace.sql.parse import Statement
+from millrace.sql.spark_errors import as_written
+from millrace.sql.suggestions import suggestion
+from millrace.sql.tables import Catalog
+from millrace.sql.template import EditedText, Segment, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Understood:
+    """What Spark made of a query as written.
+
+    Attributes:
+        template: The query, the caller's tables replaced by queries without rows.
+        frame: Its DataFrame.
+    """
+
+    template: str
+    frame: DataFrame
+
+
+class Original:
+    """The query as written. Only what is needed of it is made."""
+
+    def __init__(self, catalog: Catalog, statement: Statement, text: EditedText) -> None:
+        self._catalog = catalog
+        self._statement = statement
+        self._text = text
+        self._segments = text.original()
+        self.template = join(self._segments)
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """Its DataFrame; Spark's errors come out in the words of the query as written."""
+        return analysed(self._catalog, self._segments, self._text.text)
+
+    @cached_property
+    def stand_in(self) -> str | None:
+        """The same with queries without rows for the caller's tables, None where one has none."""
+        return self._catalog.stand_ins(self.template)
+
+    @cached_property
+    def analysed(self) -> DataFrame:
+        """A DataFrame of its columns; raises as :attr:`frame` does."""
+        if self.stand_in is not None and self.stand_in != self.template:
+            try:
+                frame = self._catalog.frames.sql(self.stand_in)
+                frame.schema  # noqa: B018  # Spark Connect analyses only now
+                return frame
+            except PySparkException:
+                pass  # the tables themselves may have more (``_metadata``), and give the right message
+        return self.frame
+
+    @property
+    def understood(self) -> Understood | None:
+        """What Spark made of it, None where that cannot be compared with what it makes of it later.
+
+        Spark numbers common table expressions, and so makes another thing of them each time.
+        """
+        root = self._statement.root
+        if root is None or self.stand_in is None or root.find(exp.CTE) is not None:
+            return None
+        return Understood(self.stand_in, self.analysed)
+
+    @property
+    def schema(self) -> t.StructType:
+        """The schema of its result; raises as :attr:`frame` does."""
+        return self.analysed.schema
+
+
+def analysed(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFrame:
+    """Let Spark analyse pieces of a text; its errors come out in the words of the whole."""
+    frames = catalog.frames
+
+    def suggest(error: AnalysisException, place: int | None) -> str:
+        return suggestion(error, frames.spark, catalog.given, text, place)
+
+    try:
+        frame = frames.sql(join(segments))
+        frame.schema  # noqa: B018  # Spark Connect analyses only now
+    except PySparkException as error:
+        raise as_written(error, frames.sent(segments), text, suggest) from None
+    return frame

@@ -1,0 +1,314 @@
+"""The relation that EXISTS, IN, and SEMI and ANTI joins look for matches in, as a block can have it.
+
+- :class:`Single`: one relation, with the conditions that read it alone as its filters. Files are scanned by
+  the tasks themselves, as those of any other relation.
+- :class:`Several`: a FROM clause that Spark or a block of its own runs; conditions that read the outer query
+  are cut out of the text.
+- :class:`Whole`: a subquery of any form that reads nothing of the outer query.
+"""
+
+# ruff: noqa: S608  # SQL is what this module writes
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from pyspark.errors import PySparkException
+from sqlglot import exp
+
+from millrace.engine.spec import RelationSpec
+from millrace.sql.coercion import Field, field_of
+from millrace.sql.conditions import Conjunct, Sorted, pushable, sort_conditions
+from millrace.sql.ctes import with_prefix
+from millrace.sql.from_clause import Relation
+from millrace.sql.members import condition_text, member_of, rows_of, schema_of
+from millrace.sql.outputs import Match
+from millrace.sql.parse import Leave, name_span, unwrap
+from millrace.sql.plan import Read, Rows
+from millrace.sql.planning import Planning
+from millrace.sql.scopes import Scope
+from millrace.sql.template import Edit, Span
+from millrace.sql.translate import Translator, constant_operands
+
+Found = tuple[str, Field]
+"""An alias, and a column of the relation of that alias."""
+
+_PLAIN = frozenset({"expressions", "from_", "joins", "where", "distinct"})
+"""What a SELECT may have whose rows are those of its FROM clause that its WHERE keeps."""
+
+_SHOWN = (exp.Column, exp.Star, exp.Literal, exp.Null, exp.Boolean)
+
+
+class Inner(Protocol):
+    """A relation to look for matches in.
+
+    Attributes:
+        alias: Its name beside the block.
+    """
+
+    alias: str
+
+    def column(self, node: exp.Column) -> Found | None:
+        """Return its column that a name means, None if it means anything else."""
+
+    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """Take the conditions that read nothing but it, and return the others.
+
+        Raises:
+            Leave: One of them cannot be told apart, or taken.
+        """
+
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+        """Return it with these of its columns, in an order of its own.
+
+        Raises:
+            Leave: It cannot be read by itself.
+        """
+
+
+class Single:
+    """One relation.
+
+    Args:
+        planning: The query.
+        relation: The relation.
+        taken: Aliases that are in use.
+    """
+
+    def __init__(self, planning: Planning, relation: Relation, taken: Sequence[str]) -> None:
+        self._planning = planning
+        self._member = member_of(planning, relation, 0, taken)
+        if self._member.lookup:
+            raise Leave("it reads a lookup table")
+        self.alias = self._member.alias
+        self._found = Sorted()
+
+    def column(self, node: exp.Column) -> Found | None:
+        """Return its column that a name means."""
+        match = self._planning.names.match(node)
+        if match is None or match.nested:
+            return None
+        sources = match.attribute.sources
+        if len(sources) != 1 or sources[0][0] is not self._member.relation:
+            return None
+        return self.alias, self._member.columns[sources[0][1]]
+
+    def field(self, place: int) -> Found:
+        """Return a column by its place."""
+        return self.alias, self._member.columns[place]
+
+    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """Take the conditions that read nothing but it as filters."""
+        planning, others = self._planning, list[exp.Expr]()
+        if any(term.find(exp.Query) is not None for term in terms):
+            raise Leave("a subquery in its condition")
+        mine: list[exp.Expr] = []
+        for term in terms:
+            (mine if _reads_only(planning, term, self._member.relation) else others).append(term)
+        planning.constants.prepare([c for term in mine for c in constant_operands(term)])
+        translator = Translator(self.column, planning.constants, planning.settings.ansi)
+        found = []
+        for term in mine:
+            scanned = pushable(term) and not planning.volatility.volatile(term)
+            reads = frozenset({self.alias})
+            found.append(Conjunct(term, reads, frozenset(), translator.predicate(term), scanned))
+        self._found = sort_conditions(
+            found, translator, lambda _, node: condition_text(planning, self._member, node)
+        )
+        if self._found.above:
+            node = self._found.above[0].node
+            assert node is not None
+            raise Leave(f"only Spark evaluates {planning.shown(node)}")
+        return others
+
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+        """Return the relation, filtered."""
+        columns = [field for field in self._member.columns if field.name in read]
+        return rows_of(self._planning, self._member, columns, self._found)
+
+
+class Several:
+    """A FROM clause that is read by itself.
+
+    Args:
+        planning: The query.
+        select: A SELECT that :func:`plain` has passed.
+        taken: Aliases that are in use.
+    """
+
+    def __init__(self, planning: Planning, select: exp.Select, taken: Sequence[str]) -> None:
+        self._planning = planning
+        self._select = select
+        self._scope = planning.names.scopes.of(select)
+        self.alias = _fresh(taken)
+        self._columns: dict[tuple[int, int], tuple[Field, Span]] = {}
+        self._cut: list[exp.Expr] = []
+
+    def column(self, node: exp.Column) -> Found | None:
+        """Return its column that a name means."""
+        names = self._planning.names
+        found = names.find(node)
+        if found is None or found.why or found.match is None or found.match.nested:
+            return None
+        sources = found.match.attribute.sources
+        if found.scope is not self._scope or len(sources) != 1:
+            return None
+        relation, place = sources[0]
+        key = (id(relation), place)
+        if key not in self._columns:
+            # An outer join may add nulls to what a relation has.
+            field = replace(names.fields(relation)[place], name=f"c{len(self._columns)}", nullable=True)
+            self._columns[key] = field, name_span(node)
+        return self.alias, self._columns[key][0]
+
+    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """Return the conditions that read the outer query; the text is read without them."""
+        inside = _inside(self._select)
+        self._cut = [term for term in terms if not _is_inside(self._planning, term, inside)]
+        apart = {id(part) for term in self._cut for part in term.walk()}
+        apart |= {id(part) for item in self._select.expressions for part in item.walk()}
+        rest = [part for part in self._select.walk() if id(part) not in apart]
+        if not all(_is_inside(self._planning, part, inside) for part in rest if isinstance(part, exp.Column)):
+            raise Leave("it reads the outer query somewhere else than in WHERE")
+        return self._cut
+
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+        """Return the FROM clause with what is left of WHERE."""
+        planning, statement = self._planning, self._planning.statement
+        chosen = [each for each in self._columns.values() if each[0].name in read]
+        items = ", ".join(planning.text.edited(span) for _, span in chosen)
+        spans = [statement.span(item) for item in self._select.expressions]
+        start, end = spans[0][0], spans[-1][1]
+        edits = [Edit(start, end, (items,)), *(Edit(*statement.span(term), ("true",)) for term in self._cut)]
+        edits += [each for each in planning.text.edits if each.end < start or each.start > end]
+        prefix = with_prefix(statement, self._select, planning.text.edited)
+        text = planning.text.with_edits(statement.span(self._select, "a subquery"), edits)
+        names = ", ".join(field.name for field, _ in chosen)
+        made = f"{prefix}SELECT * FROM ({text}) AS __t({names})"
+        if planning.frames.barred(made):
+            raise Leave("it reads a lookup table")
+        return RelationSpec(self.alias, schema_of(self.alias, [field for field, _ in chosen])), Read(made)
+
+
+class Whole:
+    """A subquery that reads nothing of the outer one; its columns are ``c0``, ``c1``, …
+
+    Args:
+        planning: The query.
+        query: The subquery.
+        taken: Aliases that are in use.
+        count: Number of its columns.
+    """
+
+    def __init__(self, planning: Planning, query: exp.Expr, taken: Sequence[str], count: int) -> None:
+        statement, text = planning.statement, planning.text
+        if planning.escapes(query):
+            raise Leave("it reads the outer query in a form that Millrace does not read")
+        self.alias = _fresh(taken)
+        span, names = statement.span(query, "a subquery"), ", ".join(f"c{n}" for n in range(count))
+        asked, self._made = (
+            f"{with_prefix(statement, query, render)}SELECT * FROM ({render(span)}) AS __in({names})"
+            for render in (text.bound, text.edited)
+        )
+        if planning.frames.barred(self._made):
+            raise Leave("it reads a lookup table")
+        try:
+            self.fields = [field_of(column) for column in planning.schema(asked).fields]
+        except PySparkException:
+            raise Leave("Spark cannot analyse it by itself") from None
+
+    def column(self, node: exp.Column) -> Found | None:
+        """Return None: no name outside of it means one of its columns."""
+        return None
+
+    def correlated(self, terms: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """Return no condition: all of them are within it."""
+        return []
+
+    def rows(self, read: Collection[str]) -> tuple[RelationSpec, Rows]:
+        """Return it with all of its columns."""
+        return RelationSpec(self.alias, schema_of(self.alias, self.fields)), Read(self._made)
+
+
+def plain(select: exp.Expr, *, shown: bool) -> exp.Select:
+    """Return a SELECT whose rows are those of its FROM clause that its WHERE keeps.
+
+    Args:
+        select: A query.
+        shown: Whether its columns matter; otherwise they only must not change the number of rows.
+
+    Raises:
+        Leave: It is another form of query.
+    """
+    if not isinstance(select, exp.Select):
+        raise Leave("a set operation")
+    more = [name for name, value in select.args.items() if value and name not in _PLAIN]
+    distinct = select.args.get("distinct")
+    if more or select.args.get("from_") is None or (distinct is not None and distinct.args.get("on")):
+        raise Leave(f"a subquery with {more[0].rstrip('_').upper() if more else 'an odd form'}")
+    items = [unwrap(item.unalias()) for item in select.expressions]
+    if not all(isinstance(item, exp.Column if shown else _SHOWN) for item in items):
+        raise Leave("a subquery that computes columns")
+    return select
+
+
+def only_relation(planning: Planning, select: exp.Select) -> Relation:
+    """Return the one relation of a SELECT's FROM clause.
+
+    Raises:
+        Leave: There are several, or the FROM clause has a form that only Spark handles.
+    """
+    scope = planning.names.scopes.of(select)
+    if scope.clause is None:
+        raise Leave(scope.why or "a subquery without FROM")
+    content = scope.clause.items[0].content
+    if len(scope.clause.items) > 1 or not isinstance(content, Relation) or scope.clause.views:
+        raise Leave("a subquery over several relations")
+    return content
+
+
+def _fresh(taken: Sequence[str]) -> str:
+    alias = "subquery"
+    while alias in taken:
+        alias += "_"
+    return alias
+
+
+def _inside(select: exp.Select) -> set[int]:
+    return {id(part) for part in select.walk() if isinstance(part, exp.Select)}
+
+
+def _meant(planning: Planning, node: exp.Expr) -> Iterator[tuple[Scope, Match]]:
+    """Yield what names mean, each with the SELECT whose column it is; nothing for those that are no columns.
+
+    Raises:
+        Leave: It is not certain what one means.
+    """
+    for column in node.find_all(exp.Column):
+        found = planning.names.find(column)
+        if found is None:
+            continue
+        if found.why or found.match is None:
+            raise Leave(f"it is not certain what {column.name} means")
+        yield found.scope, found.match
+
+
+def _is_inside(planning: Planning, node: exp.Expr, inside: Collection[int]) -> bool:
+    """Tell whether every name means a column of these SELECTs.
+
+    Raises:
+        Leave: It is not certain what one means.
+    """
+    return all(id(scope.select) in inside for scope, _ in _meant(planning, node))
+
+
+def _reads_only(planning: Planning, node: exp.Expr, relation: Relation) -> bool:
+    """Tell whether every name outside of subqueries means a column of a relation.
+
+    Raises:
+        Leave: It is not certain what one means.
+    """
+    matches = (match for _, match in _meant(planning, node))
+    return all(each is relation for match in matches for each, _ in match.attribute.sources)

@@ -1,0 +1,65 @@
+"""A block that saves less than starting Python takes is left to Spark.
+
+Every join has a fixed cost in Spark, so a block of many small relations pays, and one of two may not; a join
+of rows that come out of Spark's own operators pays nothing.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from millrace.spark.parallelism import default_parallelism
+from millrace.spark.start_cost import start_seconds
+from millrace.sql.clause import Clause
+from millrace.sql.ctes import cte_of, definitions, tables_in
+from millrace.sql.semijoins import asked
+
+JOIN_SECONDS = 0.04
+"""What Spark needs for a join of next to nothing, beyond a block that has it."""
+ROWS_A_SECOND = 5_000_000
+"""Rows with which a block saves a second on one core."""
+LONG = 2.0
+"""Seconds that starting Python never takes."""
+
+_REDUCING = (exp.Group, exp.AggFunc, exp.Distinct, exp.Limit)
+
+
+def why_not_worth(clause: Clause, group: list[str]) -> str | None:
+    """Return why a block is left to Spark, None where it saves more than starting Python takes.
+
+    Counted are the rows of the tables that its relations and those beside it read, before any filter. Those
+    of a subquery that groups or limits its rows, or has a block, count nothing: they are with Spark already.
+    """
+    planning = clause.planning
+    members = [clause.members[alias] for alias in group]
+    if planning.settings.options.take_all or planning.calls.found:
+        return None
+    if any(planning.is_streaming(member.relation.node) for member in members):
+        return None
+    if any(member.lookup for member in members):
+        return None
+    counts = [
+        member.table.rows if member.table else _rows(clause, member.relation.node) for member in members
+    ]
+    counts += [_rows(clause, node) for node in asked(clause)]
+    if None in counts:
+        return None
+    rows = sum(count for count in counts if count is not None)
+    joins = sum(count != 0 for count in counts) - 1
+    saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(planning.frames.spark)
+    if saved >= LONG or saved >= (start := start_seconds(planning.frames.spark)):
+        return None
+    told = f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start"
+    return f"{told} (option take_all)"
+
+
+def _rows(clause: Clause, node: exp.Expr) -> int | None:
+    """Return how many rows a relation or query has at most, None where nothing tells."""
+    planning = clause.planning
+    parts = [node, *definitions(node)]
+    tables = [table for part in parts for table in tables_in(part)]
+    if any(part.find(*_REDUCING) for part in parts) or any(id(table) in planning.placed for table in tables):
+        return 0
+    counts = [planning.catalog.of(table).rows for table in tables if cte_of(table) is None]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,236 @@
+"""One SELECT from its FROM to its LIMIT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.sql.fuzz import types
+from tests.sql.fuzz.conditions import condition, correlated, equality
+from tests.sql.fuzz.expressions import computed, ref
+from tests.sql.fuzz.gen import Gen
+from tests.sql.fuzz.items import Item, Items, aggregate, plain_items, specification, wanted_items, window
+from tests.sql.fuzz.joins import from_clause
+from tests.sql.fuzz.relations import Columns
+from tests.sql.fuzz.scope import Scope
+from tests.sql.fuzz.subqueries import scalar, subquery_condition
+from tests.sql.fuzz.types import PLAIN, Type
+
+
+@dataclass
+class Block:
+    """A query: its text, its columns, about how many rows it has."""
+
+    text: str
+    columns: Columns
+    rows: int = 6
+
+
+@dataclass
+class Clauses:
+    """What stands behind SELECT, in the order of the text."""
+
+    items: list[Item]
+    group: str = ""
+    having: str = ""
+    window: str = ""
+    qualify: str = ""
+    order: str = ""
+    distinct: str = ""
+    rows: int | None = None
+
+    @property
+    def columns(self) -> Columns:
+        return [column for item in self.items for column in item.columns]
+
+
+def select(
+    g: Gen,
+    depth: int,
+    *,
+    outer: Scope | None = None,
+    want: list[Type] | None = None,
+    total: bool = False,
+    small: bool = False,
+) -> Block:
+    """Return a SELECT.
+
+    Args:
+        g: Where choices come from.
+        depth: How deep relations and conditions in it may be nested.
+        outer: The scope around it, when it is to name columns from there.
+        want: Types of its columns.
+        total: Whether it must be one number.
+        small: Whether it should have few relations.
+    """
+    source = from_clause(g, depth, 2 if small else 5)
+    where = _where(g, source.scope, source.pending, depth)
+    if outer is not None:
+        link = correlated(g, source.scope, outer)
+        where += [link] if link else []
+    if total:
+        clauses = Clauses([Item(_number(g, source.scope), [(None, types.BIGINT)])], rows=1)
+    elif want is not None:
+        clauses = Clauses(wanted_items(g, source.scope, want))
+    else:
+        clauses = _clauses(g, source.scope, depth)
+        _order(g, source.scope, clauses, limited=outer is None)
+    rows = min(source.rows, clauses.rows) if clauses.rows else source.rows
+    return Block(_text(g, source.text, source.scope, where, clauses), clauses.columns, rows)
+
+
+def _where(g: Gen, scope: Scope, pending: list, depth: int) -> list[str]:
+    links = [equality(g, scope, pair) for pair in pending]
+    where = [link for link in links if link is not None]
+    while g.chance(0.22) and len(where) < 5:
+        where.append(condition(g, scope))
+    if depth > 0 and g.chance(0.13):
+        where.append(subquery_condition(g, scope, depth))
+    return g.rng.sample(where, len(where))
+
+
+def _number(g: Gen, scope: Scope) -> str:
+    found = ref(g, scope, ("int",))
+    inner = g.spell(found.parts) if found else "1"
+    return g.pick([f"max({inner})", f"min({inner})", "count(*)", f"count({inner})", f"sum({inner})"])
+
+
+def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
+    form = g.weigh(plain=58, grouped=18, total=6, distinct=8, window=8)
+    if form == "grouped":
+        return _grouped(g, scope, depth)
+    if form == "total":
+        items = Items(scope)
+        found = [items.named(g, *aggregate(g, scope)) for _ in range(g.rng.randint(1, 3))]
+        return Clauses(found, rows=1, having=g.pick(["", "", "count(*) > 0"]))
+    clauses = Clauses(plain_items(g, scope, depth))
+    if form == "distinct" and all(type_.comparable for _, type_ in clauses.columns):
+        clauses.distinct = "DISTINCT"
+    if form == "window":
+        name = "w" if g.chance(0.4) else None
+        clauses.window = f"WINDOW w AS {specification(g, scope)}" if name else ""
+        clauses.items.append(Items(scope).named(g, *window(g, scope, name), share=0.6))
+        if g.chance(0.3):
+            clauses.qualify = f"rank() OVER {specification(g, scope)} <= 3"
+    return clauses
+
+
+def _grouped(g: Gen, scope: Scope, depth: int) -> Clauses:
+    """Return keys, aggregates, and GROUP BY in one of its forms."""
+    items, keys, chosen = Items(scope), [], []
+    for _ in range(g.rng.randint(1, 3)):
+        found = ref(g, scope, (*PLAIN, "struct"))
+        if found is not None and g.chance(0.85):
+            item = items.named(g, g.spell(found.parts), found.type, share=0.2, implied=found.parts[-1])
+            again = g.pick(
+                [
+                    r
+                    for r in scope.refs
+                    if r.attr is found.attr and r.whole == found.whole and r.type is found.type
+                ]
+            )
+            keys.append(g.spell(again.parts if found.whole else found.parts))
+        else:
+            text = computed(g, scope, "int")
+            item = items.named(g, text, types.INT)
+            keys.append(text if not text.lstrip("-").isdigit() else f"({text} + 0)")
+            item = item if keys[-1] == text else items.named(g, keys[-1], types.INT)
+        chosen.append(item)
+    totals = [
+        items.named(g, *aggregate(g, scope)) for _ in range(g.rng.randint(0 if g.chance(0.1) else 1, 2))
+    ]
+    clauses = Clauses([*chosen, *totals], rows=6)
+    _group_by(g, scope, clauses, keys)
+    if g.chance(0.25):
+        clauses.having = g.pick(
+            ["count(*) > 1", f"{aggregate(g, scope)[0]} IS NOT NULL", f"{keys[0]} IS NOT NULL"]
+        )
+    elif depth > 0 and g.chance(0.06):
+        clauses.having = f"count(*) {g.pick(['>', '<>'])} {scalar(g, Scope(), depth)}"
+    if len(clauses.items) > 1 and g.chance(0.1):
+        clauses.items = clauses.items[1:] if "1" not in clauses.group else clauses.items
+    return clauses
+
+
+def _group_by(g: Gen, scope: Scope, clauses: Clauses, keys: list[str]) -> None:
+    form = g.weigh(keys=10, ordinals=3, all=2, rollup=1, cube=1, sets=1, alias=2)
+    texts = ", ".join(keys)
+    if form == "ordinals":
+        texts = ", ".join(str(n) for n in range(1, len(keys) + 1))
+    elif form == "all" and any(item.columns for item in clauses.items[len(keys) :]):
+        texts = "ALL"
+    elif form in ("rollup", "cube"):
+        texts = f"{form.upper()} ({texts})"
+        if g.chance(0.5):
+            clauses.items.append(Item(f"grouping({keys[0]})", [(None, types.INT)]))
+    elif form == "sets":
+        texts = f"GROUPING SETS (({texts}), ({keys[0]}), ())"
+    elif form == "alias":
+        aliases = [item.columns[0][0] if item.named else None for item in clauses.items]
+        # GROUP BY does not find an alias with a dot in it.
+        names = [a if a and "." not in a and not scope.find((a,)) else None for a in aliases]
+        texts = ", ".join(g.quoted(name) if name else key for key, name in zip(keys, names, strict=False))
+    clauses.group = f"GROUP BY {texts}"
+
+
+def _order(g: Gen, scope: Scope, clauses: Clauses, *, limited: bool) -> None:
+    """Order rows; limit them only where equal rows are all that the order leaves open."""
+    if not g.chance(0.2):
+        return
+    columns = clauses.columns
+    keys = []
+    names = [name for name, type_ in columns if name is not None and type_.comparable]
+    if names and g.chance(0.5):
+        unique = [n for n in names if names.count(n) == 1]
+        keys += [g.spell((n,)) for n in unique[:1]]
+    elif not clauses.group and not clauses.distinct and clauses.rows is None:
+        found = ref(g, scope, PLAIN)
+        keys += [g.spell(found.parts)] if found else []
+    keys = [key + g.pick(["", " DESC", " ASC", " NULLS LAST"]) for key in keys]
+    if limited and g.chance(0.4) and all(type_.comparable and type_.kind != "other" for _, type_ in columns):
+        every = [str(n) for n in range(1, len(columns) + 1)]
+        clauses.order = f"ORDER BY {', '.join(keys + every)}"
+        if g.chance(0.3):
+            clauses.order = "ORDER BY ALL"
+        clauses.order += g.pick([" LIMIT 3", " LIMIT 5", " LIMIT 4 OFFSET 1", ""])
+    elif keys:
+        clauses.order = f"ORDER BY {', '.join(keys)}"
+
+
+def _text(g: Gen, source: str, scope: Scope, where: list[str], clauses: Clauses) -> str:
+    plain = not clauses.group and not clauses.distinct and clauses.rows is None
+    every = clauses.distinct or ("ALL" if g.chance(0.1) else "")
+    head = f"SELECT {hint(g, scope, plain=plain)}{every}".rstrip()
+    items = f",{g.gap()}".join(item.text for item in clauses.items)
+    body = [f"FROM {source}"]
+    if where:
+        body.append("WHERE " + g.pick([" AND ", " AND ", " and "]).join(_guarded(w) for w in where))
+    tail = [clauses.group, f"HAVING {clauses.having}" if clauses.having else "", clauses.window]
+    tail += [f"QUALIFY {clauses.qualify}" if clauses.qualify else "", clauses.order]
+    if g.chance(0.02):
+        body.insert(1, f"{head} {items}")
+        return g.join([part for part in [*body, *tail] if part])
+    return g.join([part for part in [f"{head} {items}", *body, *tail] if part])
+
+
+def _guarded(text: str) -> str:
+    return f"({text})" if " OR " in text.upper() else text
+
+
+def hint(g: Gen, scope: Scope, *, plain: bool) -> str:
+    """Return a hint, seldom."""
+    if not g.chance(0.06):
+        return ""
+    name = g.spell((g.pick(scope.qualifiers),)) if scope.qualifiers else "a"
+    found = ref(g, scope, PLAIN, whole=True)
+    hints = [
+        f"BROADCAST({name})",
+        f"BROADCAST({name})",
+        "REPARTITION(2)",
+        "REBALANCE",
+        f"SHUFFLE_HASH({name}), COALESCE(1)",
+    ]
+    if g.chance(0.1):
+        hints = [f"MERGE({name})"]
+    elif found is not None and plain:
+        hints.append(f"REPARTITION(2, {g.spell(found.parts)})")
+    return f"/*+ {g.pick(hints)} */ "

@@ -1,0 +1,189 @@
+"""A query with lookup tables gives the rows that Spark gives for tables of the same rows, or is refused."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millrace import join, query
+from millrace.errors import InputError
+from millrace.limits import CoordinatorProcess
+from millrace.spark.block import LookupInput
+from millrace.sql import kept
+from tests.sql import lookup_tables
+
+
+@pytest.fixture(scope="module")
+def given(spark):
+    """Lookup tables for Millrace; the same rows as views of the same names for Spark."""
+    frames = lookup_tables.plain(spark)
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    yield lookup_tables.declared(spark)
+    for name in frames:
+        spark.catalog.dropTempView(name)
+
+
+def named(*files):
+    """The cases of some files, with ids."""
+    return [
+        pytest.param(text, id=f"{name}-{number}")
+        for name in files
+        for number, text in enumerate(lookup_tables.cases(name))
+    ]
+
+
+@pytest.mark.parametrize("text", named("bound", "constants", "outer", "nested"))
+def test_rows_are_those_of_plain_spark(spark, given, text):
+    """Whatever joins the table: inner, outer, semi and anti joins, constants, subqueries, CTEs and unions."""
+    found, expected = query(text, spark, given), spark.sql(text)
+    assert found.df.columns == expected.columns
+    assert found.df.dtypes == expected.dtypes
+    assert lookup_tables.bag(found.df) == lookup_tables.bag(expected), found.explain()
+
+
+@pytest.mark.parametrize("text", named("refused"))
+def test_what_nothing_binds_is_refused(spark, given, text):
+    """Before anything runs, with the place, the reason and what would work."""
+    reason, _, body = text.removeprefix("-- ").partition("\n")
+    with pytest.raises(InputError) as error:
+        query(body, spark, given)
+    assert reason in str(error.value)
+    assert any(
+        hint in str(error.value) for hint in ("What would work", "give the lookup table a scan", "first")
+    )
+
+
+@pytest.mark.parametrize("setting", ["spark.sql.caseSensitive", "spark.sql.ansi.doubleQuotedIdentifiers"])
+def test_settings_that_leave_queries_to_spark_refuse_lookups(spark, given, setting):
+    """Spark has no rows of a lookup table, so it gets no query with one."""
+    spark.conf.set(setting, "true")
+    try:
+        with pytest.raises(InputError, match=f"cannot be asked.*{setting}"):
+            query("select \"sku\" from prices where sku = 'a'", spark, given)
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
+    """Behind every check there is one more: the stand-in has no empty answer, for any filter."""
+    from millrace.sql.frames import Frames
+    from millrace.sql.lookups.tables import lookup_of
+
+    _, frame = lookup_of(Frames(spark), given["prices"])
+    for shape in (
+        frame,
+        frame.where("sku is null"),
+        frame.where("sku = 'x' and price > 1"),
+        frame.groupBy().count(),
+    ):
+        with pytest.raises(Exception, match="read by Spark itself"):
+            shape.collect()
+
+
+def test_only_bound_indexes_are_asked(spark, given):
+    """A block gets those that have values; all columns where rows are a set, else the needed ones."""
+    (block,) = query("select o.id, e.price from o join either e on o.n = e.k", spark, given).blocks
+    asked = block.inputs["e"]
+    assert isinstance(asked, LookupInput)
+    assert [index.columns for index in asked.indexes] == [("k",)]
+    assert block.join.relation("e").schema.names == ["sku", "price", "region", "k"]
+    (block,) = query("select o.id from o join prices p on o.sku = p.sku and p.price > 1", spark, given).blocks
+    assert block.join.relation("p").schema.names == ["sku"]
+    assert [str(index.name) for index in block.inputs["p"].indexes] == ["prices"]
+    assert len(block.inputs["p"].filters) == 1
+
+
+def test_queries_leave_nothing_behind(spark, given, monkeypatch):
+    """Of queries that nobody keeps only the latest are known; files and threads do not become more."""
+    text = "select o.id from o join prices p on o.sku = p.sku"
+    monkeypatch.setattr(kept, "_MOST", 16)
+    runs, held = [], []
+    for number in range(101):
+        planned = query(f"{text} where o.id <> {number}", spark, given)
+        runs += planned.runs
+        coordinator = CoordinatorProcess.started()
+        if number % 25 == 0:
+            child = psutil.Process(coordinator.pid)
+            files = len(list(Path("/proc/self/fd").iterdir())) + child.num_fds()
+            held.append((files, threading.active_count() + child.num_threads()))
+    del planned
+    gc.collect()
+    known = [bool(coordinator.progress(run)) for run in runs]
+    assert known[-1] and not any(known[:15])  # some are kept, for DataFrames that are derived from theirs
+    (files, threads), (more_files, more_threads) = held[1], held[-1]
+    assert more_files <= files + 10
+    assert more_threads <= threads + 5
+
+
+def test_a_key_is_asked_in_one_type(spark, given):
+    """A second equality in another type is checked, not asked: a row would come twice."""
+    text = "select o.id from o join cats c on o.n = c.k and cast(o.id as bigint) = c.k"
+    with_bigint = {**given, "o": given["o"].selectExpr("id", "cast(id as bigint) as big", "n")}
+    (block,) = query("select o.id from o join cats c on o.n = c.k and o.big = c.k", spark, with_bigint).blocks
+    assert len(block.join.equalities) == 1 and len(block.join.residuals) == 1
+    assert lookup_tables.bag(query(text, spark, given).df) == lookup_tables.bag(spark.sql(text))
+
+
+def test_constants_are_exact(spark, given):
+    """A constant that no value of the column equals is not asked for."""
+    (block,) = query("select name from cats where k in (1, 2, 2)", spark, given).blocks
+    assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == [1, 2]
+    (block,) = query("select name from cats where k = 1.5", spark, given).blocks
+    assert block.inputs["__key0"].frame.collect() == []
+
+
+def test_join_takes_lookup_tables(spark, given):
+    """The form without a query."""
+    frame = join(
+        {"x": given["o"], "p": given["prices"]}, on=["x.sku = p.sku"], select=["x.id", "price"], spark=spark
+    )
+    expected = spark.sql("select o.id, price from o join prices p on o.sku = p.sku")
+    assert lookup_tables.bag(frame) == lookup_tables.bag(expected)
+
+
+def test_explanation_tells_how_a_table_is_asked(spark, given):
+    """The source, its limits, filters and what becomes of failures."""
+    shown = query("select o.id from o join prices p on o.sku = p.sku and p.price > 1", spark, given).explain()
+    for text in (
+        "by sku via function: function find",
+        "8 requests at once",
+        "on_error=fail",
+        "no cache",
+        "p.price > 1",
+    ):
+        assert text in shown
+
+
+def test_a_scan_without_a_column_is_refused(spark, given):
+    """The scan's columns are checked when a query names the table."""
+    import millrace
+
+    wrong = millrace.lookup(
+        "w",
+        "sku string, cost double",
+        ["sku"],
+        given["prices"].via[0],
+        scan=spark.sql("select 'a' as sku, 1 as costs"),
+    )
+    with pytest.raises(
+        InputError, match="scan of lookup table 'w' has no column 'cost': did you mean 'costs'"
+    ):
+        query("select * from w", spark, {"w": wrong})
+
+
+def test_progress_belongs_to_a_query(spark, given):
+    """Progress and failures are told of the DataFrame that was returned, or of one derived from it."""
+    import millrace
+
+    frame = millrace.sql("select price from prices where sku = 'a'", spark, given)
+    for each in (frame, frame.limit(1)):
+        assert millrace.failed_keys(each).num_rows == 0
+        assert [progress.name for progress in millrace.lookup_progress(each)] == ["prices"]
+    for function in (millrace.failed_keys, millrace.lookup_progress, millrace.report, millrace.explain):
+        with pytest.raises(InputError, match="nothing is known of this DataFrame"):
+            function(spark.range(3).groupBy().count())

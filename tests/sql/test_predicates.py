@@ -1,0 +1,448 @@
+"""Predicates called by name: Spark's rows whoever calls them, and eddies wherever they may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql.functions import arrow_udf, pandas_udf, udf
+from pyspark.sql.types import BooleanType, IntegerType
+
+from millrace import join, query, sql
+from millrace.errors import ExecutionError, MillraceWarning, PredicateError, QueryError
+from millrace.spark.predicates import predicate
+from millrace.sql import pipeline
+from tests.sql.compare import bag, taken
+
+BOOLEAN = BooleanType()
+
+
+def _predicates():
+    """Functions of every kind; inside a function, so that they travel to the tasks as they are."""
+
+    @udf(BOOLEAN)
+    def above(x):
+        """Null for null; for whole numbers and others."""
+        return None if x is None else x > 1
+
+    @udf(BOOLEAN)
+    def near(x, y):
+        """Over two columns, null when either is."""
+        return None if x is None or y is None else abs(x - y) < 15
+
+    @pandas_udf(BOOLEAN)
+    def short(s: pd.Series) -> pd.Series:
+        """Null for null, as pandas has it."""
+        return s.map(lambda text: None if text is None else len(text) < 2).astype("boolean")
+
+    @arrow_udf(BOOLEAN)
+    def ten(k: pa.Array) -> pa.Array:
+        """Over Arrow arrays."""
+        return pc.equal(k, pa.scalar(10, k.type))
+
+    return {"above": above, "near": near, "Short": short, "match": ten}
+
+
+PREDICATES = _predicates()
+above, near = PREDICATES["above"], PREDICATES["near"]
+
+# The blocks of the query, the conditions that filters by eddies stand for, and the query.
+CASES = [
+    ("", "above(id)", "select * from a where above(id)"),
+    ("", "above(id) & short(s)", "select id, s from a where above(id) and short(s)"),
+    ("", "ABOVE(a.id) & `match`(k)", "select id from a where (ABOVE(a.id) and (x > 0 or flag))and`match`(k)"),
+    ("", "near(id, k - 9)", "select * from a where near(id, k - 9)order by 1, 2"),
+    ("", "near(id, id) & above(id)", "select s, count(*) from a where near(id, id) and above(id)group by s"),
+    ("", "", "select id, above(id), short(s) as t from a"),
+    ("", "", "select id from a where not above(id) or match(k)"),
+    ("", "", "select id from a where above(id) is null"),
+    ("", "", "select s, case when above(id) then 1 when short(s) then 2 end as c from a"),
+    ("", "", "select s, count(*) from a group by s having above(count(*))"),
+    (
+        "",
+        "above(id)",
+        "with q as (select id, s from a where above(id)) select * from q union all select * from q",
+    ),
+    ("", "short(s)", "select * from (select id, s from a where short(s)) t where id is not null"),
+    ("", "above(id) | above(k)", "select id from a where above(id) union select id from b where above(k)"),
+    ("", "above(id)", "select id, (select max(v) from b where above(id)) m from a"),
+    ("a +subquery", "match(k)", "select id from a where id in (select id from b where match(k))"),
+    ("", "", "select id from a where above((select max(id) from b))"),
+    (
+        "",
+        "above(b.k)",
+        "select id from a where exists (select 1 from b where b.id = a.id and above(a.k) and above(b.k))",
+    ),
+    ("a b", "", "select a.id, b.v from a, b where a.id = b.id and above(a.id)"),
+    ("a b", "", "select a.id, b.v from a join b on a.id = b.id and near(a.k, b.k) and short(a.s)"),
+    ("a b", "", "select count(*) from a, b where a.k = b.k and near(a.id, b.id) and near(12, b.k)"),
+    ("a b", "", "select above(a.k) r, a.id from a, b where a.id = b.id and (above(b.id) or above(a.k))"),
+    (
+        "a b",
+        "near(a.id + 1, b.k)",
+        "select * from a, b where a.id = b.id and near(a.id + 1, b.k) and above(b.id)",
+    ),
+    ("a b", "near(a.id, b.k)", "select 1 from a, b where a.id = b.id and a.id + b.k > 3 and near(a.id, b.k)"),
+    ("a b c", "", "select w from a, b, c where a.id = b.id and b.k = c.k and near(a.k, c.k) and match(b.k)"),
+    (
+        "a b",
+        "near(a.k, c.k) & above(c.id)",
+        "select w from a, b, c where a.id = b.id and near(a.k, c.k) and above(c.id)",
+    ),
+    ("", "near(a.k, b.k)", "select a.id, v from a, b where near(a.k, b.k)"),
+    ("a b", "", "select a.id, v from a, b where above(a.id)"),
+    ("", "", "select a.id, b.v from a left join b on a.id = b.id and above(b.k)"),
+    (
+        "",
+        "above(a.id) & short(b.s)",
+        "select * from a left join b on a.id = b.id where above(a.id) and short(b.s)",
+    ),
+    (
+        "a b",
+        "above(c.k)",
+        "select w from a join b on a.id = b.id left join c on c.id = a.id where above(c.k) and match(a.k)",
+    ),
+    ("", "", "select a.id from a full join b on a.id = b.id and a.k > 1"),
+    (
+        "t b",
+        "short(s)",
+        "select t.id, v from (select * from a where short(s)) t join b on t.id = b.id and above(t.k)",
+    ),
+    (
+        "a c +subquery",
+        "above(k)",
+        "select w from a, c where a.id = c.id and c.k in (select k from b where above(k)) and match(a.k)",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def plain(spark, files):
+    """Another session in which Spark alone has the same tables and functions."""
+    session = spark.newSession()
+    for name, path in files.items():
+        session.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+    for name, function in PREDICATES.items():
+        session.udf.register(name, function)
+    return session
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_rows_are_those_of_registered_functions(spark, plain, files, views, number):
+    """Wherever a predicate stands, the rows are those of the same function registered with Spark."""
+    blocks, filters, text = CASES[number]
+    found = query(text, spark, files if number % 2 else views, predicates=PREDICATES)
+    expected = plain.sql(text)
+    assert found.df.columns == expected.columns
+    assert bag(found.df) == bag(expected), found.explain()
+    assert taken(found) == blocks, found.explain()
+    assert " | ".join(" & ".join(one.calls) for one in found.filters) == filters, found.explain()
+
+
+def test_the_explanation_says_who_calls_what(spark, files):
+    """Filters, predicates of blocks, and calls that Spark makes are all named."""
+    text = "select a.id from a, b where a.id = b.id and above(a.id) and near(a.k + 1, b.k)"
+    text += " and (short(a.s) or a.id > 1)"
+    shown = query(text, spark, files, predicates=PREDICATES).explain()
+    assert "where above(a.id)" in shown
+    assert "1. near(a.k + 1, b.k), kind row" in shown
+    assert "stands for near(a.k + 1, b.k)" in shown
+    assert "(short(a.s) or a.id > 1) is evaluated by Spark, row by row" in shown
+
+
+def test_the_report_counts_calls(spark, views):
+    """Filters report like blocks, under names of their own."""
+    found = query("select * from a where above(id) and short(s)", spark, views, predicates=PREDICATES)
+    with pytest.raises(ExecutionError, match="no figures"):
+        found.report()
+    rows = found.df.collect()
+    report = found.report()
+    assert list(report.blocks) == ["f1"] and report.totals.output_tuples == len(rows)
+    off = query("select * from a where above(id)", spark, views, {"report": False}, PREDICATES)
+    off.df.collect()
+    with pytest.raises(ExecutionError, match="report is off"):
+        off.report()
+
+
+def test_a_filter_that_no_row_reached_is_left_out_of_the_report(spark, files):
+    """Figures of the rest are shown."""
+    text = "select id from a where above(id) union all select id from b where id > 100 and above(id)"
+    found = query(text, spark, files, predicates=PREDICATES)
+    found.df.collect()
+    assert list(found.report().blocks) == ["f1"]
+
+
+def _counted(spark, keeps):
+    """A predicate with an accumulator of its calls."""
+    calls = spark.sparkContext.accumulator(0)
+
+    @udf(BOOLEAN)
+    def count(x):
+        calls.add(1)
+        return keeps(x)
+
+    return calls, count
+
+
+def test_native_conditions_and_selective_predicates_come_first(spark):
+    """Spark calls every function for every row; here few rows reach the unselective one."""
+    wide, tall = _counted(spark, lambda x: x % 10 != 0)
+    rare, scarce = _counted(spark, lambda x: x % 50 == 1)
+    numbers = spark.range(0, 4000, 1, 1)
+    given = {"t": numbers}
+    text = "select id from t where tall(id) and id < 2000 and scarce(id)"
+    found = sql(text, spark, given, {"batch_size": 100}, {"tall": tall, "scarce": scarce})
+    assert {row.id for row in found.collect()} == {x for x in range(2000) if x % 50 == 1}
+    assert rare.value <= 2000 and wide.value <= 1000
+
+
+def test_a_predicate_of_a_join_is_asked_once_a_row(spark):
+    """In a block, a predicate over one relation is not called for rows that the scan drops."""
+    calls, kept = _counted(spark, lambda x: x % 2 == 0)
+    left = spark.range(0, 100, 1, 2).selectExpr("id as k", "id as x")
+    right = spark.range(0, 1000, 1, 2).selectExpr("id % 100 as k", "id as y")
+    text = "select count(*) from l, r where l.k = r.k and kept(l.x) and l.x < 50"
+    frame = sql(text, spark, {"l": left, "r": right}, {"cells": 1}, {"kept": kept})
+    assert frame.collect()[0][0] == 250
+    assert calls.value <= 50
+
+
+def test_what_another_predicate_rejects_does_not_raise(spark, views):
+    """An exception for a row that another predicate rejects never surfaces; any other does."""
+
+    @udf(BOOLEAN)
+    def fragile(x):
+        return 1 // (x - 1) >= 0
+
+    names = {"fragile": fragile, "above": above}
+    rows = bag(sql("select id from a where fragile(id) and above(id)", spark, views, predicates=names))
+    assert rows == bag(spark.sql("select id from a where id > 1"))
+    with pytest.raises(Exception, match="predicate 'fragile' raised ZeroDivisionError"):
+        sql("select id from a where id = 1 and fragile(id)", spark, views, predicates=names).collect()
+
+
+@pytest.mark.parametrize("kind", ["row", "pandas", "arrow"])
+@pytest.mark.parametrize("text", ["above(id)", "not above(id)", "above(id) is null"])
+def test_on_error_null_holds_wherever_spark_calls(spark, views, kind, text):
+    """A raising row's truth is null in a condition of its own and inside an expression."""
+    functions = {
+        "row": lambda x: {1: True, 2: False, 3: None}[x],
+        "pandas": lambda s: [{1: True, 2: False, 3: None}[x] for x in s],
+        "arrow": lambda s: [{1: True, 2: False, 3: None}[x] for x in s.to_pylist()],
+    }
+    batch = None if kind == "row" else 3
+    made = predicate(functions[kind], kind=kind, name="above", on_error="null", batch=batch)
+    found = sql(f"select id from a where id is not null and {text}", spark, views, predicates=[made])
+    known = {"above(id)": "id = 1", "not above(id)": "id = 2", "above(id) is null": "id >= 3"}
+    assert bag(found) == bag(spark.sql(f"select id from a where {known[text]}"))
+
+
+def test_coroutines(spark, views):
+    """An async predicate filters anywhere, but inside an expression it has to be certain."""
+
+    @predicate(kind="async")
+    async def asked(x):
+        return None if x is None else x > 2
+
+    run = {"spark": spark, "tables": views, "predicates": [asked]}
+    assert bag(sql("select id from a where asked(id)", **run)) == bag(
+        spark.sql("select id from a where id > 2")
+    )
+    inside = query("select id from a where id is not null and (asked(id) or k = 10)", **run)
+    expected = spark.sql("select id from a where id is not null and (id > 2 or k = 10)")
+    assert bag(inside.df) == bag(expected)
+    assert list(inside.report().blocks) == ["asked"]
+    with pytest.raises(Exception, match="it has to return True or False"):
+        sql("select id from a where not asked(id)", **run).collect()
+
+
+def test_functions_over_iterators(spark, plain, views):
+    """What PySpark calls once for many batches works in a filter and in a SELECT list."""
+
+    @pandas_udf(BOOLEAN)
+    def pairs(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
+        for x, y in batches:
+            yield x > y
+
+    @arrow_udf(BOOLEAN)
+    def singles(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        for x in batches:
+            yield pc.greater(x, 1)
+
+    names = {"pairs": pairs, "singles": singles}
+    for name, function in names.items():
+        plain.udf.register(name, function)
+    for text in (
+        "select id from a where pairs(k, id) and singles(id)",
+        "select pairs(k, id) as p, singles(id) as q from a where id is not null",
+    ):
+        assert bag(sql(text, spark, views, predicates=names)) == bag(plain.sql(text))
+
+
+def test_non_deterministic_predicates_keep_their_place(spark, views):
+    """They are merged in the order as written, never enter a block, and keep theirs out of one."""
+    unsure = above.asNondeterministic()
+    names = {"unsure": unsure, "near": near}
+    text = "select a.id from a, b where a.id = b.id and unsure(a.id) and near(a.k, b.k)"
+    found = query(text, spark, views, predicates=names)
+    assert taken(found) == "a b"
+    assert [one.calls for one in found.filters] == [("unsure(a.id)",)]
+    assert "not deterministic: keeps its place" in found.explain()
+    assert bag(found.df) == bag(
+        sql(text, spark, views, predicates={"unsure": above, "near": near}),
+    )
+    inner = "select 1 from (select * from a where unsure(id)) t join b on t.id = b.id"
+    found = query(inner, spark, views, predicates=names)
+    assert taken(found) == "" and "may give other rows" in found.explain()
+
+
+def test_a_predicate_may_be_any_object(spark, views):
+    """One that cannot be hashed, such as a model with settings, works in blocks and filters."""
+
+    @dataclass
+    class Model:
+        least: int
+
+        def __call__(self, x):
+            return None if x is None else x >= self.least
+
+    names = [predicate(Model(2), name="model")]
+    text = "select b.id from a, b where a.id = b.id and model(a.id) and model(a.id + b.id)"
+    found = query(text, spark, views, predicates=names)
+    assert taken(found) == "a b" and len(found.filters) == 1
+    assert bag(found.df) == bag(spark.sql("select b.id from a, b where a.id = b.id and a.id >= 2"))
+
+
+def test_equal_arguments_are_passed_once(spark, views):
+    """Unless they may differ between two calls."""
+    text = "select id from a where above(id) and near(id, k) and near(rand(), rand())"
+    found = query(text, spark, views, predicates=PREDICATES)
+    assert "(id, k, rand(), rand())" in found.rewritten
+
+
+def test_join_takes_predicates(spark, files, views):
+    """The form without a query calls them in its conditions."""
+    frame = join(
+        {"x": files["a"], "y": views["b"]},
+        on=["x.id = y.id", "near(x.k, y.k)"],
+        where=["above(x.id)"],
+        select=["x.id", "v"],
+        spark=spark,
+        predicates=PREDICATES,
+    )
+    text = "select a.id, v from a, b where a.id = b.id and abs(a.k - b.k) < 15 and a.id > 1"
+    assert bag(frame) == bag(spark.sql(text))
+
+
+def test_queries_that_only_spark_reads_call_predicates_too(spark, views):
+    """Pipe syntax is left to Spark, with the predicates."""
+    with pytest.warns(MillraceWarning, match="Spark calls above for every row"):
+        found = query("from a |> where above(id) |> select id", spark, views, predicates=PREDICATES)
+    assert bag(found.df) == bag(spark.sql("select id from a where id > 1"))
+
+
+def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, views):
+    """Where names could mean something else, Spark calls the functions itself."""
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        found = query("select id from a where above(id)", spark, views, predicates=PREDICATES)
+        rows = bag(found.df)
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert found.filters == () and rows == bag(spark.sql("select id from a where id > 1"))
+
+
+def test_names_belong_to_one_query(spark, views):
+    """A second query may bring another function of a name; it hides one of the session's or of Spark's."""
+    texts = ["select id from a where {}(id)", "select id from a where not {}(id) or {}(id)"]
+    spark.udf.register("theirs", bool, "boolean")
+    for name in ("above", "abs", "theirs"):
+        for text in texts:
+            query_ = text.replace("{}", name)
+            one = sql(query_, spark, views, predicates={name: udf(lambda x: x == 1, BOOLEAN)})
+            other = sql(query_, spark, views, predicates={name: udf(lambda x: None, BOOLEAN)})
+            assert bag(one) != bag(other) == {}
+    assert spark.sql("select theirs(0)").collect()[0][0] is False
+    assert spark.sql("select abs(-1)").collect()[0][0] == 1
+
+
+def test_no_name_of_a_filter_stays_in_the_session(spark, views):
+    """A query that was analysed keeps its functions, and runs again without their names."""
+    found = query("select id from a where above(id)", spark, views, predicates=PREDICATES)
+    assert not [f.name for f in spark.catalog.listFunctions() if f.name.startswith("__millrace")]
+    assert bag(found.df) == bag(found.df.where("true"))
+
+
+def test_no_name_of_a_function_stays_where_a_query_cannot_be_prepared(spark, views, monkeypatch):
+    """Whether another function cannot be sent, or what comes with them is wrong."""
+    lock = threading.Lock()
+    unsendable = udf(lambda x: lock is not None, BOOLEAN)
+    with pytest.raises(PredicateError):
+        query("select 1", spark, views, predicates={"above": above, "holds": unsendable})
+    monkeypatch.setattr(pipeline, "Catalog", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        query("select 1", spark, views, predicates={"above": above})
+    assert not [f.name for f in spark.catalog.listFunctions() if f.name.startswith("__millrace")]
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("above(id, k)", "predicate 'above' takes .*got 2 arguments"),
+        ("near(id)", "predicate 'near' takes .*got 1 argument"),
+        ("not near(id)", "predicate 'near' takes .*got 1 argument"),
+        ("above()", "called without arguments"),
+        ("above(x => id)", "give its arguments by position"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(spark, views, call, problem):
+    """The predicate, what it takes and what it got are named."""
+    with pytest.raises(PredicateError, match=problem):
+        query(f"select id from a where {call}", spark, views, predicates=PREDICATES)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "problem"),
+    [
+        ({"p": len}, PredicateError, "no predicate"),
+        ({"p": 3}, PredicateError, "no predicate"),
+        ("above", PredicateError, "given as str"),
+        (7, PredicateError, "given as int"),
+        ({"two words": above}, QueryError, "'two words'"),
+        ({"": above}, QueryError, "letters"),
+        ({"__millrace_x": above}, QueryError, "taken"),
+        ({"p": above, "P": near}, QueryError, "different names"),
+        ([udf(lambda x: x, BOOLEAN)], QueryError, "<lambda>"),
+        ({"p": udf(lambda x: x, IntegerType())}, PredicateError, "expected boolean"),
+    ],
+)
+def test_predicates_are_checked(spark, views, given, kind, problem):
+    """What is no predicate, and what no query could call, is refused."""
+    with pytest.raises(kind, match=problem):
+        query("select id from a", spark, views, predicates=given)
+
+
+def test_unknown_functions_are_for_spark_to_refuse(spark, views):
+    """A name that is in neither place raises Spark's own error."""
+    with pytest.raises(AnalysisException) as found:
+        query("select id from a where nobody(id)", spark, views, predicates=PREDICATES)
+    assert found.value.getCondition() == "UNRESOLVED_ROUTINE"
+
+
+def test_what_cannot_be_sent_is_told_before_anything_runs(spark):
+    """A function that holds on to a lock is refused by name."""
+    lock = threading.Lock()
+
+    @predicate
+    def locked(x):
+        with lock:
+            return True
+
+    with pytest.raises(PredicateError, match="'locked' cannot be sent"):
+        sql("select * from range(3) where locked(id)", spark, predicates=[locked])

@@ -1,0 +1,46 @@
+"""Relations beside a block under the options that bear on them; their rows are in ``cases/semijoins.sql``."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.options import Options
+from tests.sql.compare import taken
+
+ASKED = "select a.id, b.k from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k)"
+ANTI = "select a.id, b.k from a join b on a.id = b.id left anti join c on c.k = a.k and c.id <> b.id"
+
+
+@pytest.mark.parametrize("architecture", ["joins", "stairs", "static"])
+def test_every_architecture_asks(same, files, architecture):
+    """Also dealt over several cells, by a key that is null in some rows."""
+    options = Options(architecture=architecture, placement="hypercube", cells=3, online=True)
+    assert taken(same(ANTI, files, options)) == "a b -c"
+
+
+def test_a_budget_joins_what_is_a_set_and_leaves_the_rest(same, files):
+    """What is looked through for matches is kept in memory as a whole."""
+    options = Options(memory_budget=1 << 20)
+    assert taken(same(ASKED, files, options)) == "a b c"
+    found = same(ANTI, files, options)
+    assert taken(found) == "a b"
+    assert any("memory_budget" in reason for reason in found.reasons)
+
+
+def test_it_is_explained(same, files):
+    """Where the relation is read, what is asked, and why something stays."""
+    found = same(
+        f"{ANTI} where a.k not in (select id from b) and not exists (select 1 from b where b.id < a.id)",
+        files,
+    )
+    text = found.explain()
+    assert "looked through for matches" in text
+    assert "where NOT EXISTS (SELECT * FROM c WHERE a.k = c.k AND c.id <> b.id)" in text
+    assert "where a.k NOT IN (SELECT b_.id FROM b_)" in text
+    assert "no equality ties it to the block" in text
+
+
+def test_a_hint_leaves_the_join_to_spark(same, files):
+    """Its relation is named."""
+    text = ANTI.replace("select", "select /*+ broadcast(c) */", 1)
+    assert taken(same(text, files)) == "a b"

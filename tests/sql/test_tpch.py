@@ -1,0 +1,93 @@
+"""The 22 queries of TPC-H, and the query of the STAIRs paper, at scale 0.01."""
+
+from __future__ import annotations
+
+from importlib.resources import files as resources
+
+import pytest
+
+from millrace import query
+from tests.sql.compare import bag, taken
+
+BLOCKS = {
+    "q01": "",
+    "q02": "partsupp supplier nation region+|part supplier partsupp nation region",
+    "q03": "customer orders lineitem+",
+    "q04": "orders +lineitem+",
+    "q05": "customer orders lineitem supplier nation region+",
+    "q06": "",
+    "q07": "supplier lineitem orders customer n1 n2+",
+    "q08": "part supplier lineitem orders customer n1 n2 region+",
+    "q09": "part supplier lineitem partsupp orders nation+",
+    "q10": "customer orders lineitem nation+",
+    "q11": "partsupp supplier nation+|partsupp supplier nation+",
+    "q12": "orders lineitem+",
+    "q13": "",
+    "q14": "lineitem part+",
+    "q15": "supplier revenue",
+    "q16": "partsupp part -supplier+",
+    "q17": "lineitem part+",
+    "q18": "customer orders lineitem +subquery+",
+    "q19": "lineitem part+",
+    "q20": "supplier nation +subquery",
+    "q21": "supplier l1 orders nation +l2 -l3+",
+    "q22": "customer -orders+",
+    "stairs": "customer orders lineitem",
+}
+
+
+@pytest.fixture(scope="module")
+def by_spark(spark, tpch_tiny):
+    """Run a query with Spark alone, on the same files; views of this name are gone afterwards."""
+    for name, path in tpch_tiny.items():
+        spark.read.parquet(path).createOrReplaceTempView(name)
+    yield spark.sql
+    for name in tpch_tiny:
+        spark.catalog.dropTempView(name)
+
+
+def text_of(name: str) -> str:
+    return (resources("millrace.benchmarks") / "queries" / f"{name}.sql").read_text()
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_rows_and_blocks(spark, tpch_tiny, by_spark, name):
+    """Every query gives Spark's rows, and its joins are taken."""
+    text = text_of(name)
+    found = query(text, spark, tpch_tiny)
+    assert taken(found) == BLOCKS[name], found.reasons
+    expected = by_spark(text)
+    assert found.df.columns == expected.columns
+    assert [f.dataType for f in found.df.schema] == [f.dataType for f in expected.schema]
+    assert bag(found.df) == bag(expected), found.explain()
+
+
+def test_filters_follow_from_an_or(spark, tpch_tiny):
+    """Query 19: what all branches of an OR share joins and filters; the OR itself stays too."""
+    block = query(text_of("q19"), spark, tpch_tiny).blocks[0]
+    assert [str(e) for e in block.join.equalities] in (
+        [["part.p_partkey = lineitem.l_partkey"], ["lineitem.l_partkey = part.p_partkey"]]
+    )
+    assert len(block.inputs["lineitem"].filters) == 3
+    assert len(block.inputs["part"].filters) == 1
+    assert len(block.join.residuals) == 1
+
+
+def test_counting_gathers_nothing(spark, tpch_tiny):
+    """``count(*)`` over a block has no output column."""
+    join = query(text_of("stairs"), spark, tpch_tiny).blocks[0].join
+    assert join.count_only and join.output == ()
+    assert join.relation("customer").schema.names == ["c_custkey"]
+
+
+def test_only_needed_columns_are_read(spark, tpch_tiny):
+    """Columns that nobody reads are neither scanned nor given out."""
+    block = query(text_of("q03"), spark, tpch_tiny).blocks[0]
+    assert [o.source.column for o in block.join.output] == [
+        "o_orderdate",
+        "o_shippriority",
+        "l_orderkey",
+        "l_extendedprice",
+        "l_discount",
+    ]
+    assert block.join.relation("customer").schema.names == ["c_custkey"]

@@ -1,0 +1,54 @@
+"""What does not pay is left to Spark, and said."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.sql import kept, worth
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Say how long starting Python takes, instead of measuring it."""
+
+    def starting(seconds: float) -> None:
+        kept._kept.clear()  # it is measured once a session, and nothing is planned again for it
+        monkeypatch.setattr(worth, "start_seconds", lambda spark: seconds)
+
+    return starting
+
+
+@pytest.mark.parametrize("how", ["files", "views"])
+def test_a_small_join_is_left_to_spark_where_python_starts_slowly(same, started, request, how):
+    """Whether Spark or the tasks would read it; the option takes it all the same."""
+    tables, text = request.getfixturevalue(how), "select a.id, b.v from a join b on a.id = b.id"
+    started(0.5)
+    found = same(text, tables)
+    assert not found.blocks
+    told = "joining 13 rows is not worth a stage in Python, which takes 0.50 s to start (option take_all)"
+    assert told in found.explain()
+    assert len(same(text, tables, {"take_all": True}).blocks) == 1
+    started(0.03)
+    assert len(same(text, tables).blocks) == 1
+
+
+def test_each_join_and_each_row_weigh(spark, same, started, files, tmp_path):
+    """Six relations pay where two do not; so do two with more rows."""
+    started(0.15)
+    joins = " ".join(f"join b b{n} on a.id = b{n}.id" for n in range(5))
+    assert len(same(f"select count(*) n from a {joins}", files).blocks) == 1
+    assert not same("select count(*) n from a join b on a.id = b.id", files).blocks
+    path = str(tmp_path / "many")
+    spark.range(600_000).coalesce(1).write.parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("many")
+    text = "select count(*) n from many l join many r on l.id = r.id where l.id < 10"
+    assert len(same(text, {"many": path}).blocks) == 1
+
+
+def test_rows_that_spark_has_already_do_not_count(same, started, files):
+    """A join of two aggregates is Spark's; the block below them stays."""
+    started(0.03)
+    grouped = "with g as (select a.id, count(*) n from a join b on a.k = b.k group by a.id) "
+    found = same(grouped + "select l.n from g l join g r on l.id = r.id + 1", files)
+    assert [block.join.aliases for block in found.blocks] == [("a", "b")]
+    assert "joining 0 rows" in found.explain()
