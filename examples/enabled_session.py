@@ -6,7 +6,7 @@ python examples/enabled_session.py
 from pyspark.sql import DataFrame, SparkSession, functions as sf
 
 import millrace
-import millrace.accessor  # gives DataFrames df.millrace
+import millrace.api.accessor  # gives DataFrames df.millrace
 
 
 @sf.udf("boolean")

@@ -14,7 +14,7 @@ from pyspark.sql.group import GroupedData
 from pyspark.sql.udf import UserDefinedFunction
 
 import millrace
-import millrace.accessor
+import millrace.api.accessor
 from millrace.api import chains, enabling, gain
 from millrace.spark import patches
 from millrace.spark.actions import ACTIONS

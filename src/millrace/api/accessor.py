@@ -1,6 +1,6 @@
 """``df.millrace``: Millrace's functions as methods of any DataFrame, once this module is imported.
 
->>> import millrace.accessor  # doctest: +SKIP
+>>> import millrace.api.accessor  # doctest: +SKIP
 >>> mails.millrace.where(is_spam("text"), "size < 100000").count()  # doctest: +SKIP
 """
 
