@@ -12,7 +12,7 @@ NEEDS_VENV := Python cannot make virtual environments here: install its venv pac
 # wait for the JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
 # sessions of their own.
 SQL := tests/sql/test_cases.py tests/sql/test_fuzz.py tests/streams tests/streams/hub
-ENGINE := tests/experiments tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
+ENGINE := lab/tests/experiments tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help demo test check docs test-sql test-spark test-eddy test-engine test-rest machine clean

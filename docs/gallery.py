@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from millrace.experiments import registry
-from millrace.experiments.collect import write
-from millrace.experiments.draw import draw
-from millrace.experiments.experiment import Experiment
-from millrace.experiments.runner import run
-from millrace.experiments.table import Entry, read, told
+from lab.experiments import registry
+from lab.experiments.collect import write
+from lab.experiments.draw import draw
+from lab.experiments.experiment import Experiment
+from lab.experiments.runner import run
+from lab.experiments.table import Entry, read, told
 
 DOCS = Path(__file__).parent
 FOLDER = DOCS / "gallery"

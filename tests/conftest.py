@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.benchmarks import postgres as postgresql, tpch_data
+from lab.benchmarks import postgres as postgresql, tpch_data
 from millrace.sql import containment
 from tests.session import session
 

@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from millrace.benchmarks import show
-from millrace.benchmarks.harness import Outcome
+from lab.benchmarks import show
+from lab.benchmarks.harness import Outcome
 from millrace.cli import render
 from millrace.cli.console import consoles
 from millrace.fitting import Column, Fitted

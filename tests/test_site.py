@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 import millrace
-from millrace.experiments import registry
+from lab.experiments import registry
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 import millrace
-from millrace.benchmarks import tpch_data
-from millrace.benchmarks.compare import difference
+from lab.benchmarks import tpch_data
+from lab.benchmarks.compare import difference
 from millrace.fitting import Column, Fitted
 from millrace.reports.run_report import OrderShare, RunReport
 

@@ -131,7 +131,7 @@ def test_options_are_read_by_their_types():
 @pytest.mark.parametrize("queries", ["0", "23", "three", "3,,5"])
 def test_query_numbers_are_1_to_22(queries):
     """A number that TPC-H does not have is refused."""
-    from millrace.benchmarks.tpch import parse_queries
+    from lab.benchmarks.tpch import parse_queries
 
     with pytest.raises(OptionError, match="1 to 22"):
         parse_queries(queries)

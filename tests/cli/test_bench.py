@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from millrace.benchmarks import harness
+from lab.benchmarks import harness
 
 
 @pytest.fixture(autouse=True)

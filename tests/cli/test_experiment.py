@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from lab.experiments import registry
+from lab.tests.experiments.frame_cases import experiment, failing
 from millrace.cli.app import app
-from millrace.experiments import registry
 from tests.cli.conftest import SCREEN
-from tests.experiments.frame_cases import experiment, failing
 
 
 @pytest.fixture

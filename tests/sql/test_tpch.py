@@ -47,7 +47,7 @@ def by_spark(spark, tpch_tiny):
 
 
 def text_of(name: str) -> str:
-    return (resources("millrace.benchmarks") / "queries" / f"{name}.sql").read_text()
+    return (resources("lab.benchmarks") / "queries" / f"{name}.sql").read_text()
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.benchmarks.harness import parse_names
+from lab.benchmarks.harness import parse_names
 from millrace.cli.measuring import Run, app, command
 from millrace.errors import InputError
 
@@ -44,7 +44,7 @@ def tpch(
     frames: Annotated[bool, typer.Option("--frames", help="Also with DataFrames as inputs.")] = False,
 ) -> None:
     """All 22 queries of TPC-H, with Millrace and with Spark SQL."""
-    from millrace.benchmarks import side_by_side, tpch, tpch_data
+    from lab.benchmarks import side_by_side, tpch, tpch_data
 
     _check_rival(against)
     numbers = _QUICK_QUERIES if run.quick and queries is None else tpch.parse_queries(queries)
@@ -63,7 +63,7 @@ def tpch(
 @command()
 def growth(*, scale: TpchScale = 1.0, queries: Numbers = None, run: Run) -> None:
     """Queries of TPC-H at a scale and at ten times that, with Millrace and with Spark SQL."""
-    from millrace.benchmarks import growth, tpch, tpch_data
+    from lab.benchmarks import growth, tpch, tpch_data
 
     numbers = growth.QUERIES if queries is None else tpch.parse_queries(queries)
     scale = run.smaller(scale)
@@ -74,7 +74,7 @@ def growth(*, scale: TpchScale = 1.0, queries: Numbers = None, run: Run) -> None
 @command()
 def shapes(*, scale: TpchScale = 1.0, queries: Names = None, data: TpchData = None, run: Run) -> None:
     """Queries of several small blocks, and of what stands beside joins, with Millrace and with Spark SQL."""
-    from millrace.benchmarks import shapes, side_by_side, tpch_data
+    from lab.benchmarks import shapes, side_by_side, tpch_data
 
     names = _QUICK_SHAPES if run.quick and queries is None else shapes.parse_shapes(queries)
     scale = run.smaller(scale)
@@ -89,7 +89,7 @@ def kernel(
     run: Run,
 ) -> None:
     """The symmetric hash join on the kernel, one thread, against other engines' joins."""
-    from millrace.benchmarks import kernel
+    from lab.benchmarks import kernel
 
     rivals = kernel.parse_rivals(against)
     sizes = ("1m",) if run.quick else tuple(kernel.CASES)
@@ -100,7 +100,7 @@ def kernel(
 @command("master", "quick")
 def start(*, run: Run) -> None:
     """The first batch of a fresh worker process, of a filter and of a join."""
-    from millrace.benchmarks import start
+    from lab.benchmarks import start
 
     run.alone(len(start.KINDS) * (run.rounds + 1), start.bench)
 
@@ -112,7 +112,7 @@ def live(
     run: Run,
 ) -> None:
     """What it costs that tasks tell their figures while they work, and that somebody looks at them."""
-    from millrace.benchmarks import live
+    from lab.benchmarks import live
 
     run.on_spark(live.runs(run.rounds), live.bench, run.smaller(scale))
 
@@ -120,7 +120,7 @@ def live(
 @command("master")
 def coordination(*, run: Run) -> None:
     """What tasks share: permits a second, their latency and memory, with 2,000 tasks on 500 connections."""
-    from millrace.benchmarks import coordination
+    from lab.benchmarks import coordination
 
     size = (40, 20, 0.4) if run.quick else (coordination.TASKS, coordination.CONNECTIONS, 5.0)
     run.alone(run.rounds, coordination.bench, *size)
@@ -136,7 +136,7 @@ def stream(
     run: Run,
 ) -> None:
     """Joins of streams, micro-batch by micro-batch, against Spark's chained joins."""
-    from millrace.benchmarks import stream
+    from lab.benchmarks import stream
 
     names = stream.NAMES if cases is None else parse_names("--cases", cases, stream.NAMES)
     names = names[:1] if run.quick and cases is None else names
@@ -159,7 +159,7 @@ def robust(
     run: Run,
 ) -> None:
     """Joins in 20 random orders that do not change, with the default policy, and by other engines."""
-    from millrace.benchmarks import robust
+    from lab.benchmarks import robust
 
     names = _QUICK_JOINS if run.quick and cases is None else robust.parse_cases(cases)
     run.on_spark(robust.runs(names, run.rounds), robust.bench, names, run.smaller(size))
@@ -172,7 +172,7 @@ def exchange(
     run: Run,
 ) -> None:
     """The block exchange against Spark's exchange of rows into Python."""
-    from millrace.benchmarks import exchange
+    from lab.benchmarks import exchange
 
     count = min(rows, _QUICK_ROWS) if run.quick else rows
     run.on_spark(run.rounds * len(exchange.SIDES), exchange.bench, count)
@@ -190,7 +190,7 @@ def predicates(
     run: Run,
 ) -> None:
     """Filters by expensive predicates: every policy, Spark's where, and the best order there is."""
-    from millrace.benchmarks import predicate_cases, predicates
+    from lab.benchmarks import predicate_cases, predicates
 
     _check_rival(against)
     names = _QUICK_CASES if run.quick and cases is None else predicate_cases.parse_cases(cases)
@@ -214,7 +214,7 @@ def state(
     run: Run,
 ) -> None:
     """Static plans, EddyJoins, SteMs and STAIRs on the same arrivals; DuckDB and Spark SQL beside."""
-    from millrace.benchmarks import state, state_cases
+    from lab.benchmarks import state, state_cases
 
     names = state_cases.QUICK if run.quick and cases is None else state_cases.parse_cases(cases)
     total, size = state.runs(names, run.rounds, quick=run.quick), run.smaller(scale)
@@ -232,7 +232,7 @@ def access(
     run: Run,
 ) -> None:
     """Lookups over HTTP and in PostgreSQL: requests, time, flow of results; pandas UDFs and JDBC beside."""
-    from millrace.benchmarks import access, access_database
+    from lab.benchmarks import access, access_database
 
     names = access.QUICK if run.quick and cases is None else access.parse_cases(cases)
     asks = any(name.startswith("database") for name in names)

@@ -31,8 +31,8 @@ def list_command(
     debug: Debug = False,
 ) -> None:
     """Show what experiments there are, or the claims and parameters of some."""
-    from millrace.experiments import registry
-    from millrace.experiments.show import described, show_details, show_list
+    from lab.experiments import registry
+    from lab.experiments.show import described, show_details, show_list
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
@@ -81,11 +81,11 @@ def run_command(
     Exit codes: 0 if all checks hold, 1 if one does not or a run fails, 130 after Ctrl-C, which leaves what
     was finished until then.
     """
-    from millrace.benchmarks.show import ticking
-    from millrace.experiments import registry
-    from millrace.experiments.collect import Collection
-    from millrace.experiments.runner import run
-    from millrace.experiments.show import show
+    from lab.benchmarks.show import ticking
+    from lab.experiments import registry
+    from lab.experiments.collect import Collection
+    from lab.experiments.runner import run
+    from lab.experiments.show import show
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.benchmarks.harness import Outcome, check_rounds
-from millrace.benchmarks.show import show, ticking
+from lab.benchmarks.harness import Outcome, check_rounds
+from lab.benchmarks.show import show, ticking
 from millrace.cli import json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message

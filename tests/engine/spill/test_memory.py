@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from millrace.benchmarks import budget
+from lab.benchmarks import budget
 from millrace.options import ALGORITHMS
 
 BYTES = 48 * budget.MEGABYTE

@@ -8,17 +8,17 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
+from lab.experiments import registry
+from lab.experiments.draw import draw
+from lab.experiments.page import page
+from lab.experiments.runner import Result
+from lab.tests.experiments.frame_cases import experiment as experiment_of
 from millrace.api.live import Live
 from millrace.errors import ExecutionError
-from millrace.experiments import registry
-from millrace.experiments.draw import draw
-from millrace.experiments.page import page
-from millrace.experiments.runner import Result
 from millrace.limits.clock import VirtualClock
 from millrace.reports.board.board import Board
 from millrace.reports.planned import Planned
 from millrace.reports.run_report import RunReport
-from tests.experiments.frame_cases import experiment as experiment_of
 from tests.reports.pages.browser import chromium
 from tests.reports.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
 

@@ -1,0 +1,255 @@
+"""Memory and I/O of a join whose state is several times its budget, for each algorithm.
+
+Three relations: ``a`` and ``b`` are large and joined by a key that is unique in ``a``; ``c`` is small and
+has no column in that key's class, so every partition needs it. The smaller of the large ones, ``a``, takes
+``STATE_RATIO`` times the budget when it is built; ``b`` is streamed. The join runs in a process of its own,
+which makes its tuples as they are read, so that what it holds is the join's. Its baseline is the resident
+memory after a tiny join of the same kind, when everything is loaded and compiled; its peak is the
+operating system's own count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.engine.expressions import ColumnRef
+from millrace.engine.peak import peak_memory
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spill import SpillingEddy
+from millrace.errors import ExecutionError
+from millrace.options import ALGORITHMS, Options
+
+MEGABYTE = 1_000_000
+STATE_RATIO = 4.0
+_STATE_ROW = 73  # a row of ``a``: 48 bytes of columns, a code of 8, and about 17 of an index
+_BATCH = 16_384
+_SMALL = 1000
+
+SCHEMAS = {
+    "a": pa.schema([("k", pa.int64()), ("v", pa.int64()), ("text", pa.string())]),
+    "b": pa.schema([("k", pa.int64()), ("j", pa.int64()), ("w", pa.int64())]),
+    "c": pa.schema([("j", pa.int64()), ("x", pa.int64())]),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run.
+
+    Attributes:
+        algorithm: As in ``Options.algorithm``.
+        architecture: As in ``Options.architecture``.
+        budget: Bytes.
+        rows: Result rows; ``checksum`` is the sum of ``v + w + x`` and of the lengths of ``text`` over them.
+        seconds: Wall time.
+        first: Seconds until the first result.
+        baseline: Resident bytes before the run.
+        peak: Most resident bytes during it.
+        ratio: (peak - baseline) / budget.
+        files: Spill files or sorted runs made.
+        written: Bytes written to them, ``batches_written`` in so many batches.
+        read: Bytes read back, in ``batches_read`` batches.
+        joins_in_memory: Joins of partitions that stayed in memory; ``joins_from_disk`` of those that did not.
+    """
+
+    algorithm: str
+    architecture: str
+    budget: int
+    rows: int
+    checksum: int
+    seconds: float
+    first: float
+    baseline: int
+    peak: int
+    ratio: float
+    files: int
+    written: int
+    batches_written: int
+    read: int
+    batches_read: int
+    joins_in_memory: int
+    joins_from_disk: int
+
+
+def bench(
+    budget: int = 128 * MEGABYTE,
+    algorithms: tuple[str, ...] = ALGORITHMS,
+    folder: str | None = None,
+    *,
+    online: bool = False,
+) -> list[Measured]:
+    """Run the join once for each algorithm, each in a fresh process.
+
+    Args:
+        budget: Bytes; the state takes ``STATE_RATIO`` times as much.
+        algorithms: Which.
+        folder: Where to spill; None for the system's folder of temporary files.
+        online: As in ``Options.online``.
+
+    Raises:
+        ExecutionError: A run failed.
+    """
+    return [run(name, budget, folder, online=online) for name in algorithms]
+
+
+def run(
+    algorithm: str,
+    budget: int,
+    folder: str | None = None,
+    *,
+    online: bool = False,
+    architecture: str = "stems",
+) -> Measured:
+    """Run the join in a fresh process and return what was measured.
+
+    Raises:
+        ExecutionError: The run failed.
+    """
+    task = json.dumps([algorithm, budget, folder, online, architecture])
+    command = [sys.executable, "-m", "lab.benchmarks.budget", task]
+    # Arrow's threads would each keep memory of their own.
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    if done.returncode:
+        told = f"algorithm {algorithm!r} and architecture {architecture!r}"
+        raise ExecutionError(f"the run with {told} failed: {done.stderr[-2000:]}")
+    return Measured(**json.loads(done.stdout))
+
+
+def sizes(budget: int) -> dict[str, int]:
+    """Return the number of rows of each relation."""
+    rows = int(STATE_RATIO * budget / _STATE_ROW)
+    return {"a": rows, "b": rows + rows // 4, "c": _SMALL}
+
+
+def source(alias: str, rows: dict[str, int]) -> Iterator[pa.RecordBatch]:
+    """Yield a relation's tuples, the same ones every time."""
+    for number, low in enumerate(range(0, rows[alias], _BATCH)):
+        n = min(_BATCH, rows[alias] - low)
+        draw = np.random.default_rng([ord(alias), number])
+        position = np.arange(low, low + n)
+        if alias == "a":
+            # A multiplication that is prime to the number of rows scatters the keys without a repetition.
+            key = position * _prime_to(rows["a"]) % rows["a"]
+            text = pc.binary_join_element_wise(
+                pa.array(draw.integers(10**13, 10**14, n)).cast(pa.string()),
+                pa.array(draw.integers(10**13, 10**14, n)).cast(pa.string()),
+                "",
+            )
+            columns = [pa.array(key), pa.array(draw.integers(0, 1000, n)), text]
+        elif alias == "b":
+            key = draw.integers(0, rows["a"], n)
+            columns = [pa.array(key), pa.array(key % _SMALL), pa.array(draw.integers(0, 1000, n))]
+        else:
+            columns = [pa.array(position), pa.array(draw.integers(0, 1000, n))]
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMAS[alias])
+
+
+def block(rows: dict[str, int]) -> JoinSpec:
+    """Return the block."""
+    ref = {name: ColumnRef(*name.split(".")) for name in ("a.k", "b.k", "b.j", "c.j")}
+    output = ("a.k", "a.v", "a.text", "b.w", "c.x")
+    return JoinSpec(
+        tuple(RelationSpec(alias, schema, rows=rows[alias]) for alias, schema in SCHEMAS.items()),
+        (
+            Equality(ref["a.k"], ref["b.k"], pa.int64()),
+            Equality(ref["b.j"], ref["c.j"], pa.int64()),
+        ),
+        output=tuple(OutputColumn(name.replace(".", "_"), ColumnRef(*name.split("."))) for name in output),
+    )
+
+
+def _measure(budget: int, options: Options) -> Measured:
+    warm = replace(options, memory_budget=2 * MEGABYTE)
+    _joined(SpillingEddy(*_inputs(2 * MEGABYTE), warm))
+    baseline = psutil.Process().memory_info().rss
+    eddy = SpillingEddy(*_inputs(budget), replace(options, memory_budget=budget))
+    began = time.perf_counter()
+    rows, checksum, first = _joined(eddy)
+    seconds = time.perf_counter() - began
+    tally = eddy.tally
+    peak = _peak()
+    return Measured(
+        options.algorithm,
+        options.architecture,
+        budget,
+        rows,
+        checksum,
+        seconds,
+        first - began,
+        baseline,
+        peak,
+        (peak - baseline) / budget,
+        tally.files,
+        tally.bytes_written,
+        sum(flow.batches for flow in tally.written.values()),
+        tally.bytes_read,
+        sum(flow.batches for flow in tally.returned.values()),
+        tally.in_memory.count,
+        tally.from_disk.count,
+    )
+
+
+def _inputs(budget: int) -> tuple[JoinSpec, dict[str, Iterator[pa.RecordBatch]]]:
+    rows = sizes(budget)
+    return block(rows), {alias: source(alias, rows) for alias in rows}
+
+
+def _joined(eddy: SpillingEddy) -> tuple[int, int, float]:
+    """Return the number of rows, their checksum, and when the first one came."""
+    rows, checksum, first = 0, 0, 0.0
+    for batch in eddy.run():
+        first = first or time.perf_counter()
+        rows += batch.num_rows
+        parts: list[Any] = [batch.column(name) for name in ("a_v", "b_w", "c_x")]
+        parts.append(pc.binary_length(batch.column("a_text")))
+        checksum += sum(pc.sum(part).as_py() for part in parts)
+    return rows, checksum, first
+
+
+def _peak() -> int:
+    """Return the most resident bytes of this program.
+
+    The usual count is of the process, which on Linux begins with what the parent had before this program
+    was started.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return peak_memory()
+
+
+def _prime_to(rows: int) -> int:
+    factor = 7919
+    while np.gcd(factor, rows) != 1:
+        factor += 2
+    return factor
+
+
+if __name__ == "__main__":
+    name, size, where, early, kept = json.loads(sys.argv[1])
+    given = Options(
+        algorithm=name,
+        architecture=kept,
+        spill_folder=where or tempfile.gettempdir(),
+        batch_size=_BATCH,
+        online=early,
+    )
+    print(json.dumps(asdict(_measure(size, given))))  # noqa: T201  # the parent process reads it
