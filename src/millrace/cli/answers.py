@@ -32,7 +32,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 @app.command("list")
 def list_command(path: Cache, json: Json = None, debug: Debug = False) -> None:
     """Show what is kept, by definition: keys, size, age, and how many have expired."""
-    from millrace.fitting import Column, Fitted
+    from millrace.cli.fitting import Column, Fitted
     from millrace.limits.kept import listed
     from millrace.reports.text import size
 

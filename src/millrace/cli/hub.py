@@ -14,9 +14,9 @@ import typer
 from millrace.cli import json_text
 from millrace.cli.console import consoles
 from millrace.cli.errors import one_message
+from millrace.cli.fitting import Column, Fitted
 from millrace.cli.json_text import Json
 from millrace.errors import InputError
-from millrace.fitting import Column, Fitted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from millrace.cli.fitting import Column, Fitted
 from millrace.engine.figures import ModuleFigures
-from millrace.fitting import Column, Fitted
 from millrace.reports.run_report import RunReport
 from millrace.reports.text import describe, describe_cell, describe_state, size
 

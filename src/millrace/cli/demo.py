@@ -15,7 +15,7 @@ from rich.text import Text
 import millrace
 from lab.benchmarks import tpch_data
 from lab.benchmarks.compare import difference
-from millrace.fitting import Column, Fitted
+from millrace.cli.fitting import Column, Fitted
 from millrace.reports.run_report import OrderShare, RunReport
 
 if TYPE_CHECKING:

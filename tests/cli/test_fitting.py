@@ -13,7 +13,7 @@ from lab.benchmarks import show
 from lab.benchmarks.harness import Outcome
 from millrace.cli import render
 from millrace.cli.console import consoles
-from millrace.fitting import Column, Fitted
+from millrace.cli.fitting import Column, Fitted
 from millrace.reports.run_report import RunReport
 from tests.reports.pages.reports import SHAPE, Planned, drifting, filtered
 

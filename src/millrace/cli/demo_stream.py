@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.text import Text
 
 import millrace
+from millrace.cli.fitting import Column, Fitted
 from millrace.errors import ExecutionError
-from millrace.fitting import Column, Fitted
 from millrace.reports.micro_batch import MicroBatch
 from millrace.reports.text import size
 from millrace.spark.parallelism import default_parallelism
