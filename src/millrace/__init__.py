@@ -79,6 +79,8 @@ __all__ = [
     "where",
 ]
 
+import_module("millrace.sql")  # loaded before the function of its name, which has the name from then on
+
 Tables = Mapping[str, "str | Path | DataFrame | LookupTable"]
 _LATER = {name: f"millrace.lookups.{name}" for name in ("database", "function", "http")}
 _LATER |= dict.fromkeys(("cascade", "estimate", "filter", "predicate", "where"), "millrace.api.predicates")

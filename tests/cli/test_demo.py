@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlparse
 
 from rich.console import Console
 
-from millrace import demo_stream
+from millrace.cli import demo_stream
 from millrace.reports.micro_batch import MicroBatch
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.stream_figures import StreamFigures

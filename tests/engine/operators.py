@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace import operator
+from millrace.engine import operator
 from millrace.engine.operator import Operator, Step
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from millrace import peak
+from millrace.engine import peak
 from millrace.engine.peak import begin_peak, peak_memory
 
 SIZE = 200 << 20

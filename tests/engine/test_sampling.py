@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from millrace import sampling
+from millrace.engine import sampling
 from millrace.engine.kernels import BEFORE, NOW, SETTLED
 from millrace.engine.sampling import KeySample, fanout, support
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace import trees
+from millrace.engine import trees
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.graph import QueryGraph
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec

@@ -6,8 +6,9 @@ modules." An index for inequalities is ordered from the beginning (section 2.1.4
 tree"): which kind it is follows from the predicate, and no size makes one of the other.
 
 Costs are in comparisons of two codes. To make a table takes as long as 1,024 of them and to hash a tuple as
-two, which is what millrace.engine.state.listed was measured by. What a call takes whatever it does is left out: a
-probe of a list takes 6 µs more than one of a table, as long as making one: by the clock it gains nothing.
+two, which is what millrace.engine.state.listed was measured by. What a call takes whatever it does is left
+out: a probe of a list takes 6 µs more than one of a table, as long as making one: by the clock it gains
+nothing.
 """
 
 from __future__ import annotations

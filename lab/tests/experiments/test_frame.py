@@ -72,7 +72,8 @@ def test_an_outcome_holds_if_all_its_checks_do():
 
 def test_a_claim_is_judged_by_its_bounds():
     """Within them it holds; outside it differs where its cause says it would be, and "
-    "else it does not hold."""
+    "else it does not hold.
+    """
     claim = Claim("c", "x", 1, 2, fails="falling", cause="why", found=(2, 3))
     verdicts = [claim.judge({"x": x}).holds for x in (0.9, 1, 2, 2.5, 3.1, float("nan"))]
     assert verdicts == [False, True, True, DIFFERS, False, False]

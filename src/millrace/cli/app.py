@@ -161,14 +161,14 @@ def demo_command(
         json_text.check(json)
         shown = json_text.beside(json, stdout, stderr)
         if stream:
-            from millrace import demo_stream  # without what the other demo needs
+            from millrace.cli import demo_stream  # without what the other demo needs
             from millrace.streams.plan import SETTINGS
 
             with session("millrace demo", master, conf=SETTINGS, debug=debug) as spark:
                 report = demo_stream.run(spark, shown, seconds, rate)
             json_text.write(report.to_dict(), json)
             raise typer.Exit
-        from millrace import demo
+        from millrace.cli import demo
 
         files = demo.prepare(scale, data, shown)
         with session("millrace demo", master, debug=debug) as spark:

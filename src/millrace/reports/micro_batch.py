@@ -6,11 +6,12 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from pyspark.sql.streaming.listener import StreamingQueryProgress
+from typing import TYPE_CHECKING, Any
 
 from millrace.reports.stream_figures import SEPARATOR, Orders, StreamFigures, heard
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 PREFIX = "continuous_"
 """The names of joins of streams, in Spark's observed metrics, begin with this."""

@@ -1,8 +1,9 @@
 """Filters on the map side of an exchange: what has no match in small relations is not sent.
 
 Small relations that have filters, and those that filters reach through these, are read whole by every map
-task, so that filters travel along the join graph (:mod:`millrace.engine.operators.transfer`) before the exchange and
-not behind it. Reading a few megabytes again in each task costs less than sending what they would drop.
+task, so that filters travel along the join graph (:mod:`millrace.engine.operators.transfer`) before the
+exchange and not behind it. Reading a few megabytes again in each task costs less than sending what they would
+drop.
 """
 
 from __future__ import annotations

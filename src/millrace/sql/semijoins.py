@@ -1,8 +1,8 @@
 """EXISTS, IN, their negations, and SEMI and ANTI joins: relations beside a block, asked for matches.
 
 Each becomes a relation with the columns that a match is told by (:mod:`millrace.sql.subqueries`), and an
-:class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of two
-columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them.
+:class:`~millrace.engine.expressions.Exists` over them. Of the conditions that read both sides, equalities of
+two columns are its keys, and what else Millrace evaluates is what a match has to satisfy beside them.
 """
 
 from __future__ import annotations

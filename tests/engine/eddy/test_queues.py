@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 import tests.engine.eddy.access_cases as access_cases
 import tests.engine.eddy.test_index_join as index_cases
-from millrace import operator
+from millrace.engine import operator
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import Candidate, Policy, Shares

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millrace import kernels
+from millrace.engine import kernels
 from millrace.engine.kernels import hashing, multimap, tally
 from millrace.engine.kernels.compiling import Kernel
 

@@ -1,8 +1,8 @@
 """When insertions need not enforce Invariant B any more.
 
-Whoever moves only a part of what belongs together may break B+ (:mod:`millrace.engine.state.stairs`), and until
-it holds again every intermediate tuple that is inserted is compared with what is stored. Once nothing is
-misplaced B+ holds by itself. But what does not pay to be moved stays misplaced for good; mostly it clashes
+Whoever moves only a part of what belongs together may break B+ (:mod:`millrace.engine.state.stairs`), and
+until it holds again every intermediate tuple that is inserted is compared with what is stored. Once nothing
+is misplaced B+ holds by itself. But what does not pay to be moved stays misplaced for good; mostly it clashes
 with nothing.
 """
 

@@ -2,7 +2,8 @@
 
 Routing decides by signature, so tuples of one span that have passed different predicates may go to different
 joins, side by side and for good. Where state belongs follows from spans alone
-(:mod:`millrace.engine.migration.placement`); it would move to and fro if it followed whichever decision came last.
+(:mod:`millrace.engine.migration.placement`); it would move to and fro if it followed whichever decision came
+last.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The routing policy for EddyJoins and STAIRs in Deshpande & Hellerstein 2004, section 4.1: of the joins that a
 tuple could go to, the one that leaves the fewest tuples after everything that lies behind it. Greedy,
 join by join, would put state into places that later tuples pay for. Estimates come from samples of keys
-(:mod:`millrace.engine.sampling`), so nothing is explored: a tuple sent elsewhere to learn something would become
-state there.
+(:mod:`millrace.engine.sampling`), so nothing is explored: a tuple sent elsewhere to learn something would
+become state there.
 
 Predicates go before a join when that costs less: with ``c`` seconds for a predicate that passes a share
 ``s``, and ``j`` seconds for a join that makes ``f`` tuples of one, before is ``c + s j`` and behind is

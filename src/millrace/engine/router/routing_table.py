@@ -1,8 +1,8 @@
 """The routing table: decisions by signature, made when first needed and renewed after a while.
 
 Deshpande 2004, section 2.1.4: decisions are made for a signature, not for a tuple, and kept for
-some tuples: :mod:`millrace.engine.router.decision_lifetime` says how many. A decision may split the tuples; the
-split is exact over time, also when batches hold a single tuple.
+some tuples: :mod:`millrace.engine.router.decision_lifetime` says how many. A decision may split the tuples;
+the split is exact over time, also when batches hold a single tuple.
 """
 
 from __future__ import annotations

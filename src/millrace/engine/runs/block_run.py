@@ -56,7 +56,8 @@ class Given(TypedDict, total=False):
             by default limits hold within this run.
         access: More access modules by alias, scans and indexes, that work asynchronously beside the sources
             or instead of them. A relation with several gets set semantics. Without SteMs a relation has one
-            scan, or only indexes, one of which an index join asks (:mod:`millrace.engine.operators.index_join`).
+            scan, or only indexes, one of which an index join asks
+            (:mod:`millrace.engine.operators.index_join`).
         ranges: Learns from relations that have ended what need not be read of others.
         watch: Told whenever there may be more in memory than before.
     """

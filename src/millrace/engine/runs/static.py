@@ -40,8 +40,8 @@ class StaticPlan(BlockRun):
         spec: The block.
         sources: Record batches by alias, each with exactly the schema of its relation.
         options: ``order`` gives the plan; the default joins small relations first.
-        given: See :class:`millrace.engine.runs.block_run.Given`. Of access modules a relation has one scan, or only
-            indexes: then it is the inner input of an index join with what binds one of them.
+        given: See :class:`millrace.engine.runs.block_run.Given`. Of access modules a relation has one scan,
+            or only indexes: then it is the inner input of an index join with what binds one of them.
 
     Raises:
         OptionError: ``options.order`` names what is not in the block, or something twice.

@@ -77,7 +77,7 @@ class Setting:
         return selected(chunk, batch, self.layouts[relation].keys)
 
     def state(self, extents: Mapping[int, Extent], streamed: int | None) -> int:
-        """Return the bytes of state that a join takes; see :func:`millrace.engine.spill.memory.state_bytes`."""
+        """Return the bytes of state that a join takes; see :mod:`millrace.engine.spill.memory`."""
         return state_bytes(self.layouts, extents, streamed)
 
     def footprint(self, relation: int, extent: Extent) -> int:

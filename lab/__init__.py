@@ -1,0 +1,1 @@
+"""The laboratory: figures of the papers, benchmarks and long runs, beside the package."""
