@@ -1,0 +1,162 @@
+"""``python -m lab figures|bench|soak``: the papers' figures, benchmarks, and long runs that break things."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lab.figures.figure import Figure
+from millrace.errors import InputError, MillraceError, OptionError, SetupError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+for _name in ("bench", "soak"):
+    if find_spec(f"lab.{_name}"):
+        app.add_typer(import_module(f"lab.{_name}").app, name=_name)
+
+_FEW = 3
+_FIRST = "first"
+"""What ``--ablate`` takes for each figure's first broken engine."""
+
+
+@app.command()
+def figures(
+    names: Annotated[list[str] | None, typer.Argument(help="Figures; all of them by default.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for pictures and index.html.")] = Path("build/figures"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, … of each figure.")] = 1,
+    small: Annotated[bool, typer.Option("--small", help="Runs of seconds.")] = False,
+    ablate: Annotated[
+        str, typer.Option(metavar="NAME", help="Run this broken engine, 'first' for the first.")
+    ] = "",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="X=Y", help="Change a parameter.")
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(metavar="FILE.PY:CLASS", help="Add a curve of your own policy.")
+    ] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = os.cpu_count() or 1,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List figures, their parameters and expected times.")
+    ] = False,
+    json_: Annotated[Path | None, typer.Option("--json", help="File for verdicts and numbers.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--results", help="Table to update, such as lab/RESULTS.md.")
+    ] = None,
+) -> None:
+    """Reproduce the papers' figures: draw them, and judge what they claim.
+
+    Exits with 1 if a claim does not hold, and with 2 for wrong usage.
+    """
+    from lab.figures import find, results
+    from lab.figures.run import Result, Task, run
+
+    console = Console(stderr=True)
+    chosen = find(names or [])
+    if list_:
+        _list(chosen)
+        return
+    if table is not None and (ablate or policy):
+        raise InputError("--results keeps the figures as they are stated: leave --ablate and --policy out")
+    if find_spec("matplotlib") is None:
+        raise SetupError("matplotlib draws the figures: pip install -r lab/requirements.txt")
+    from lab.figures.draw import save
+
+    overrides = _overrides(set_ or [])
+    tasks = [
+        Task(
+            each.id,
+            seed,
+            overrides,
+            next(iter(each.broken), "") if ablate == _FIRST else ablate,
+            policy,
+            small,
+        )
+        for each in chosen
+        for seed in range(seeds)
+    ]
+    for task in tasks:
+        task.settings()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot make the folder: {error.strerror}") from error
+    found: list[Result] = []
+    try:
+        for result in run(tasks, jobs, console):
+            found.append(result)
+            task = result.task
+            print(f"{task.id}, seed {task.seed}: {result.error or result.verdict}, {result.seconds:.0f} s")
+            if result.outcome is not None:
+                for claim, verdict in zip(task.figure.claims, result.verdicts, strict=True):
+                    value = result.outcome.figures[claim.figure]
+                    print(
+                        f"  {verdict}: {claim.says} ({claim.figure} is {value:.4g}, stated: {claim.bounds})"
+                    )
+                if task.seed == 0:
+                    save(result, out)
+            results.write(out / "index.html", results.page(tasks, found))
+            if json_ is not None:
+                rows = [results.as_json(each) for each in found]
+                results.write(json_, json.dumps(rows, indent=2) + "\n")
+            of_figure = [each for each in found if each.task.id == task.id]
+            if table is not None and len(of_figure) == seeds:
+                results.keep(of_figure, table)
+    except KeyboardInterrupt:
+        print(f"interrupted: {len(found)} of {len(tasks)} runs finished", file=sys.stderr)
+        raise SystemExit(130) from None
+    finally:
+        results.write(out / "index.html", results.page(tasks, found))
+    print(f"pictures: {out / 'index.html'}")
+    if any(result.verdict == "does not hold" for result in found):
+        raise typer.Exit(1)
+
+
+def _overrides(given: list[str]) -> dict[str, float]:
+    """Return parameters by name of ``name=value``."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise OptionError(f"--set {text}: expected NAME=NUMBER, such as tuples=5000") from None
+    return found
+
+
+def _list(chosen: list[Figure]) -> None:
+    """Print figures, with the parameters of each if there are few."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    table = Table("figure", "title", "source", "broken engines", box=None)
+    table.add_column("time", justify="right")
+    for each in chosen:
+        time = f"{each.seconds} s{', real time' if each.wall else ''}"
+        table.add_row(each.id, each.title, each.source, ", ".join(each.broken), time)
+    console.print(table)
+    if len(chosen) <= _FEW:
+        parameters = Table("figure", "--set", "default", "from", "to", "unit", "meaning", box=None)
+        for each in chosen:
+            for p in each.parameters:
+                numbers = (f"{x:g}" for x in (p.default, p.low, p.high))
+                parameters.add_row(each.id, p.name, *numbers, p.unit, p.meaning)
+        console.print(parameters)
+
+
+def main() -> None:
+    """Run the command line; wrong usage ends with 2, what fails while it runs with 1."""
+    try:
+        app()
+    except MillraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, (OptionError, InputError, SetupError)) else 1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""The production engine on a virtual clock: blocks, selections, indexes and costs of declared time, a run.
+
+Nothing here routes or joins. A run is an :class:`~millrace.engine.runs.eddy_run.EddyRun` or a static plan
+on a clock that only declared work moves, so that its times are exact, repeatable, and the same on every
+machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+import pyarrow as pa
+
+from lab.figures.figure import Curve
+from millrace.engine.arrivals.access_modules import Answer, Index
+from millrace.engine.arrivals.schedule import Source
+from millrace.engine.expressions import Call, Column, ColumnRef, Predicate
+from millrace.engine.figures import CellFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.policies import Policy
+from millrace.engine.router.back_pressure import Backpressure
+from millrace.engine.runs.block_run import Given
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.preference import Wanted
+from millrace.engine.runs.static import StaticPlan
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.trees import edges_of
+from millrace.errors import ExecutionError
+from millrace.limits.clock import Clock, VirtualClock
+from millrace.options import Options
+from millrace.predicates import PredicateSpec
+
+MICRO = 1e-6
+Array = np.ndarray[Any, Any]
+
+Place = tuple[str, int]
+"""What an operator does, and its target (:attr:`millrace.engine.operator.Operator.place`)."""
+
+Cost = float | Callable[[], float]
+"""Seconds per tuple, the same all the time or asked for whenever there is work."""
+
+
+# What is run
+
+
+def block(
+    tables: Mapping[str, pa.Table],
+    *equalities: str,
+    predicates: Sequence[Predicate] = (),
+    all_columns: bool = False,
+    rows: Mapping[str, int | None] | None = None,
+) -> JoinSpec:
+    """Return the block over some tables that counts its rows.
+
+    Args:
+        tables: By alias; compared columns are all of one type.
+        equalities: Each such as ``r.a = s.a``.
+        predicates: Besides.
+        all_columns: Return all columns, named ``r_a`` and so on, instead of counting.
+        rows: Sizes of tables as the engine knows them, None for not at all; the truth by default.
+    """
+    sizes = {alias: table.num_rows for alias, table in tables.items()} | dict(rows or {})
+    columns = [ColumnRef(alias, name) for alias, table in tables.items() for name in table.column_names]
+    pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
+    return JoinSpec(
+        tuple(RelationSpec(alias, table.schema, rows=sizes[alias]) for alias, table in tables.items()),
+        tuple(
+            Equality(left, right, tables[left.relation].schema.field(left.column).type)
+            for left, right in pairs
+        ),
+        residuals=tuple(predicates),
+        output=tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns if all_columns),
+        count_only=not all_columns,
+    )
+
+
+def selection(alias: str, column: str, cost: Cost, clock: VirtualClock) -> Call:
+    """Return a predicate that keeps the tuples whose column says so.
+
+    Avnur & Hellerstein 2000, section 3.3: a spin loop, then a randomized decision. The decisions stand in a
+    column, so that every run of a comparison meets the same ones; the spin loop is the clock's.
+
+    Args:
+        alias: The relation.
+        column: A column of booleans; also the predicate's name.
+        cost: Seconds of the clock for each tuple.
+        clock: Moves while the predicate works.
+    """
+
+    def decide(kept: pa.Array) -> pa.Array:
+        clock.advance(len(kept) * (cost() if callable(cost) else cost))
+        return kept
+
+    return Call(PredicateSpec(column, decide, "arrow"), (Column(ColumnRef(alias, column)),))
+
+
+def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
+    """Cut a table into batches of so many rows."""
+    return [batch for batch in table.combine_chunks().to_batches(max_chunksize=size) if batch.num_rows]
+
+
+def all_batches(tables: Mapping[str, pa.Table], size: int) -> dict[str, Source]:
+    """Cut tables into batches, by alias."""
+    return {alias: batches(table, size) for alias, table in tables.items()}
+
+
+# What time it takes
+
+
+class Costs:
+    """Costs by place; work without a declared cost takes no time. A virtual clock takes them.
+
+    Avnur & Hellerstein 2000, section 3.3, give them in *delay units*, as spin loops; here one unit is one
+    second of the virtual clock, or whatever the figure says.
+
+    Args:
+        tuples: Seconds of a module for each tuple in,
+        matches: and besides for each match that it returns.
+    """
+
+    def __init__(self, tuples: Mapping[Place, Cost], matches: Mapping[Place, float] | None = None) -> None:
+        self._tuples, self._matches = tuples, matches or {}
+
+    def __call__(self, work: Any, tuples_in: int, tuples_out: int) -> float:
+        """Return the seconds that the work takes."""
+        cost = self._tuples.get(work, 0.0)
+        return tuples_in * (cost() if callable(cost) else cost) + tuples_out * self._matches.get(work, 0.0)
+
+
+def join_of(spec: JoinSpec, one: str, other: str) -> Place:
+    """Return the place of the binary join of two relations, by their aliases."""
+    ends = {spec.aliases.index(one), spec.aliases.index(other)}
+    (number,) = (edge.number for edge in edges_of(QueryGraph.of(spec)) if set(edge.ends) == ends)
+    return "join", number
+
+
+class RemoteIndex(Index):
+    """An index that answers one lookup at a time, which leaves the processor free, and notes what it does.
+
+    Args:
+        columns: The bind columns.
+        table: What is looked up.
+        clock: What delays are measured by.
+        delay: Seconds of a lookup, or what returns them for one that begins at the time given.
+
+    Attributes:
+        lookups: When each lookup began, and how long it took, in seconds.
+        answered: When each answer came, and the first bind column's value.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], table: pa.Table, clock: Clock, delay: float | Callable[[float], float]
+    ) -> None:
+        super().__init__(",".join(columns), columns, table, clock, in_flight=1)
+        self.lookups: list[tuple[float, float]] = []
+        self.answered: list[tuple[float, int]] = []
+        self._at = delay if callable(delay) else lambda _: delay
+
+    def submit(self, bindings: pa.RecordBatch) -> None:
+        """Begin lookups as soon as earlier ones have ended."""
+        for row in range(bindings.num_rows):
+            began = max(self._free, self._clock.now())
+            self._delay = self._at(began)
+            self.lookups.append((began, self._delay))
+            super().submit(bindings.slice(row, 1))
+
+    def poll(self) -> list[Answer]:
+        """Return the answers whose time has come."""
+        answers = super().poll()
+        keys = [key for answer in answers for key in answer.bindings.column(0).to_pylist()]
+        self.answered += [(self._clock.now(), key) for key in keys]
+        return answers
+
+
+# A run
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that has ended.
+
+    Attributes:
+        seconds: Of the virtual clock.
+        rows: Of the result.
+        figures: What the engine counted.
+        times: When each result came, ascending; empty where the block only counts.
+        table: The results in their order; None where the block only counts.
+    """
+
+    seconds: float
+    rows: int
+    figures: CellFigures
+    times: Array
+    table: pa.Table | None = None
+
+    def share(self, alias: str, first: str) -> float:
+        """Return the share of a relation's tuples that went to one module before all others."""
+        return share_of(self.figures, alias, first)
+
+    @property
+    def answer(self) -> Counter[tuple[Any, ...]]:
+        """The results in no order."""
+        columns = [] if self.table is None else self.table.columns
+        return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
+
+    def count(self, moments: Array) -> Array:
+        """Return how many results had come by each moment."""
+        return np.searchsorted(self.times, moments, side="right")
+
+    def share_at(self, share: float) -> float:
+        """Return when this share of all results had come."""
+        return float(self.times[max(0, int(np.ceil(share * len(self.times))) - 1)])
+
+    def curve(self, name: str) -> Curve:
+        """Return the results over time."""
+        ascending = range(1, len(self.times) + 1)
+        return Curve(name, (0.0, *self.times, self.seconds), (0, *ascending, len(self.times)))
+
+
+Started = EddyRun | StaticPlan
+Noting = Callable[[Started, str, int], None]
+"""Takes the run, a source's alias, and how many of its tuples have been read."""
+
+
+def start(
+    spec: JoinSpec,
+    sources: Mapping[str, Source],
+    options: Options | None = None,
+    *,
+    policy: Policy | None = None,
+    queues: Backpressure | None = None,
+    prefer: Wanted = None,
+    reading: Noting | None = None,
+    **given: Unpack[Given],
+) -> Started:
+    """Return a run of a block by the production engine: see :func:`run`, which also takes it to its end."""
+    options = options or Options()
+    started: Started
+
+    def noted(alias: str, source: Source, note: Noting) -> Iterator[Any]:
+        read = 0
+        for batch in source:
+            note(started, alias, read)
+            yield batch
+            read += batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
+        note(started, alias, read)
+
+    if reading is not None:
+        sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
+    if options.architecture == "static":
+        started = StaticPlan(spec, sources, options, **given)
+    else:
+        started = EddyRun(spec, sources, options, policy=policy, backpressure=queues, prefer=prefer, **given)
+    return started
+
+
+def run(
+    spec: JoinSpec,
+    sources: Mapping[str, Source],
+    options: Options | None = None,
+    *,
+    clock: VirtualClock,
+    policy: Policy | None = None,
+    queues: Backpressure | None = None,
+    prefer: Wanted = None,
+    rows: int | None = None,
+    reading: Noting | None = None,
+    on_batch: Callable[[Started], None] | None = None,
+    **given: Any,
+) -> Ran:
+    """Run a block with the production engine, on a virtual clock, to its end.
+
+    Args:
+        spec: The block.
+        sources: Batches by alias; none for relations with access modules alone.
+        options: Of the run; a static plan where the architecture is ``static``, else an eddy.
+        clock: Of the run and its access modules, with the costs of the work.
+        policy: In place of the options'.
+        queues: Bounds of the input queues of modules; without them modules work at once.
+        prefer: As the eddy takes it.
+        rows: Of the result, if known.
+        reading: Called before each batch of a source is read, and at its end.
+        on_batch: Called after each batch of results, an empty one when all sources have stalled.
+        given: As any run takes it (:class:`millrace.engine.runs.block_run.Given`), access modules among it.
+
+    Raises:
+        ExecutionError: The result has another number of rows.
+    """
+    began, given["clock"] = clock.now(), clock
+    started = start(
+        spec, sources, options, policy=policy, queues=queues, prefer=prefer, reading=reading, **given
+    )
+    times: list[float] = []
+    found = []
+    for batch in started.run():
+        found.append(batch)
+        if not spec.count_only:
+            times += [clock.now()] * batch.num_rows
+        if on_batch is not None:
+            on_batch(started)
+    if spec.count_only:
+        table, number = None, sum(row for batch in found for row in batch.column(0).to_pylist())
+    else:
+        table, number = pa.Table.from_batches(found, spec.output_schema), len(times)
+    if rows is not None and number != rows:
+        raise ExecutionError(f"the run found {number:,} rows, expected {rows:,}")
+    return Ran(clock.now() - began, number, started.figures(), np.array(times), table)
+
+
+def share_of(figures: CellFigures, alias: str, first: str) -> float:
+    """Return the share of a relation's tuples so far that went to one module before all others."""
+    routed = [(order.split(" → "), count) for order, count in figures.orders]
+    began = [(steps[1], count) for steps, count in routed if steps[0] == alias and len(steps) > 1]
+    return sum(count for module, count in began if module == first) / max(1, sum(c for _, c in began))
+
+
+def key(*words: str) -> str:
+    """Return a name made of the letters and digits of some words, such as ``r_s_20_lottery``."""
+    return re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).strip("_")

@@ -1,0 +1,430 @@
+"""Joins compared by what they work: tuples in one order for every side, each operation at a price.
+
+When a tuple arrives does not depend on how fast anybody works, as in Deshpande & Hellerstein 2004, section
+5.1, where a module in front of the eddy controls rates and delays. Seconds are added up from what the
+engine counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lab.figures import engine
+from lab.figures.engine import MICRO, Array
+from lab.figures.figure import Panel
+from millrace.engine.architectures.choice import policy_of
+from millrace.engine.arrivals.schedule import STALLED, Schedule, Source, Stalled
+from millrace.engine.figures import CellFigures, StateFigures
+from millrace.engine.graph import QueryGraph
+from millrace.engine.policies import POLICIES, Candidate, Policy
+from millrace.engine.policies.base import Shares
+from millrace.engine.runs.output import Output
+from millrace.engine.spec import JoinSpec
+from millrace.engine.trees import JoinTree, spanning_tree
+from millrace.engine.tuples import Signature, TupleBatch
+from millrace.errors import ExecutionError
+from millrace.limits.clock import VirtualClock
+from millrace.options import Options, Order
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A relation on its way.
+
+    Attributes:
+        table: Its tuples in the order of arrival.
+        rate: Tuples a second.
+        delay: Seconds before the first one.
+        passing: Which of them pass the scan's predicates, ``bool``; only these reach whoever joins them. None
+            for all.
+    """
+
+    table: pa.Table
+    rate: float = 1.0
+    delay: float = 0.0
+    passing: Array | None = None
+
+    def batches(self, size: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield for each batch the tuples read, and those that pass."""
+        for low in range(0, self.table.num_rows, size):
+            (rows,) = self.table.slice(low, size).combine_chunks().to_batches()
+            passed = rows if self.passing is None else rows.filter(pa.array(self.passing[low : low + size]))
+            yield rows.num_rows, passed
+
+
+class Arriving:
+    """Streams that are read side by side.
+
+    Args:
+        streams: By alias, in the order of the block's relations.
+        batch: Tuples that are read together; the last ones of a stream are fewer.
+
+    Attributes:
+        order: The alias of each batch, by the time when its last tuple has come.
+        schedule: For a run that reads them so.
+        read: Tuples read so far by alias, those among them that do not pass.
+    """
+
+    def __init__(self, streams: Mapping[str, Stream], batch: int) -> None:
+        self._batches = {alias: list(stream.batches(batch)) for alias, stream in streams.items()}
+        times = [
+            (stream.delay + min(stream.table.num_rows, (number + 1) * batch) / stream.rate, place, alias)
+            for place, (alias, stream) in enumerate(streams.items())
+            for number in range(len(self._batches[alias]))
+        ]
+        self.order = [alias for _, _, alias in sorted(times)]
+        # With weights, batches of which nothing has passed arrive too; the sources know whose turn it is.
+        places = tuple(range(len(streams)))
+        self.schedule = Schedule(None, interleaved=True, order=places, weights=(1.0,) * len(places))
+
+    def sources(self) -> dict[str, Source]:
+        """Return the streams from the beginning, for one run."""
+        self.read, self._next = dict.fromkeys(self._batches, 0), 0
+        return {alias: self._source(alias) for alias in self._batches}
+
+    def _source(self, alias: str) -> Iterator[pa.RecordBatch | Stalled]:
+        """Yield a relation's batches, each when it is next of all."""
+        for rows, batch in self._batches[alias]:
+            while self.order[self._next] != alias:
+                yield STALLED
+            self._next += 1
+            self.read[alias] += rows
+            yield batch
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of each operation on one tuple in join state, the same for every architecture.
+
+    Deshpande & Hellerstein 2004 measure seconds in PostgreSQL, where joins and STAIRs alike are hash tables
+    in memory (section 4). What differs between architectures is how often each operation is done. A
+    microsecond each makes the time scale that of a 2 GHz Pentium IV, and all ratios are those of counts.
+
+    Attributes:
+        read: Fetch a base tuple, unpack it and evaluate the predicates of its scan, passed or not.
+        insert: Hash a key and link a pointer in. A SteM has an index for each attribute that it is joined on,
+            "and as such, the overheads of the two architectures are identical" (section 4).
+        probe: Hash a key and look at the head of a chain: as much as to insert it.
+        match: Follow a chain, compare, and make a concatenated tuple; no hashing, but an allocation and the
+            pointers of all components: as much again. Results cost this too, and nothing more: what becomes
+            of them is the same for everybody.
+        promote: To take a whole section out of a STAIR is a sweep and costs next to nothing; a promoted tuple
+            then probes the STAIR's dual. What it is inserted for and finds is booked as such and paid besides
+            (section 3.1.1). ``millrace bench state --cases migrate`` bears this out: settling a million
+            tuples, a demotion and a promotion each, takes 0.8 of the time of routing them.
+        demote: A demoted tuple is compared with its neighbours (appendix A.1 sorts): another probe.
+        evict: Take out a tuple whose window has passed: half a probe, for nothing is looked up.
+        route: What adaptivity costs: to look up or make a decision for a batch and send it to a module, ten
+            operations on a tuple;
+        sample: to offer a base tuple's keys to the samples by which eddies estimate, a tenth of one;
+        appraise: STAIRs alone, for each batch read, to weigh what moving state would cost and spare, ten.
+    """
+
+    read: float = MICRO
+    insert: float = MICRO
+    probe: float = MICRO
+    match: float = MICRO
+    promote: float = MICRO
+    demote: float = MICRO
+    evict: float = 0.5e-6
+    route: float = 10e-6
+    sample: float = 0.1e-6
+    appraise: float = 10e-6
+
+    def seconds(self, figures: CellFigures, read: int, architecture: str, spec: JoinSpec) -> float:
+        """Return what a run of a block has worked so far, of which ``read`` base tuples have come."""
+        total = self.read * read + self.match * figures.recomputed_tuples
+        joins = [module for module in figures.modules if module.action in ("join", "probe")]
+        for module in joins:
+            total += self.probe * module.tuples_in + self.match * module.tuples_out
+        if architecture == "stems":
+            classes = QueryGraph.of(spec).classes
+            for number, alias in enumerate(spec.aliases):
+                indexes = sum(each.span >> number & 1 for each in classes)
+                built = (state.inserted for state in figures.state if state.name == f"SteM({alias})")
+                total += self.insert * indexes * sum(built)
+        else:  # base tuples are only kept, and STAIRs point to them
+            for state in stairs_of(figures):
+                total += self.insert * state.inserted + self.evict * state.evicted
+                total += self.demote * state.demoted + self.promote * state.promoted
+        if architecture == "static":
+            return total
+        batches = sum(m.calls for m in figures.modules if m.action == "scan") * (architecture == "stairs")
+        routed = sum(m.calls for m in joins)
+        return total + (self.route * routed + self.sample * read + self.appraise * batches)
+
+    def moving(self, figures: CellFigures) -> float:
+        """Return what a run has spent so far on moving state."""
+        stairs = stairs_of(figures)
+        promoted, demoted = sum(one.promoted for one in stairs), sum(one.demoted for one in stairs)
+        # A promoted tuple probes, and is inserted where it goes; each match is made and inserted.
+        total = (self.promote + self.insert) * promoted + self.demote * demoted
+        return total + (self.match + self.insert) * figures.recomputed_tuples
+
+
+def stairs_of(figures: CellFigures) -> list[StateFigures]:
+    """Return the books of STAIRs."""
+    return [state for state in figures.state if state.name.startswith("STAIR(")]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tree of binary joins, maybe bushy.
+
+    Attributes:
+        order: As ``Options.order`` takes it.
+        edges: By span of an input, the number of the edge that it is joined along.
+        relations: By span of an input, the relation at the edge's other end.
+    """
+
+    order: Order
+    edges: Mapping[int, int]
+    relations: Mapping[int, int]
+
+
+def drawn(tree: JoinTree, aliases: Sequence[str], draw: np.random.Generator) -> Plan:
+    """Return a random plan without cross products: the last join is drawn first, then those of its inputs."""
+    return next(_plans(tree, aliases, lambda edges: [edges[draw.integers(len(edges))]]))
+
+
+def plans_of(tree: JoinTree, aliases: Sequence[str]) -> Iterator[Plan]:
+    """Yield every plan without cross products."""
+    return _plans(tree, aliases, lambda edges: edges)
+
+
+def _plans(tree: JoinTree, aliases: Sequence[str], last: Callable[[list[int]], list[int]]) -> Iterator[Plan]:
+    """Yield the plans whose last joins ``last`` chooses from the edges inside a span."""
+
+    def below(span: int) -> Iterator[Plan]:
+        if span & (span - 1) == 0:
+            yield Plan((aliases[span.bit_length() - 1],), {}, {})
+            return
+        inside = [e.number for e in tree.edges if all(span >> end & 1 for end in e.ends)]
+        for edge in last(inside):
+            a, b = tree.by_number[edge].ends
+            sides = [span & tree.beyond(edge, 1 << end) for end in (b, a)]
+            for left in below(sides[0]):
+                for right in below(sides[1]):
+                    edges = {**left.edges, **right.edges, sides[0]: edge, sides[1]: edge}
+                    far = {**left.relations, **right.relations, sides[0]: b, sides[1]: a}
+                    parts = (p.order[0] if len(p.order) == 1 else p.order for p in (left, right))
+                    yield Plan(tuple(parts), edges, far)
+
+    yield from below((1 << tree.relations) - 1)
+
+
+class Opening(Policy):
+    """Routes by a plan until it is over, and then as another policy decides.
+
+    Args:
+        plan: What to begin with.
+        policy: Decides afterwards, and where the plan says nothing.
+        over: Returns whether the plan need not be followed any more.
+    """
+
+    def __init__(self, plan: Plan, policy: Policy, over: Callable[[], bool]) -> None:
+        self._plan = plan
+        self._policy = policy
+        self._over = over
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return the plan's next join while it is held: an edge for binary joins, a relation for SteMs."""
+        span = signature.span
+        if span in self._plan.edges and not self._over():
+            planned = (("join", self._plan.edges[span]), ("probe", self._plan.relations[span]))
+            # The policy is asked all the same: it may want to stay where it has been.
+            candidates = [c for c in candidates if c.operator.place in planned] or candidates
+        return self._policy.choose(signature, candidates)
+
+
+STILL, HELD = "never-moves", "held"
+"""Broken engines: no state is migrated; eddies keep to the plan that they begin with."""
+
+COST = "work, seconds of the virtual clock"
+_RESULTS = 262_144
+"""Result tuples after which a run that may have to be stopped is looked at."""
+
+
+class TooDear(Exception):
+    """A run has worked more than it may: nothing is wrong, but the answer is no longer of interest."""
+
+
+class Meter(Output):
+    """Counts results, which costs nobody anything, and looks now and then at what was worked.
+
+    Args:
+        spec: The block, which is only counted.
+        worked: Returns the seconds so far.
+        every: Batches between two looks.
+        limit: Seconds of work that are too many: then :class:`TooDear` is raised.
+
+    Attributes:
+        curve: Seconds and results at every look.
+    """
+
+    def __init__(self, spec: JoinSpec, worked: Callable[[], float], every: int, limit: float) -> None:
+        super().__init__(spec, 1)
+        self.curve: list[tuple[float, int]] = []
+        self._worked, self._every, self._limit = worked, every, limit
+        self._rounds = self._unseen = 0
+
+    def look(self) -> None:
+        """Note what was worked."""
+        self.curve.append((self._worked(), self.counted))
+        self._unseen = 0
+        if self.curve[-1][0] > self._limit:
+            raise TooDear
+
+    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
+        """Count results, and look where there are many."""
+        yield from super().add(batch)
+        self._unseen += batch.size
+        if self._unseen >= _RESULTS:
+            self.look()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Look, if it is time to."""
+        self._rounds += 1
+        if self._rounds % self._every == 0:
+            self.look()
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run took.
+
+    Attributes:
+        seconds: Of work; the limit where it was stopped.
+        rows: Of the result; None where it was stopped.
+        figures: The books at the end.
+        curve: Seconds and results, from time to time.
+    """
+
+    seconds: float
+    rows: int | None
+    figures: CellFigures
+    curve: list[tuple[float, int]]
+
+
+def never(_: Arriving) -> bool:
+    """Hold an eddy to no plan."""
+    return False
+
+
+def always(_: Arriving) -> bool:
+    """Hold an eddy to its plan to the end."""
+    return True
+
+
+@dataclass(frozen=True)
+class Query:
+    """A join with its data.
+
+    Attributes:
+        spec: The block.
+        streams: By alias.
+        batch: Tuples at a time, and for which a decision holds.
+        rows: Of the result; None where that is not known before.
+        name: Begins what is said of errors.
+    """
+
+    spec: JoinSpec
+    streams: Mapping[str, Stream]
+    batch: int
+    rows: int | None = None
+    name: str = ""
+
+    @cached_property
+    def plans(self) -> dict[Order, Plan]:
+        """All plans by their order."""
+        tree = spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
+        return {plan.order: plan for plan in plans_of(tree, self.spec.aliases)}
+
+    @cached_property
+    def arriving(self) -> Arriving:
+        """The streams side by side, for one run after the other."""
+        return Arriving(self.streams, self.batch)
+
+    def work(
+        self,
+        architecture: str,
+        migration: str | None = None,
+        *,
+        order: Order | Plan,
+        held: Callable[[Arriving], bool] = never,
+        prices: Prices = Prices(),
+        looks: int = 32,
+        limit: float = float("inf"),
+        **more: Any,
+    ) -> Work:
+        """Run one side.
+
+        Args:
+            architecture: As in ``Options``, like ``migration``.
+            migration: For STAIRs; None for the default policy.
+            order: Of a static plan; what an eddy has to keep to while it is held.
+            held: Whether an eddy is still held to the plan, by what has arrived.
+            prices: Of the operations.
+            looks: How often to look at the time, about; more often where there are many results.
+            limit: Seconds of work after which the run is stopped.
+            more: Options of the run.
+
+        Raises:
+            ExecutionError: The result is wrong.
+        """
+        plan = order if isinstance(order, Plan) else self.plans[order]
+        options = Options(
+            architecture=architecture,
+            migration=migration,
+            batch_size=16_384,
+            reoptimize_every=self.batch,
+            **more,
+        )
+        arriving = self.arriving
+
+        def worked() -> float:
+            return prices.seconds(run.figures(), sum(arriving.read.values()), architecture, self.spec)
+
+        meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks), limit)
+        sources = arriving.sources()
+        policy = None
+        if architecture == "static":
+            options = replace(options, order=plan.order)
+        else:
+            policy = Opening(
+                plan, POLICIES[policy_of(self.spec, options)](options), lambda: not held(arriving)
+            )
+        run = engine.start(
+            self.spec,
+            sources,
+            options,
+            policy=policy,
+            schedule=arriving.schedule,
+            clock=VirtualClock(),
+            output=meter,
+        )
+        try:
+            (counted,) = run.run()
+            meter.look()
+        except TooDear:
+            return Work(limit, None, run.figures(), meter.curve)
+        rows = counted.column(0)[0].as_py()
+        if self.rows not in (None, rows):
+            raise ExecutionError(f"{self.name}{architecture} found {rows} rows of {self.rows}")
+        return Work(meter.curve[-1][0], rows, run.figures(), meter.curve)
+
+
+def panels(works: Mapping[str, Work]) -> list[Panel]:
+    """Return what each side worked, and the tuples that it made on the way."""
+    made = {name: work.figures.intermediate_tuples for name, work in works.items()}
+    return [
+        Panel.bars("Execution cost", COST, {name: work.seconds for name, work in works.items()}),
+        Panel.bars("Intermediate tuples", "tuples", made),
+    ]
