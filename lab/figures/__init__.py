@@ -16,11 +16,10 @@ from millrace.errors import InputError, near
 PAPERS = ("eddies", "overheads", "stems", "stairs", "beyond", "peers")
 
 
-def figures() -> dict[str, Figure]:
-    """Return all figures by id, in the papers' order."""
-    there = [paper for paper in PAPERS if find_spec(f"{__name__}.{paper}")]
-    modules = (import_module(f"{__name__}.{paper}") for paper in there)
-    return {figure.id: figure for module in modules for figure in module.FIGURES}
+def figures(papers: Iterable[str] = PAPERS) -> dict[str, Figure]:
+    """Return the figures of some papers by id, in the papers' order."""
+    modules = (import_module(f"{__name__}.{paper}") for paper in papers if find_spec(f"{__name__}.{paper}"))
+    return {figure.id: figure for module in modules for figure in getattr(module, "FIGURES", ())}
 
 
 def find(ids: Iterable[str]) -> list[Figure]:
@@ -29,8 +28,12 @@ def find(ids: Iterable[str]) -> list[Figure]:
     Raises:
         InputError: There is no figure of that id.
     """
-    known = figures()
-    for name in (ids := list(dict.fromkeys(ids)) or list(known)):
+    ids = list(dict.fromkeys(ids))
+    # An id begins with its paper, so that the others need not be imported.
+    known = figures([paper for paper in PAPERS if any(name.startswith(paper) for name in ids)] or PAPERS)
+    if not set(ids) <= known.keys():
+        known = figures()
+    for name in ids:
         if name not in known:
             raise InputError(f"there is no figure {name!r}: {near(name, known)}")
-    return [known[name] for name in ids]
+    return [known[name] for name in ids or known]
