@@ -1,0 +1,271 @@
+"""SQL queries with Millrace and with Spark, in one session on the same files.
+
+Each side plans and runs the query anew and collects its rows. *tpch* are the 22 queries of TPC-H, *frames*
+the same with DataFrames as inputs as well. *shapes* are queries of many small blocks, and of what stands
+beside joins, where an engine that takes only joins may lose to one that sees the whole query. *growth* is
+TPC-H at one scale and at ten times that.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import millrace
+from lab.bench.harness import CONTROL, Bench, Case, Outcome, Ran, Run, Target, Times, difference, geomean, races
+from lab.bench.tpch_data import ensure, query_texts, shape_texts
+from millrace.errors import ExecutionError
+from millrace.reports.run_report import Totals
+
+if TYPE_CHECKING:
+    from millrace.api.query import Query as Planned
+
+MILLRACE, FRAMES, SPARK, AGAIN = "millrace", "millrace on DataFrames", "spark", "spark again"
+TPCH = tuple(name for name in query_texts() if name != "stairs")
+SHAPES = tuple(shape_texts())
+TEN_TIMES = 10
+GROWING = ("q03", "q05", "q09", "q18", "q21")
+"""Joins of several large relations, with aggregates, semi- and anti-joins above or beside them."""
+
+
+@dataclass
+class Query:
+    """A query and what was measured of it.
+
+    Attributes:
+        name: Of the query.
+        text: SQL.
+        blocks: How many joins Millrace took.
+        unequal: How its rows differ from Spark's, None when they are equal.
+        planning: Seconds of planning beyond Spark's own analysis: first, and each time after.
+        totals: What the eddies did.
+        peak_bytes: The largest worker.
+        times: Of the sides.
+    """
+
+    name: str
+    text: str
+    blocks: int = 0
+    unequal: str | None = None
+    planning: list[float] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    peak_bytes: int = 0
+    times: Times = field(default_factory=lambda: Times({}, {}, {}))
+
+    def ratio(self, side: str = MILLRACE) -> float:
+        """Return a side's median over Spark's, both of whose sides count."""
+        return self.times.ratio(side, *self.sparks)
+
+    @property
+    def sparks(self) -> list[str]:
+        """Spark's sides."""
+        return [side for side in (SPARK, AGAIN) if side in self.times.seconds]
+
+    def row(self) -> dict[str, Any]:
+        """Return the query as a row of the table."""
+        row = {
+            "query": self.name,
+            "blocks": self.blocks,
+            "millrace_s": self.times.median(MILLRACE),
+            "spark_s": self.times.median(*self.sparks),
+            "ratio": self.ratio(),
+            "control": self.times.ratio(SPARK, AGAIN),
+            "planning_ms": 1000 * statistics.median(self.planning[1:]),
+            "equal": self.unequal is None,
+            "intermediate_tuples": self.totals.intermediate_tuples,
+        }
+        return row | ({"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {})
+
+
+def measure(run: Run) -> Outcome:
+    """Run the benchmark."""
+    texts = query_texts() | shape_texts()
+    named = [name for name in run.names if name in texts]
+    outcome = Outcome()
+    whole = {"tpch", "frames", "growth"} & {*run.names}
+    queries = [name for name in named if name not in SHAPES]
+    if "growth" in whole:
+        outcome.add("growth", _growth(run, queries or GROWING, texts))
+    else:
+        chosen = queries or (TPCH if whole else ())
+        if chosen:
+            outcome.add("tpch", _tpch(run, chosen, texts, frames="frames" in whole))
+    if shapes := SHAPES if "shapes" in run.names else [name for name in named if name in SHAPES]:
+        outcome.add("shapes", _shapes(run, shapes, texts))
+    return outcome
+
+
+def _tpch(run: Run, names: Sequence[str], texts: Mapping[str, str], *, frames: bool) -> Outcome:
+    queries = _measured(run, ensure(run.scale), names, texts, frames=frames)
+    outcome = _outcome(queries, "")
+    outcome.targets |= {
+        "geomean_ratio": Target(high=0.45),
+        "worst_ratio": Target(high=1.0),
+        "frames_geomean_ratio": Target(high=0.9),
+        "queries_equal": Target(len(queries), len(queries)),
+        "planning_first_ms": Target(high=40),
+        "planning_again_ms": Target(high=5),
+        "peak_worker_mb": Target(high=1000),
+    }
+    return outcome
+
+
+def _shapes(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
+    queries = _measured(run, ensure(run.scale), names, texts)
+    outcome = _outcome(queries, "shapes_")
+    outcome.targets |= {
+        "shapes_geomean_ratio": Target(high=0.7),
+        "shapes_worst_ratio": Target(high=1.15),
+        "shapes_equal": Target(len(queries), len(queries)),
+    }
+    return outcome
+
+
+def _growth(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
+    small = _measured(run, ensure(run.scale), names, texts)
+    large = _measured(run, ensure(TEN_TIMES * run.scale), names, texts, control=False)
+    rows = []
+    for one, ten in zip(small, large, strict=True):
+        mine = ten.times.median(MILLRACE) / one.times.median(MILLRACE)
+        theirs = ten.times.median(*ten.sparks) / one.times.median(*one.sparks)
+        rows.append(
+            {
+                "query": one.name,
+                "growth_ratio": mine / theirs,
+                "growth": mine,
+                "spark_growth": theirs,
+                "ratio": one.ratio(),
+                "larger_ratio": ten.ratio(),
+                "worker_mb": one.peak_bytes / 1e6,
+                "larger_mb": ten.peak_bytes / 1e6,
+                "equal": one.unequal is None and ten.unequal is None,
+            }
+        )
+    figures = {
+        "growth_ratio": geomean([row["growth_ratio"] for row in rows]),
+        "growth_worst_ratio": max(row["growth_ratio"] for row in rows),
+        "memory_ratio": max(row["larger_mb"] for row in rows) / max(row["worker_mb"] for row in rows),
+        "larger_ratio": geomean([row["larger_ratio"] for row in rows]),
+        "aa_ratio": geomean([one.times.ratio(SPARK, AGAIN) for one in small]),
+        "queries_equal": sum(row["equal"] for row in rows),
+    }
+    targets = {
+        "growth_ratio": Target(high=1.0),
+        "memory_ratio": Target(high=2.0),
+        "aa_ratio": CONTROL,
+        "queries_equal": Target(len(rows), len(rows)),
+    }
+    return Outcome(figures, rows, targets, _notes([*small, *large]))
+
+
+def _measured(
+    run: Run,
+    tables: Mapping[str, str],
+    names: Sequence[str],
+    texts: Mapping[str, str],
+    *,
+    frames: bool = False,
+    control: bool = True,
+) -> list[Query]:
+    """Measure queries over tables whose paths are given; ``control`` runs Spark a second time."""
+    queries = {name: Query(name, texts[name]) for name in names}
+    read = {name: run.spark.read.parquet(path) for name, path in tables.items()}
+    for name, frame in read.items():
+        frame.createOrReplaceTempView(name)
+    cases: dict[str, Case] = {}
+    for name, query in queries.items():
+        _analysis(run, query.text)  # of a text that is new to it, Spark's analysis takes longer too
+        spark = _by_spark(run, query)
+        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: spark}
+        sides |= {AGAIN: spark} if control else {}
+        cases[name] = sides | ({FRAMES: _by_millrace(run, query, read)} if frames else {})
+
+    def check(name: str, answers: Mapping[str, Any]) -> None:
+        for side in (MILLRACE, FRAMES):
+            if side in answers and queries[name].unequal is None:
+                queries[name].unequal = difference(answers[side], answers[SPARK])
+
+    for name, times in races(run, cases, check).items():
+        queries[name].times = times
+    return list(queries.values())
+
+
+def _by_spark(run: Run, query: Query) -> Callable[[], Any]:
+    return lambda: run.spark.sql(query.text).collect()
+
+
+def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[[], Ran]:
+    from_files = all(isinstance(table, str) for table in tables.values())
+
+    def call() -> Ran:
+        analysis = _analysis(run, query.text)
+        gc.collect()
+        start = time.perf_counter()
+        planned = millrace.query(query.text, run.spark, tables)
+        planning = time.perf_counter() - start
+        rows = planned.df.collect()
+        seconds = time.perf_counter() - start
+        if from_files:
+            query.planning.append(planning - analysis)
+            query.blocks, query.totals = len(planned.blocks), _totals(planned)
+            query.peak_bytes = max(query.peak_bytes, query.totals.peak_bytes)
+        return Ran(rows, seconds=seconds)
+
+    return call
+
+
+def _analysis(run: Run, text: str) -> float:
+    """Return how long Spark needs to read and analyse a query, in seconds."""
+    start = time.perf_counter()
+    run.spark.sql(text).schema  # noqa: B018  # Spark Connect analyses only now
+    return time.perf_counter() - start
+
+
+def _totals(planned: Planned) -> Totals:
+    """Return what the eddies did; nothing where Spark saw that a block need not run at all."""
+    try:
+        return planned.report().totals
+    except ExecutionError:
+        return Totals()
+
+
+def _outcome(queries: Sequence[Query], prefix: str) -> Outcome:
+    """Return the figures of queries; ratios are over those with a block."""
+    taken = [query for query in queries if query.blocks]
+    figures = {
+        f"{prefix}geomean_ratio": geomean([query.ratio() for query in taken]),
+        f"{prefix}worst_ratio": max((query.ratio() for query in taken), default=float("nan")),
+        "aa_ratio": geomean([query.times.ratio(SPARK, AGAIN) for query in queries]),
+        f"{prefix or 'queries_'}equal": sum(query.unequal is None for query in queries),
+        "queries_taken": len(taken),
+        "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
+        "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
+        "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
+        "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
+        "tuples_routed": sum(query.totals.tuples_routed for query in queries),
+        "blocks_sent": sum(query.totals.blocks_exchanged for query in queries),
+        "bytes_sent": sum(query.totals.bytes_exchanged for query in queries),
+    }
+    if any(FRAMES in query.times.seconds for query in queries):
+        figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
+    rows = [query.row() for query in queries]
+    return Outcome(figures, rows, {"aa_ratio": CONTROL}, _notes(queries))
+
+
+def _notes(queries: Sequence[Query]) -> list[str]:
+    notes = [f"{query.name} differs: {query.unequal}" for query in queries if query.unequal]
+    if untaken := [query.name for query in queries if not query.blocks]:
+        notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
+    return notes
+
+
+BENCH = Bench(
+    measure,
+    ("tpch", "frames", "shapes", "growth", *TPCH, "stairs", *SHAPES),
+    usual=("tpch", "shapes"),
+    quick=("q03", "q05", "q10", "cte_read_three_times", "exists_beside_joins", "tiny_tables"),
+)
