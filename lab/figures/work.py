@@ -27,7 +27,7 @@ from millrace.engine.policies.base import Shares
 from millrace.engine.runs.output import Output
 from millrace.engine.spec import JoinSpec
 from millrace.engine.trees import JoinTree, spanning_tree
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.tuples import Signature
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options, Order
@@ -116,10 +116,8 @@ class Prices:
             of them is the same for everybody.
         promote: To take a whole section out of a STAIR is a sweep and costs next to nothing; a promoted tuple
             then probes the STAIR's dual. What it is inserted for and finds is booked as such and paid besides
-            (section 3.1.1). ``millrace bench state --cases migrate`` bears this out: settling a million
-            tuples, a demotion and a promotion each, takes 0.8 of the time of routing them.
+            (section 3.1.1).
         demote: A demoted tuple is compared with its neighbours (appendix A.1 sorts): another probe.
-        evict: Take out a tuple whose window has passed: half a probe, for nothing is looked up.
         route: What adaptivity costs: to look up or make a decision for a batch and send it to a module, ten
             operations on a tuple;
         sample: to offer a base tuple's keys to the samples by which eddies estimate, a tenth of one;
@@ -132,7 +130,6 @@ class Prices:
     match: float = MICRO
     promote: float = MICRO
     demote: float = MICRO
-    evict: float = 0.5e-6
     route: float = 10e-6
     sample: float = 0.1e-6
     appraise: float = 10e-6
@@ -151,7 +148,7 @@ class Prices:
                 total += self.insert * indexes * sum(built)
         else:  # base tuples are only kept, and STAIRs point to them
             for state in stairs_of(figures):
-                total += self.insert * state.inserted + self.evict * state.evicted
+                total += self.insert * state.inserted
                 total += self.demote * state.demoted + self.promote * state.promoted
         if architecture == "static":
             return total
@@ -247,12 +244,6 @@ STILL, HELD = "never-moves", "held"
 """Broken engines: no state is migrated; eddies keep to the plan that they begin with."""
 
 COST = "work, seconds of the virtual clock"
-_RESULTS = 262_144
-"""Result tuples after which a run that may have to be stopped is looked at."""
-
-
-class TooDear(Exception):
-    """A run has worked more than it may: nothing is wrong, but the answer is no longer of interest."""
 
 
 class Meter(Output):
@@ -262,31 +253,20 @@ class Meter(Output):
         spec: The block, which is only counted.
         worked: Returns the seconds so far.
         every: Batches between two looks.
-        limit: Seconds of work that are too many: then :class:`TooDear` is raised.
 
     Attributes:
         curve: Seconds and results at every look.
     """
 
-    def __init__(self, spec: JoinSpec, worked: Callable[[], float], every: int, limit: float) -> None:
+    def __init__(self, spec: JoinSpec, worked: Callable[[], float], every: int) -> None:
         super().__init__(spec, 1)
         self.curve: list[tuple[float, int]] = []
-        self._worked, self._every, self._limit = worked, every, limit
-        self._rounds = self._unseen = 0
+        self._worked, self._every = worked, every
+        self._rounds = 0
 
     def look(self) -> None:
         """Note what was worked."""
         self.curve.append((self._worked(), self.counted))
-        self._unseen = 0
-        if self.curve[-1][0] > self._limit:
-            raise TooDear
-
-    def add(self, batch: TupleBatch) -> Iterator[pa.RecordBatch]:
-        """Count results, and look where there are many."""
-        yield from super().add(batch)
-        self._unseen += batch.size
-        if self._unseen >= _RESULTS:
-            self.look()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Look, if it is time to."""
@@ -301,14 +281,14 @@ class Work:
     """What a run took.
 
     Attributes:
-        seconds: Of work; the limit where it was stopped.
-        rows: Of the result; None where it was stopped.
+        seconds: Of work.
+        rows: Of the result.
         figures: The books at the end.
         curve: Seconds and results, from time to time.
     """
 
     seconds: float
-    rows: int | None
+    rows: int
     figures: CellFigures
     curve: list[tuple[float, int]]
 
@@ -361,7 +341,7 @@ class Query:
         held: Callable[[Arriving], bool] = never,
         prices: Prices = Prices(),
         looks: int = 32,
-        limit: float = float("inf"),
+        policy: Policy | None = None,
         **more: Any,
     ) -> Work:
         """Run one side.
@@ -372,8 +352,8 @@ class Query:
             order: Of a static plan; what an eddy has to keep to while it is held.
             held: Whether an eddy is still held to the plan, by what has arrived.
             prices: Of the operations.
-            looks: How often to look at the time, about; more often where there are many results.
-            limit: Seconds of work after which the run is stopped.
+            looks: How often to look at the time, about.
+            policy: What an eddy routes by once it is not held; by default the engine's.
             more: Options of the run.
 
         Raises:
@@ -392,15 +372,13 @@ class Query:
         def worked() -> float:
             return prices.seconds(run.figures(), sum(arriving.read.values()), architecture, self.spec)
 
-        meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks), limit)
+        meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks))
         sources = arriving.sources()
-        policy = None
         if architecture == "static":
             options = replace(options, order=plan.order)
         else:
-            policy = Opening(
-                plan, POLICIES[policy_of(self.spec, options)](options), lambda: not held(arriving)
-            )
+            policy = policy or POLICIES[policy_of(self.spec, options)](options)
+            policy = Opening(plan, policy, lambda: not held(arriving))
         run = engine.start(
             self.spec,
             sources,
@@ -410,21 +388,19 @@ class Query:
             clock=VirtualClock(),
             output=meter,
         )
-        try:
-            (counted,) = run.run()
-            meter.look()
-        except TooDear:
-            return Work(limit, None, run.figures(), meter.curve)
+        (counted,) = run.run()
+        meter.look()
         rows = counted.column(0)[0].as_py()
         if self.rows not in (None, rows):
             raise ExecutionError(f"{self.name}{architecture} found {rows} rows of {self.rows}")
         return Work(meter.curve[-1][0], rows, run.figures(), meter.curve)
 
 
-def panels(works: Mapping[str, Work]) -> list[Panel]:
-    """Return what each side worked, and the tuples that it made on the way."""
+def panels(works: Mapping[str, Work], static: Sequence[str] = ()) -> list[Panel]:
+    """Return what each side worked, and the tuples that it made on the way; static plans are named."""
     made = {name: work.figures.intermediate_tuples for name, work in works.items()}
+    seconds = {name: work.seconds for name, work in works.items()}
     return [
-        Panel.bars("Execution cost", COST, {name: work.seconds for name, work in works.items()}),
-        Panel.bars("Intermediate tuples", "tuples", made),
+        Panel.bars("Execution cost", COST, seconds, static=static),
+        Panel.bars("Intermediate tuples", "tuples", made, static=static),
     ]
