@@ -6,8 +6,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lab.benchmarks import budget
+
 from millrace.options import ALGORITHMS
+from tests.engine.spill import budget
 
 BYTES = 48 * budget.MEGABYTE
 

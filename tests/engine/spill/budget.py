@@ -120,7 +120,7 @@ def run(
         ExecutionError: The run failed.
     """
     task = json.dumps([algorithm, budget, folder, online, architecture])
-    command = [sys.executable, "-m", "lab.benchmarks.budget", task]
+    command = [sys.executable, "-m", "tests.engine.spill.budget", task]
     # Arrow's threads would each keep memory of their own.
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,438 @@
+"""Joins of streams: one eddy in each cell against Spark's chain of two-way joins, batch by batch.
+
+All sides run in one session, each with a checkpoint and files of its own, and only one has new files at a
+time: so each micro-batch is measured side by side. Spark's joins are tuned: state in RocksDB with changelogs,
+rows not tracked, the newest format, as many partitions as cores. What a micro-batch takes is what Spark
+reports of it, from trigger to commit. The first ones, in which workers start, are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import millrace
+from lab.bench.harness import Bench, Outcome, Ran, Run, Target, Times, race
+from millrace.errors import ExecutionError
+from millrace.streams import plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SETTINGS = {
+    **plan.SETTINGS,
+    "spark.sql.streaming.join.stateFormatVersion": "4",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    "spark.sql.streaming.pollingDelay": "300",
+    "spark.sql.shuffle.partitions": "2",
+}
+SCHEMA = "k bigint, t timestamp, v double"
+SKIPPED = 3
+"""The first micro-batches, in which workers start, do not count."""
+
+_FIRST = 1_600_000_000_000_000
+_SPAN = 33_000_000
+_DISORDER = 5_000_000
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """Made-up streams, and a join of them on a key, with ranges of event time between all pairs.
+
+    Attributes:
+        streams: Their number.
+        rows: Of all streams together, in a micro-batch, which spans 33 s of event time.
+        drifts: In the second half the second stream finds 8 matches for a row instead of one in 8, and the
+            third one in 8 instead of 8.
+        window: Seconds that rows of a result may be apart.
+    """
+
+    streams: int
+    rows: int
+    drifts: bool = False
+    window: int = 20
+
+    def scaled(self, scale: float) -> Feeds:
+        """Return the same with other sizes of micro-batches: times ``scale``, and some rows at least."""
+        return replace(self, rows=max(60, round(self.rows * scale)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The streams' names."""
+        return tuple(f"feed_{letter}" for letter in "abcdefgh"[: self.streams])
+
+    @property
+    def text(self) -> str:
+        """The query, in one FROM."""
+        a, sums = self.names[0], " + ".join(f"{name}.v" for name in self.names)
+        return f"SELECT {a}.k, {a}.t, {sums} AS total FROM {', '.join(self.names)} WHERE {self.condition}"
+
+    @property
+    def condition(self) -> str:
+        """What joins the streams."""
+        a, *others = self.names
+        pairs = [(x, y) for n, x in enumerate(self.names) for y in self.names[n + 1 :]]
+        near = [self._near(f"{x}.t", f"{y}.t") for x, y in pairs]
+        return " AND ".join([*(f"{a}.k = {name}.k" for name in others), *near])
+
+    @property
+    def chain(self) -> str:
+        """The same as Spark takes it: two-way joins.
+
+        Spark's second join takes one event-time column only, so the others lose their watermark on the way,
+        as Spark's message asks for.
+        """
+        a, *others = self.names
+        text, before = f"SELECT k, t, v AS total FROM {a}", list[str]()
+        for name in others:
+            near = [self._near(each, f"{name}.t") for each in ("l.t", *(f"l.t_{b}" for b in before))]
+            kept = "".join(f", l.t_{each}" for each in before)
+            text = (
+                f"SELECT l.k, l.t, l.total + {name}.v AS total{kept}, "
+                f"timestamp_micros(unix_micros({name}.t)) AS t_{name} "
+                f"FROM ({text}) l JOIN {name} ON l.k = {name}.k AND {' AND '.join(near)}"
+            )
+            before.append(name)
+        return f"SELECT k, t, total FROM ({text})"
+
+    def _near(self, one: str, other: str) -> str:
+        length = f"INTERVAL {self.window} SECONDS"
+        return f"{other} >= {one} - {length} AND {other} <= {one} + {length}"
+
+    def write(self, folder: Path, batch: int, batches: int) -> None:
+        """Put the files of a micro-batch, of so many, into a folder: one of each stream."""
+        random = np.random.default_rng([self.streams, self.rows, batch])
+        each = self.rows // self.streams
+        for number, name in enumerate(self.names):
+            keys = random.integers(0, self._keys(number, later=batch >= batches // 2), each)
+            times = _FIRST + batch * _SPAN + random.integers(0, _SPAN + _DISORDER, each) - _DISORDER
+            columns = {"k": keys, "t": pa.array(times, pa.timestamp("us", "UTC")), "v": random.random(each)}
+            path = folder / name / f"{batch:05}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name}")
+            pq.write_table(pa.table(columns), part)
+            os.utime(part, (1e9 + batch, 1e9 + batch))
+            part.rename(path)
+
+    def _keys(self, number: int, *, later: bool) -> int:
+        """Return how many keys a stream's rows are spread over: as many as rows meet in a window."""
+        usual = max(1, round(self.rows / self.streams * 2 * self.window * 1e6 / _SPAN))
+        if not self.drifts or number == 0:
+            return usual
+        return usual * 8 if (number == 1) != later else max(1, usual // 8)
+
+    def read(self, spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
+        """Return the streams, one file of each a micro-batch."""
+        return {
+            name: spark.readStream.schema(SCHEMA)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(folder / name))
+            .withWatermark("t", "5 seconds")
+            for name in self.names
+        }
+
+
+class Side:
+    """Queries that run over files of their own; a call lets them work through one more micro-batch.
+
+    Args:
+        spark: The session.
+        feeds: Writes the files.
+        batches: How many micro-batches there will be.
+        folder: Where everything goes.
+        queries: Returns the queries' results, from the streams by name.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        feeds: Feeds,
+        batches: int,
+        folder: Path,
+        queries: Callable[[Mapping[str, DataFrame]], Sequence[DataFrame]],
+    ) -> None:
+        self.folder = folder
+        self.progress: list[Any] = []
+        self._spark, self._feeds, self._batches, self._frames = spark, feeds, batches, queries
+        self._batch = 0
+        self._queries: Sequence[StreamingQuery] = ()
+
+    def __call__(self) -> Ran:
+        """Work through a micro-batch; the first call starts the queries, and works through some more."""
+        for _ in range(0 if self._queries else SKIPPED - 1):
+            self.work()
+        return Ran(None, seconds=self.work())
+
+    def work(self) -> float:
+        """Work through a micro-batch; return the seconds that Spark reports, of the slowest query."""
+        self._feeds.write(self.folder, self._batch, self._batches)
+        self._batch += 1
+        if not self._queries:
+            self._seen: set[tuple[str, int]] = set()
+            self._queries = self.start(self._feeds.read(self._spark, self.folder))
+        for query in self._queries:
+            query.processAllAvailable()
+        return max(map(self._taken, self._queries))
+
+    def start(self, streams: Mapping[str, DataFrame]) -> list[StreamingQuery]:
+        """Start the queries, or start them again."""
+        return [
+            frame.writeStream.format("parquet")
+            .option("path", str(self.folder / f"out{number}"))
+            .option("checkpointLocation", str(self.folder / f"checkpoint{number}"))
+            .start()
+            for number, frame in enumerate(self._frames(streams))
+        ]
+
+    def _taken(self, query: StreamingQuery) -> float:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            new = [
+                p for p in query.recentProgress if (query.id, p.batchId) not in self._seen and p.numInputRows
+            ]
+            if new:
+                self._seen |= {(query.id, p.batchId) for p in new}
+                self.progress += new
+                return sum(p.durationMs["triggerExecution"] for p in new) / 1000
+            time.sleep(0.02)
+        raise ExecutionError(f"the stream in {self.folder} reports no progress: {query.exception()}")
+
+    def stop(self, *, forget: bool = False) -> None:
+        """Stop them; with ``forget`` the next start finds only the checkpoint, as on another machine."""
+        for query in self._queries:
+            query.stop()
+            if forget:
+                for files in Path(tempfile.gettempdir()).glob(f"blockmgr-*/millrace-streams/{query.id}"):
+                    shutil.rmtree(files, ignore_errors=True)
+        self._queries = ()
+
+    def sums(self, number: int = 0, folder: Path | None = None) -> tuple[int, int]:
+        """Return how many rows a query has written, and the sum of their keys."""
+        table = pq.read_table(folder or self.folder / f"out{number}", columns=["k"])
+        return table.num_rows, pc.sum(table["k"]).as_py() or 0
+
+    def figure(self, name: str) -> list[float]:
+        """Return a figure of Millrace's in each micro-batch."""
+        return [float(next(iter(each.observedMetrics.values()))[name]) for each in self.progress]
+
+
+class _Hub(Side):
+    """A hub of many queries."""
+
+    def start(self, streams: Mapping[str, DataFrame]) -> list[StreamingQuery]:
+        feeds = self._feeds
+        a, b, c = feeds.names
+        on = f"{a} CROSS JOIN {b} JOIN {c} ON {feeds.condition}"
+        hub = millrace.hub(self._spark, streams, on, self.folder / "checkpoint")
+        values = ", ".join(f"{name}.v AS v_{name}" for name in feeds.names)
+        for number in range(HUB_QUERIES):
+            sink = self.folder / "queries" / str(number)
+            hub.add(f"q{number}", f"{a}.k, {a}.t, {values}", _where(feeds, number), sink=sink)
+        return [hub.start()]
+
+
+FEEDS = {
+    "three_way": Feeds(3, 100_000),
+    "five_way": Feeds(5, 100_000),
+    "drift": Feeds(3, 60_000, drifts=True),
+    "small_batch": Feeds(3, 5_000),
+    "two_way": Feeds(2, 100_000),
+}
+FIXED = {"b first": "feed_b", "c first": "feed_c"}
+"""Sides of Millrace whose order does not change, by the stream that all others are joined with first."""
+
+_WINDOW, _FILLING = Feeds(3, 100_000, window=600), 20
+"""A window of two million rows, and the micro-batches until it has them."""
+
+HUB_QUERIES, BESIDE = 100, 8
+TARGETS = {
+    "three_way_ratio": Target(high=0.35),
+    "five_way_ratio": Target(high=0.25),
+    "drift_ratio": Target(high=0.3),
+    "drift_fixed_ratio": Target(high=0.8),
+    "small_batch_ratio": Target(high=1.1),
+    "two_way_ratio": Target(high=1.0),
+    "state_bytes_ratio": Target(high=0.5),
+    "recovery_ratio": Target(high=1.0),
+    "hub_100_ratio": Target(high=4),
+    "hub_8_ratio": Target(high=0.05),
+    "same_rows": Target(low=1, high=1),
+}
+
+
+def measure(run: Run) -> Outcome:
+    """Run the benchmark."""
+    outcome, same = Outcome(targets=TARGETS), []
+    for name in run.names:
+        case = {"recovery": _recovery, "hub": _hub}.get(name, _joined)
+        with own_folder() as folder:
+            found, equal = case(run, name, folder)
+        outcome.add(name, found)
+        same.append(equal)
+    outcome.figures["same_rows"] = float(all(same))
+    outcome.notes.append("a micro-batch from trigger to commit, as Spark says")
+    return outcome
+
+
+def _joined(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
+    """Measure a case against Spark's chain of joins, and where feeds drift, against orders that stay."""
+    feeds = FEEDS[name].scaled(run.scale)
+
+    def side(number: int, queries: Callable[[Mapping[str, DataFrame]], Sequence[DataFrame]]) -> Side:
+        return Side(run.spark, feeds, SKIPPED + run.rounds, folder / str(number), queries)
+
+    sides = {
+        "millrace": side(0, _by_millrace(run, feeds)),
+        "spark": side(1, _by_spark(run, feeds)),
+        "millrace again": side(2, _by_millrace(run, feeds)),
+    }
+    for number, (label, first) in enumerate(FIXED.items() if feeds.drifts else (), 3):
+        others = [each for each in feeds.names if each != first]
+        options = {"policy": "fixed", "order": (first, *others)}
+        sides[label] = side(number, _by_millrace(run, feeds, options))
+    times = _raced(run, name, sides)
+    figures = {
+        f"{name}_ratio": times.ratio("millrace", "spark"),
+        f"{name}_aa": times.ratio("millrace again", "millrace"),
+    }
+    if feeds.drifts:
+        figures["drift_fixed_ratio"] = max(times.ratio("millrace", label) for label in FIXED)
+        work = {label: sum(sides[label].figure("seconds")[SKIPPED:]) for label in ("millrace", *FIXED)}
+        figures["drift_fixed_work"] = work["millrace"] / min(work[label] for label in FIXED)
+    if name == "three_way":
+        figures["state_bytes_ratio"] = _state_bytes(sides["millrace"]) / _state_bytes(sides["spark"])
+    return Outcome(figures, times.rows(case=name)), sides["millrace"].sums() == sides["spark"].sums()
+
+
+def _recovery(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
+    """Return what the first micro-batch after a restart takes over Spark's, with a window of 2M rows."""
+    feeds = _WINDOW.scaled(run.scale)
+    queries = {"millrace": _by_millrace(run, feeds), "spark": _by_spark(run, feeds)}
+    sides = {label: Side(run.spark, feeds, _FILLING, folder / label, each) for label, each in queries.items()}
+    seconds: dict[str, list[float]] = {label: [] for label in sides}
+    for label, side in sides.items():
+        for restart in (True, False):  # at first of the checkpoint alone, then with files that workers map
+            try:
+                for batch in range(_FILLING if restart else 1):
+                    run.says(f"{name}: {label}, micro-batch {batch + 1} of {_FILLING}")
+                    seconds[label].append(side.work())
+            finally:
+                side.stop(forget=restart)
+        seconds[label].append(side.work())
+        side.stop()
+    (*_, cold, warm), (*_, spark, _) = seconds["millrace"], seconds["spark"]
+    held = sides["millrace"].figure("held")[_FILLING - 1]
+    figures = {
+        "recovery_ratio": cold / spark,
+        "recovery_warm_ratio": warm / spark,
+        "recovery_rows": held,
+    }
+    return Outcome(figures), sides["millrace"].sums() == sides["spark"].sums()
+
+
+def _hub(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
+    """Measure many queries in a hub: against one alone, and against some side by side in Spark."""
+    feeds, batches = FEEDS["three_way"].scaled(run.scale), SKIPPED + run.rounds
+    text = f"{feeds.text} AND {_where(feeds, 0)}"
+
+    def alone(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
+        return [millrace.sql(text, run.spark, streams)]
+
+    def beside(streams: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
+        for number in range(BESIDE):
+            for each, frame in streams.items():
+                wanted = _conditions(feeds, number).get(each, "true")
+                frame.where(wanted).createOrReplaceTempView(each)
+            yield run.spark.sql(feeds.chain)
+
+    many, some, one, again = f"hub of {HUB_QUERIES}", f"{BESIDE} in Spark", "one alone", "one again"
+    sides = {
+        many: _Hub(run.spark, feeds, batches, folder / "hub", lambda streams: ()),
+        some: Side(run.spark, feeds, batches, folder / "spark", lambda streams: [*beside(streams)]),
+        one: Side(run.spark, feeds, batches, folder / "one", alone),
+        again: Side(run.spark, feeds, batches, folder / "again", alone),
+    }
+    times = _raced(run, name, sides)
+    figures = {
+        "hub_100_ratio": times.ratio(many, one),
+        "hub_8_ratio": times.ratio(many, some) / HUB_QUERIES * BESIDE,
+        "hub_aa": times.ratio(again, one),
+    }
+    written = [sides[many].sums(folder=folder / "hub" / "queries" / str(n)) for n in range(BESIDE)]
+    same = written[0] == sides[one].sums() and written == [sides[some].sums(n) for n in range(BESIDE)]
+    return Outcome(figures, times.rows(case=name)), same
+
+
+def _raced(run: Run, name: str, sides: Mapping[str, Side]) -> Times:
+    try:
+        return race(run, name, sides)
+    finally:
+        for side in sides.values():
+            side.stop()
+
+
+def _by_millrace(run: Run, feeds: Feeds, options: Any = None) -> Callable[..., list[DataFrame]]:
+    return lambda streams: [millrace.sql(feeds.text, run.spark, streams, options=options)]
+
+
+def _by_spark(run: Run, feeds: Feeds) -> Callable[..., list[DataFrame]]:
+    def queries(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
+        for name, frame in streams.items():
+            frame.createOrReplaceTempView(name)
+        return [run.spark.sql(feeds.chain)]
+
+    return queries
+
+
+def _conditions(feeds: Feeds, number: int) -> dict[str, str]:
+    """Return what a hub's query asks of streams, beside the join: a tenth of one, and some of another."""
+    a, b, c = feeds.names
+    low, most = number % 90 / 100, 0.3 + number % 7 / 10
+    one, other = (a, b) if number % 2 else (b, c)
+    return {one: f"v >= {low} AND v < {low + 0.1}", other: f"v <= {most}"}
+
+
+def _where(feeds: Feeds, number: int) -> str:
+    return " AND ".join(
+        f"({text.replace('v ', f'{name}.v ')})" for name, text in _conditions(feeds, number).items()
+    )
+
+
+def _state_bytes(side: Side) -> int:
+    files = (side.folder / "checkpoint0" / "state").rglob("*")
+    return sum(each.stat().st_size for each in files if each.is_file()) or math.nan  # type: ignore[return-value]
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Make a folder for the body."""
+    folder = Path(tempfile.mkdtemp(prefix="millrace-stream-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+BENCH = Bench(
+    measure,
+    (*FEEDS, "recovery", "hub"),
+    quick=("three_way",),
+    rounds=12,
+    master="local[2]",
+    conf=SETTINGS,
+)
