@@ -36,28 +36,46 @@ def _command(name: str, about: str) -> None:
         check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
         debug: Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")] = False,
     ) -> None:
-        from lab.bench import harness
-        from millrace.errors import MillraceError, OptionError
+        given = {"cases": cases, "scale": scale, "rounds": rounds, "quick": quick}
+        run_bench(f"lab.bench.{name}", name, **given, master=master, json=json, check=check, debug=debug)
 
-        try:
-            bench: harness.Bench = import_module(f"lab.bench.{name}").BENCH
-            size = min(scale, QUICK_SCALE) if quick else scale
-            run = harness.Run(bench.names(cases, quick=quick), size, rounds or bench.rounds, quick)
-            if run.rounds < harness.MIN_ROUNDS:
-                raise OptionError(f"rounds is {run.rounds}: expected at least {harness.MIN_ROUNDS}")
-            missed = harness.execute(name, bench, run, master=master, target=json, debug=debug)
-        except OptionError as error:
-            raise typer.BadParameter(str(error)) from None
-        except (MillraceError, ModuleNotFoundError) as error:
-            if debug:
-                raise
-            advice = ": pip install -r lab/requirements.txt" if isinstance(error, ImportError) else ""
-            typer.echo(f"error: {error}{advice}", err=True)
-            raise typer.Exit(1) from None
-        for sentence in missed:
-            typer.echo(f"missed: {sentence}", err=True)
-        if check and missed:
-            raise typer.Exit(1)
+
+def run_bench(
+    module: str,
+    name: str,
+    *,
+    cases: str | None = None,
+    scale: float = 1.0,
+    rounds: int | None = None,
+    quick: bool = False,
+    master: str | None = None,
+    json: str | None = None,
+    check: bool = False,
+    debug: bool = False,
+) -> None:
+    """Run the benchmark of a module; wrong options end the program with 2, errors and missed targets with 1."""
+    from lab.bench import harness
+    from millrace.errors import MillraceError, OptionError
+
+    try:
+        bench: harness.Bench = import_module(module).BENCH
+        size = min(scale, QUICK_SCALE) if quick else scale
+        run = harness.Run(bench.names(cases, quick=quick), size, rounds or bench.rounds, quick)
+        if run.rounds < bench.least:
+            raise OptionError(f"rounds is {run.rounds}: expected at least {bench.least}")
+        missed = harness.execute(name, bench, run, master=master, target=json, debug=debug)
+    except OptionError as error:
+        raise typer.BadParameter(str(error)) from None
+    except (MillraceError, ModuleNotFoundError) as error:
+        if debug:
+            raise
+        advice = ": pip install -r lab/requirements.txt" if isinstance(error, ImportError) else ""
+        typer.echo(f"error: {error}{advice}", err=True)
+        raise typer.Exit(1) from None
+    for sentence in missed:
+        typer.echo(f"missed: {sentence}", err=True)
+    if check and missed:
+        raise typer.Exit(1)
 
 
 for _name, _about in BENCHES.items():

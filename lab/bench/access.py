@@ -218,7 +218,11 @@ def _naive(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
     }
     times = _raced(run, "naive", sides, service, keys=rows.keys, latency=LATENCY)
     ours, one, other = sides
-    return rows, times, {"naive_udf_ratio": times.ratio(ours, one), "cached_udf_ratio": times.ratio(ours, other)}
+    return (
+        rows,
+        times,
+        {"naive_udf_ratio": times.ratio(ours, one), "cached_udf_ratio": times.ratio(ours, other)},
+    )
 
 
 def _hybrid(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:

@@ -141,6 +141,7 @@ class Bench:
         usual: Cases of a run that names none; all by default.
         quick: Cases of a quick run.
         rounds: Timed rounds by default.
+        least: Fewest rounds that a median can bear.
         master: Spark's master by default.
         conf: Spark's settings.
     """
@@ -150,6 +151,7 @@ class Bench:
     usual: tuple[str, ...] = ()
     quick: tuple[str, ...] = ()
     rounds: int = MIN_ROUNDS
+    least: int = MIN_ROUNDS
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -225,7 +227,9 @@ def race(
     Raises:
         ExecutionError: Sides answer differently.
     """
-    return races(run, {name: sides}, _agree if answer is None else _expect(answer), few, rounds, repeats)[name]
+    return races(run, {name: sides}, _agree if answer is None else _expect(answer), few, rounds, repeats)[
+        name
+    ]
 
 
 def races(
@@ -418,7 +422,9 @@ def execute(
         def session(conf: Mapping[str, str]) -> SparkSession:
             from millrace.cli.session import session as started
 
-            return stack.enter_context(started(f"lab bench {name}", master or bench.master, None, conf, debug))
+            return stack.enter_context(
+                started(f"lab bench {name}", master or bench.master, None, conf, debug)
+            )
 
         run.says, run.session, run.conf = status.update, session, bench.conf
         outcome = bench.measure(run)

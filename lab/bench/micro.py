@@ -209,10 +209,14 @@ def _exchange(run: Run) -> Outcome:
 
         def arrived(counts: DataFrame) -> Ran:
             found = counts.collect()
-            return Ran(sum(row["rows"] for row in found), {k: sum(r[k] for r in found) for k in ("blocks", "bytes")})
+            return Ran(
+                sum(row["rows"] for row in found), {k: sum(r[k] for r in found) for k in ("blocks", "bytes")}
+            )
 
         def by_rows() -> Ran:
-            return arrived(run.spark.read.parquet(path).repartition(tasks, "k").mapInArrow(count_rows, _COUNTS))
+            return arrived(
+                run.spark.read.parquet(path).repartition(tasks, "k").mapInArrow(count_rows, _COUNTS)
+            )
 
         sides = {"blocks": lambda: arrived(_blocks(run, path, tasks)), "rows": by_rows, "rows again": by_rows}
         times = race(run, "exchange", sides, answer=rows)

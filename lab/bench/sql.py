@@ -16,7 +16,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import millrace
-from lab.bench.harness import CONTROL, Bench, Case, Outcome, Ran, Run, Target, Times, difference, geomean, races
+from lab.bench.harness import (
+    CONTROL,
+    Bench,
+    Case,
+    Outcome,
+    Ran,
+    Run,
+    Target,
+    Times,
+    difference,
+    geomean,
+    races,
+)
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
 from millrace.errors import ExecutionError
 from millrace.reports.run_report import Totals

@@ -11,7 +11,8 @@ however many matches a key has.
 
 Modules take turns by time, as threads on one processor do: next is the one that has worked least in
 proportion to the share of tuples that the policy gives it (start-time fair queueing; by tickets, that is
-lottery scheduling as of Waldspurger & Weihl 1994). One that had nothing to do is not made up for that.
+lottery scheduling as of Waldspurger & Weihl 1994). One that had nothing to do is not made up for that. Where a
+virtual clock declares that routing takes time (:data:`ROUTE`), the eddy takes turns among modules likewise.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import OptionError
 from millrace.limits.clock import Clock, VirtualClock
 
+ROUTE = ("route", 0)
+"""The eddy's own work on tuples that it puts into a queue, as a clock charges for it."""
+
 _LEAST_WEIGHT = 1 / 64
 _LONGEST_SLEEP = 1.0
 
@@ -42,6 +46,8 @@ class Backpressure:
         queue: In front of one module, from which on it takes no more; None for any number.
         buffer: In front of modules and in the eddy, from which on no new ones are taken in. Results of joins
             may be more.
+        by_tickets: Whether modules take turns on the processor in proportion to the shares that the policy gives
+            them; with equal turns, shares decide about tuples alone.
 
     Raises:
         OptionError: A number is below 1.
@@ -49,6 +55,7 @@ class Backpressure:
 
     queue: int | None = 64
     buffer: int = 1024
+    by_tickets: bool = True
 
     def __post_init__(self) -> None:
         for name, value in (("queue", self.queue), ("buffer", self.buffer)):
@@ -101,7 +108,7 @@ class QueuedBuffer(Buffer):
         self._refused: set[Signature] = set()
         self._queues: dict[Operator, _Queue] = {}
         self._served: _Queue | None = None
-        self._began = self._floor = 0.0
+        self._began = self._floor = self._routed = 0.0
         self._asked = False
 
     # What comes in
@@ -150,7 +157,7 @@ class QueuedBuffer(Buffer):
 
     def weigh(self, shares: Sequence[tuple[Operator, float]]) -> None:
         """Let modules among which the policy divides tuples have turns in the same proportion."""
-        if len(shares) > 1:
+        if len(shares) > 1 and self._limits.by_tickets:
             for operator, share in shares:
                 self._queue(operator).weight = max(share, _LEAST_WEIGHT)
 
@@ -159,6 +166,7 @@ class QueuedBuffer(Buffer):
         if not operator.queued:
             return False
         queue = self._queue(operator)
+        self._route(batch.size)
         if not queue.batches:
             queue.worked = max(queue.worked, self._floor)
         queue.tickets += batch.size
@@ -219,14 +227,33 @@ class QueuedBuffer(Buffer):
             if not isinstance(work, TupleBatch):
                 self._serve(self._queue(work[0]))
             return work
+        ahead = self._is_ahead()
         for signature, batches in self._unrouted.items():
-            if batches and signature not in self._refused:
+            if batches and signature not in self._refused and not ahead:
                 self._tuples -= batches[0].size
                 return batches.popleft()
-        wanting = not draining and self._tuples < self._limits.buffer
+        wanting = not draining and not ahead and self._tuples < self._limits.buffer
         # Once a turn, for what is asked for may have nothing at present.
         self._asked = wanting and not self._asked
         return None if self._asked else self._turn(wanting=wanting)
+
+    def _route(self, tuples: int) -> None:
+        """Let the time pass that the eddy takes to route tuples, if it takes any, in a turn of its own."""
+        began = self._clock.now()
+        self._clock.spend(ROUTE, tuples, tuples)
+        spent = self._clock.now() - began
+        if isinstance(self._clock, VirtualClock) and spent:
+            weights = [queue.weight for queue in self._queues.values()]
+            self._floor = max(self._routed, self._floor)
+            self._routed = self._floor + spent * len(weights) / sum(weights)
+
+    def _is_ahead(self) -> bool:
+        """Whether the eddy has had more of the processor than a module that could work."""
+        return any(
+            queue.worked < self._routed and queue.operator.due(queue.batches[0]) is None
+            for queue in self._queues.values()
+            if queue.batches
+        )
 
     def _turn(self, *, wanting: bool) -> Work | None:
         """Return the next batch that a module can work on; let time pass if all of them wait."""
