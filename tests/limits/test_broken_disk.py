@@ -98,12 +98,13 @@ def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(coordinator, m
     bounded(coordinator.forget, "run")
 
 
-def test_a_session_that_finds_no_thread_says_so(coordinator, monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError, OSError, MemoryError])
+def test_a_session_that_finds_no_thread_says_so(coordinator, monkeypatch, error):
     """A machine that has no more threads ends the lookup; nobody waits for one."""
 
     def start(thread: threading.Thread) -> None:
         if thread.name == "millrace disk":
-            raise RuntimeError("can't start new thread")
+            raise error("can't start new thread")
         plain(thread)
 
     plain = threading.Thread.start
