@@ -204,6 +204,11 @@ class STAIR:
         keep = self._matching.verified(one, other, shared, left, right)
         return left[keep], right[keep]
 
+    def demoted_to_base(self, batch: TupleBatch) -> TupleBatch:
+        """Return the components of the STAIR's own relation in tuples, each once."""
+        self.demoted += batch.size
+        return distinct(self.part(batch, 1 << self.owner))
+
     def take_out(self, signature: Signature, positions: Array | None = None) -> TupleBatch:
         """Remove tuples of a segment and return them; all of them if no positions are given."""
         segment = self.segments[signature]
