@@ -28,7 +28,7 @@ Order = tuple["str | Order", ...]
 
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 ARCHITECTURES: tuple[str, ...] = ("static", "joins", "stems", "stairs")
-MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff", "staged")
+MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff")
 ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 

@@ -17,11 +17,11 @@ from millrace.engine.architectures.index_joins import IndexJoins
 from millrace.engine.architectures.partial import each_once, joined
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.graph import QueryGraph
-from millrace.engine.migration import Change, Majority, MigrationPolicy
+from millrace.engine.migration import Change, MigrationPolicy
 from millrace.engine.migration.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
-from millrace.engine.migration.forecast import Forecast
+from millrace.engine.migration.forecast import Forecast, TreeChoice
+from millrace.engine.migration.majority import Majority
 from millrace.engine.migration.placement import Misplaced, misplaced, move, places_of, settle
-from millrace.engine.migration.tree_choice import TreeChoice
 from millrace.engine.operator import Estimate, Join, Operator
 from millrace.engine.operators.index_join import IndexJoin
 from millrace.engine.operators.join import StairJoin
