@@ -14,7 +14,7 @@ import numpy as np
 
 from millrace.engine.architectures.enforcement import Enforcement
 from millrace.engine.architectures.index_joins import IndexJoins
-from millrace.engine.architectures.partial import each_once, joined
+from millrace.engine.architectures.stems import joined
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.graph import QueryGraph
 from millrace.engine.migration import Change, MigrationPolicy
@@ -22,9 +22,8 @@ from millrace.engine.migration.estimate import FOUND, MOVED, REPLACED, Migration
 from millrace.engine.migration.forecast import Forecast, TreeChoice
 from millrace.engine.migration.majority import Majority
 from millrace.engine.migration.placement import Misplaced, misplaced, move, places_of, settle
-from millrace.engine.operator import Estimate, Join, Operator
+from millrace.engine.operator import Estimate, Join, Operator, Step
 from millrace.engine.operators.index_join import IndexJoin
-from millrace.engine.operators.join import StairJoin
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import StateTotals
 from millrace.engine.state.matching import Array, Matching
@@ -393,3 +392,49 @@ class StairState:
         stairs = [stair.figures() for _, stair in self.stairs.stairs()]
         asked = tuple(j.figures() for j in self.stairs.joins.values() if isinstance(j, IndexJoin))
         return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed, asked)
+
+
+class StairJoin(Join):
+    """The join along an edge that is, at present, one of the spanning tree's.
+
+    Args:
+        edge: The edge's number.
+        name: What the join is called.
+        state: The block's STAIRs.
+    """
+
+    def __init__(self, edge: int, name: str, state: StairState) -> None:
+        super().__init__(edge, name, name)
+        self._state = state
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return the matches that samples lead to expect, at the join and in all."""
+        return self._state.estimate(self.target, signature.span, alone=alone)
+
+    def due(self, batch: TupleBatch) -> float | None:
+        """Return until when an index join has to wait for its index."""
+        join = self._state.stairs.joins[self.target]
+        return join.due(batch) if isinstance(join, IndexJoin) else None
+
+    def start(self, batch: TupleBatch) -> StairProbe:
+        """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
+        return self._state.start(self.target, batch)
+
+    def step(self, work: StairProbe, limit: int) -> Step:
+        """Return the next matches; what is to come will find the tuples in their STAIR."""
+        found = self._state.matches(self.target, work, limit)
+        return Step((found,), found.size, None if work.is_done else work)
+
+
+def each_once(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:
+    """Yield the tuples of batches of one span, those that are there several times once."""
+    if not batches:
+        return
+    relations = sorted(batches[0].rows)
+    rows = np.concatenate([np.stack([b.rows[r] for r in relations], axis=1) for b in batches])
+    _, first = np.unique(rows, axis=0, return_index=True)
+    ends = np.cumsum([batch.size for batch in batches])
+    batch_of = np.searchsorted(ends, first, side="right")
+    for number, batch in enumerate(batches):
+        positions = np.sort(first[batch_of == number]) - (ends[number] - batch.size)
+        yield batch.take(positions)

@@ -1,6 +1,6 @@
 """Where stored tuples belong, what moving them costs and spares, and when state follows routing.
 
-Invariant: a policy moves state at points of stasis alone, and no answer depends on what it moves.
+Invariant: state is moved at points of stasis alone, and no answer depends on what is moved.
 """
 
 from millrace.engine.migration.policies import (

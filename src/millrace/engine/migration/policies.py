@@ -1,12 +1,12 @@
 """When stored tuples are moved to where present routing would have put them.
 
-A policy never sees state. It is asked at points of stasis, when all tuples that have arrived are through and
-before more of them do, as long as some stored tuples are not where present routing would have put them.
+A policy never sees state. It is asked at points of stasis, when all tuples that have arrived are through
+and before more of them do, as long as some stored tuples are not where present routing would have put them.
 
 Deshpande & Hellerstein 2004, section 4.2, name two ways in which migration loses: thrashing, where
-selectivities fluctuate, and a large migration at the end that nothing comes after. :class:`Eager`, the greedy
-policy of the paper, does both. :class:`Backoff`, which the paper plans, weighs: what is saved is counted until
-the sources end, and for thrashing two things are doubted:
+selectivities fluctuate, and a large migration at the end that nothing comes after. :class:`Eager`, the
+greedy policy of the paper, does both. :class:`Backoff`, which the paper plans, weighs: what is saved is
+counted until the sources end, and for thrashing two things are doubted:
 
 * **Horizon.** A change of routing is not for ever. It is expected to last as long as the changes before it
   did, or as long again as it has lasted already, whichever is more; only what is saved until then counts.
@@ -14,11 +14,12 @@ the sources end, and for thrashing two things are doubted:
 * **Patience.** What is saved must exceed the cost by a factor. It doubles with every decision that is
   followed by a migration, and halves again when as many tuples have arrived since as had before.
 
-And since both cost and saving are estimates, and the end of the sources is a guess where sizes are not known:
+And since both cost and saving are estimates, and the end of the sources is a guess where sizes are not
+known:
 
-* **Budget.** All migrations together cost no more than a share of the work done so far. So however wrong the
-  estimates, moving state never adds more than that share to what not moving it costs; and it comes too late
-  by no more than the time in which a bad place of the state has made work in that proportion.
+* **Budget.** All migrations together cost no more than a share of the work done so far. So however wrong
+  the estimates, moving state never adds more than that share to what not moving it costs; and it comes too
+  late by no more than the time in which a bad place of the state has made work in that proportion.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Walk
 from millrace.engine.relations import RelationStore
 from millrace.engine.state.matching import Array, Classes, Matching
-from millrace.engine.state.product import Product
+from millrace.engine.state.ordered import Product
 from millrace.engine.state.segment import Segment, grouped
 from millrace.engine.tuples import Signature, TupleBatch
 

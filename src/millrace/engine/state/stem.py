@@ -32,15 +32,14 @@ import pyarrow as pa
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.kernels import Multimap, Walk
-from millrace.engine.relations import KeyColumn, RelationStore
+from millrace.engine.relations import KeyColumn, RelationStore, keyed
 from millrace.engine.spec import RelationSpec
 from millrace.engine.state.base_tuples import BaseTuples
 from millrace.engine.state.bindings import BindingSet, bound
 from millrace.engine.state.inequalities import Inequality, ranges
 from millrace.engine.state.matching import Classes, Matching, combined
-from millrace.engine.state.ordered import Ranges
-from millrace.engine.state.product import Product
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.state.ordered import Product, Ranges
+from millrace.engine.tuples import Signature, TupleBatch, singleton
 from millrace.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -415,3 +414,27 @@ class SteM:
             right = right + np.int32(self.base.offset)
             known[left[self._verified(candidates, everything, left, right)]] = True
         return first[~known]
+
+
+def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
+    """Return the base tuples of a batch that can match at all.
+
+    Args:
+        stem: The relation's SteM, which knows its keys.
+        batch: What has arrived.
+        alias: The relation's alias.
+        built: Whether they will not be built.
+    """
+    if len(stem.roles) > 1:
+        batch, coded = stem.base.coded(batch)
+    else:
+        batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
+    store = RelationStore.single(batch, stem.layout.keys, coded)
+    rows = np.arange(batch.num_rows, dtype=np.int32)
+    return TupleBatch(
+        singleton(stem.number, built=built),
+        {stem.number: rows},
+        {stem.number: store},
+        path=(alias,),
+        origin=len(rows),
+    )
