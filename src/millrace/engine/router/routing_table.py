@@ -27,7 +27,6 @@ _COARSE = (256, 1 / 4)
 """Tuples, or share of what is routed together, that are worth a piece of their own; the second where a policy
 is content with that."""
 
-
 _FIRST_JOIN = 1024
 """Tuples that the first decision for a signature holds for where there are only joins."""
 
