@@ -28,7 +28,7 @@ Order = tuple["str | Order", ...]
 
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 ARCHITECTURES: tuple[str, ...] = ("static", "joins", "stems", "stairs")
-MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff", "staged")
+MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff")
 ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
@@ -107,9 +107,6 @@ class Research:
         intermediate: For ``"joins"`` and ``"stairs"``: store intermediate tuples. Without them state holds
             base tuples alone, like that of ``"stems"``, and does not follow routing; they are made again when
             needed.
-        long_living: For ``"stairs"`` over streams with sliding windows: of intermediate tuples that have less
-            than half of the longest window to live, store the part that lives longest. That spares taking
-            them out again, and makes them again when needed.
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
             ``ALGORITHMS``.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
@@ -137,7 +134,6 @@ class Research:
     architecture: str = "auto"
     migration: str | None = None
     intermediate: bool = True
-    long_living: bool = False
     algorithm: str = "hybrid"
     policy: str | None = None
     batch_size: int = 65_536

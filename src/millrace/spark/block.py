@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millrace.engine.aggregates.spec import AggregateSpec
+from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import Predicate
 from millrace.engine.spec import JoinSpec
 from millrace.engine.values import Value

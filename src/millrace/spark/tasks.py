@@ -16,7 +16,7 @@ from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
-from millrace.engine.spill import run_of
+from millrace.engine.spill.run_of import run_of
 from millrace.options import Options
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes

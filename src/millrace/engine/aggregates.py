@@ -1,24 +1,69 @@
-"""Partial aggregation behind an eddy's output: many rows in, few rows out, and never much work for nothing.
+"""Aggregates that begin inside a block's tasks: partial results per group, which Spark puts together.
 
-Rows gather to chunks; each row becomes a partial row of its own, and those of a chunk with equal keys are
-merged. What chunks leave is held, and merged again when it has become much. A task whose keys hardly
-repeat hands partial rows on as they are, and looks again some chunks later.
+What a block aggregates is frozen, and it pickles. The rows of a block that agree in the *keys* become one
+row with *partials*: sums, counts, least and greatest values. Whoever reads the block sums up the sums and
+counts, and takes the least of the least. So it does not matter how rows are divided among partial rows: a
+task may give out several for one group.
+
+Many rows go in, few come out, and there is never much work for nothing. Rows gather to chunks; each row
+becomes a partial row of its own, and those of a chunk with equal keys are merged. What chunks leave is
+held, and merged again when it has become much. A task whose keys hardly repeat hands partial rows on as
+they are, and looks again some chunks later.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from millrace.engine.aggregates.order import in_order, out_of_order, with_digits
-from millrace.engine.aggregates.spec import AggregateSpec, Partial
 from millrace.engine.figures import ModuleFigures
-from millrace.engine.values import Values
+from millrace.engine.values import Value, Values
+
+How = Literal["sum", "count", "min", "max"]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A column of partial results.
+
+    Attributes:
+        name: Its name, unlike any other in the block.
+        how: ``"count"`` counts the rows whose value is not null.
+        value: Of what; None counts rows.
+        type: Of the column: for sums of whole numbers ``int64``, of doubles ``double``, of decimals one of
+            the same scale and, up to 38, more digits.
+    """
+
+    name: str
+    how: How
+    value: Value | None
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class AggregateSpec:
+    """How the rows of a join become partial rows.
+
+    Attributes:
+        keys: Columns of the join that the partial rows keep; rows with equal ones may become one.
+        partials: The other columns.
+    """
+
+    keys: tuple[str, ...]
+    partials: tuple[Partial, ...]
+
+    def schema(self, joined: pa.Schema) -> pa.Schema:
+        """Return the columns of the partial rows, from those of the join."""
+        partials = [pa.field(p.name, p.type) for p in self.partials]
+        return pa.schema([*(joined.field(key) for key in self.keys), *partials])
+
 
 CHUNK = 131_072
 """Rows that are merged at once."""
@@ -197,3 +242,36 @@ def _fits(column: pa.ChunkedArray, partial: Partial, rows: int) -> bool:
 def _digits(value: int | Decimal) -> int:
     """Return a number without its sign and its decimal point. (Python's own arithmetic would round it.)"""
     return abs(value) if isinstance(value, int) else int("".join(map(str, value.as_tuple().digits)))
+
+
+def with_digits(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return decimals of the same scale under another precision, which their values are known to fit.
+
+    A cast would look at every value, which takes longer than to sum them up.
+    """
+    if column.type == kind:
+        return column
+    chunks = [pa.Array.from_buffers(kind, len(c), c.buffers(), c.null_count, c.offset) for c in column.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def in_order(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return floating-point numbers as whole numbers in Spark's order, in which NaN is the greatest.
+
+    The same again turns them back (:func:`out_of_order`).
+    """
+    kind = pa.int64() if t.is_float64(column.type) else pa.int32()
+    one_nan = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+    return _flipped(pa.chunked_array([chunk.view(kind) for chunk in one_nan.chunks], kind))
+
+
+def out_of_order(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return what :func:`in_order` made as the numbers of type ``kind`` that it was."""
+    return pa.chunked_array([chunk.view(kind) for chunk in _flipped(column).chunks], kind)
+
+
+def _flipped(bits: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Flip all bits but the sign of the negative ones: greater negatives have smaller bits."""
+    all_but_sign = pa.scalar((1 << (bits.type.bit_width - 1)) - 1, bits.type)
+    mask = pc.if_else(pc.less(bits, pa.scalar(0, bits.type)), all_but_sign, pa.scalar(0, bits.type))
+    return pc.bit_wise_xor(bits, mask)
