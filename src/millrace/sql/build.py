@@ -22,7 +22,7 @@ from millrace.streams.plan import continuous
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.spark.prepared import PreparedBlock
+    from millrace.spark.block import PreparedBlock
     from millrace.spark.where import Mask
 
 

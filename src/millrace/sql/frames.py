@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 
-from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import kept_in_cache
+from millrace.spark.session import is_connect
 from millrace.sql.template import PLACEHOLDER, Segment, placeholders
 
 if TYPE_CHECKING:

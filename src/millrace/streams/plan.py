@@ -23,13 +23,12 @@ from millrace.options import Options
 from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX
 from millrace.reports.stream_figures import SEPARATOR
-from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
-from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import dealing, with_nulls
-from millrace.spark.prepared import PreparedBlock
+from millrace.spark.session import default_parallelism
 from millrace.spark.streaming import endless
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
