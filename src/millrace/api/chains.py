@@ -23,7 +23,7 @@ from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark
 from millrace.spark.patches import noted
 from millrace.spark.session import is_connect, own_work
-from millrace.sql.containment import contain
+from millrace.sql.errors import contain
 from millrace.sql.parse import parse
 
 _LINK = "_millrace_link"

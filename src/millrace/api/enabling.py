@@ -31,7 +31,7 @@ from millrace.spark.handles import left_to_spark, runs_instead
 from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
 from millrace.spark.session import alive, at_own_work, is_connect, own_work
-from millrace.sql.containment import contain
+from millrace.sql.errors import contain
 from millrace.sql.functions import Predicates
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.scans import scan_of
 from millrace.spark.session import SessionConf, default_parallelism
-from millrace.sql.estimates import default_widths, estimate
+from millrace.sql.frames import default_widths, estimate
 from millrace.sql.parse import parse
 from millrace.sql.worth import ROWS_A_SECOND
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from millrace.limits.registration import Address
     from millrace.reports.board.telling import Telling
 
-
 REPORT = "__millrace_report"
 _KEPT = 20_000
 

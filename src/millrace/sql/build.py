@@ -11,8 +11,7 @@ from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
-from millrace.sql.estimates import estimate
-from millrace.sql.frames import Frames
+from millrace.sql.frames import Frames, estimate
 from millrace.sql.functions import Functions
 from millrace.sql.plan import BlockPlan, Direct, LookedUp, Plan, Read, Rows, Values
 from millrace.sql.template import unescape
