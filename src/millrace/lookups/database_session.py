@@ -23,7 +23,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.database import DatabaseSource
 from millrace.lookups.engines import connected, refused
 from millrace.lookups.json_rows import RowReader
-from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.threads import Threads
 

@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from millrace.errors import InputError, MillraceError, SetupError, near
 from millrace.limits.secrets import Secrets
 from millrace.lookups.database import DatabaseSource, is_whole_secret
-from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.source import Refused, shortened
 from millrace.lookups.threads import within
 
 CHECK_SECONDS = 10.0

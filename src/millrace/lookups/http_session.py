@@ -21,13 +21,12 @@ import pyarrow as pa
 from millrace.errors import InputError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
-from millrace.lookups.clients import client_of, unlogged
+from millrace.lookups.clients import ACCEPTED, client_of, unlogged, unpacked
 from millrace.lookups.http import HttpSource
 from millrace.lookups.json_text import parse
-from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
 from millrace.lookups.terms import Terms
-from millrace.lookups.unpacking import ACCEPTED, unpacked
 
 MAX_REDIRECTS = 5
 
