@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from millrace.errors import ExecutionError
-from millrace.limits.digest import digest
+from millrace.limits.chunk import digest
 from millrace.spark.results.payloads import Payloads
 
 
