@@ -13,8 +13,7 @@ from pyspark.sql import Column, DataFrame
 
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.options import Options
-from millrace.reports.explanation import Explanation
-from millrace.reports.planned import Planned, settings
+from millrace.reports.planned import Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.handles import remember
 from millrace.spark.patches import noted

@@ -23,8 +23,7 @@ from millrace.engine.spec import JoinSpec
 from millrace.errors import MillraceWarning, OptionError, SetupError
 from millrace.options import Options
 from millrace.parquet.parquet import splits
-from millrace.reports.micro_batch import PREFIX
-from millrace.reports.stream_figures import SEPARATOR
+from millrace.reports.micro_batch import PREFIX, SEPARATOR
 from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
