@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from millrace.lookups.source import Source
     from millrace.lookups.table import LookupTable
     from millrace.reports.comparison import Comparison
-    from millrace.reports.explanation import Explanation
+    from millrace.reports.planned import Explanation
     from millrace.reports.run_report import RunReport
     from millrace.spark.plans import Mode
 

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
-from millrace.sql.spark_errors import as_written
+from millrace.sql.errors import as_written
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 

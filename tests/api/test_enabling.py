@@ -18,7 +18,7 @@ import millrace.api.accessor
 from millrace.api import chains, enabling, gain
 from millrace.spark import patches
 from millrace.spark.actions import ACTIONS
-from millrace.sql import containment, worth
+from millrace.sql import errors, worth
 from tests.spark.column_chains import RESOLVED, TAKEN, differing
 from tests.sql.compare import bag
 
@@ -402,7 +402,7 @@ def test_every_method_of_pyspark_is_in_a_list(kind):
 
 def test_a_fault_of_millrace_leaves_chains_to_spark(spark, files, asked, monkeypatch, caplog):
     """The rows are Spark's, and the log has where it was."""
-    monkeypatch.setattr(containment, "is_strict", False)
+    monkeypatch.setattr(errors, "is_strict", False)
     a, b = (spark.read.parquet(files[name]).select("id") for name in "ab")
     even, _ = asked
     expected = bag(a.where("id % 2 = 0")), bag(a.join(b, "id"))

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
-from millrace.sql import containment, kept, pipeline
+from millrace.sql import errors, kept, pipeline
 from millrace.sql.parse import conjuncts, disjuncts, parse, unwrap
 from millrace.sql.scopes import Scopes
 from tests.sql.compare import bag, taken
@@ -370,7 +370,7 @@ def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monk
     monkeypatch.setattr(pipeline, "take_blocks", fail)
     with pytest.raises(type(fault)):
         query(TEXT, spark, files)
-    monkeypatch.setattr(containment, "is_strict", False)
+    monkeypatch.setattr(errors, "is_strict", False)
     for tables in (files, {}):
         found = query(TEXT, spark, tables)
         assert bag(found.df) == bag(spark.sql(TEXT))

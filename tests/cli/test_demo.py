@@ -10,9 +10,8 @@ from urllib.parse import unquote, urlparse
 from rich.console import Console
 
 from millrace.cli import demo_stream
-from millrace.reports.micro_batch import MicroBatch
+from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.pages.files import GENERATOR
-from millrace.reports.stream_figures import StreamFigures
 from millrace.streams.report import StreamReport
 
 

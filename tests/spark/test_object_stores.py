@@ -24,7 +24,7 @@ from millrace.spark import reach, stored
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at
 from millrace.sql import tables
-from millrace.sql.estimates import estimate
+from millrace.sql.frames import estimate
 from tests.sql.compare import bag_of
 from tests.stores import Proxy, s3
 

@@ -10,7 +10,7 @@ import pytest
 
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
-from millrace.reports.stream_figures import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
+from millrace.reports.micro_batch import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
 from millrace.streams.feeds.rows import Feed
 
 FEED = {"rate": 200.0, "disorder": 1.0, "within": 4.0, "late": 0.02, "drift_at": 4.0}

@@ -18,7 +18,7 @@ from millrace.spark.patches import watch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.reports.explanation import Explanation
+    from millrace.reports.planned import Explanation
     from millrace.reports.run_report import RunReport
     from millrace.spark.plans import Mode
 

@@ -28,12 +28,10 @@ from millrace.options import Options
 from millrace.spark.actions import ACTIONS
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark, runs_instead
-from millrace.spark.own_work import at_own_work, own_work
-from millrace.spark.parallelism import is_connect
 from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
-from millrace.spark.stopped import alive
-from millrace.sql.containment import contain
+from millrace.spark.session import alive, at_own_work, is_connect, own_work
+from millrace.sql.errors import contain
 from millrace.sql.functions import Predicates
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from sqlglot import exp
 from millrace.errors import QueryError
 from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
-from millrace.spark.conf import SessionConf
-from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import scan_of
-from millrace.sql.estimates import default_widths, estimate
+from millrace.spark.session import SessionConf, default_parallelism
+from millrace.sql.frames import default_widths, estimate
 from millrace.sql.parse import parse
 from millrace.sql.worth import ROWS_A_SECOND
 

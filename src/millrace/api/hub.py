@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from millrace.errors import InputError, MillraceError, near
 from millrace.options import Options
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect
 from millrace.sql.standing import SharedJoin
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import Folder, Listed

@@ -15,8 +15,7 @@ from millrace.api.session import Session
 from millrace.errors import QueryError
 from millrace.options import Options
 from millrace.spark.handles import same_handle
-from millrace.spark.own_work import own_work
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect, own_work
 from millrace.sql.template import plain_quote
 
 if TYPE_CHECKING:

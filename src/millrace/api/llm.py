@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from millrace.api.session import lookup
 from millrace.errors import InputError
 from millrace.limits.budget import budget_of
-from millrace.lookups.llm.endpoint import Model, Priced
+from millrace.lookups.llm.endpoint import Model, Priced, Prompt
 from millrace.lookups.llm.filtering import ModelFilter
 from millrace.lookups.llm.lookup import ModelSource
-from millrace.lookups.llm.prompt import Prompt
 from millrace.lookups.terms import Terms
 from millrace.predicates import PredicateSpec
 from millrace.spark.predicates import Predicate

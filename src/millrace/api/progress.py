@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from millrace.api.line import EVERY, Watch, is_notebook, is_seen, room, writer
 from millrace.spark import actions
 from millrace.spark.handles import tasks_of
+from millrace.spark.session import alive
 from millrace.spark.stages import repeatedly, tasks_shown
-from millrace.spark.stopped import alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

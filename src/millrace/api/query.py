@@ -14,9 +14,8 @@ from millrace.engine.figures import CellFigures
 from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
 from millrace.predicates.estimate import Estimate, LookupEstimate
-from millrace.reports.explanation import Explanation
 from millrace.reports.micro_batch import PREFIX
-from millrace.reports.planned import BlockShape, Planned, settings
+from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.lookup_estimate import lookup_estimates

@@ -22,9 +22,8 @@ from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
-from millrace.spark.own_work import own_work
 from millrace.spark.patches import watch
-from millrace.spark.stopped import alive
+from millrace.spark.session import alive, own_work
 from millrace.spark.types import arrow_schema
 from millrace.sql import kept
 from millrace.sql.calls import Calls

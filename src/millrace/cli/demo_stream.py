@@ -19,7 +19,7 @@ from millrace.cli.fitting import Column, Fitted
 from millrace.errors import ExecutionError
 from millrace.reports.micro_batch import MicroBatch
 from millrace.reports.text import size
-from millrace.spark.parallelism import default_parallelism
+from millrace.spark.session import default_parallelism
 from millrace.streams.feeds.rows import STREAMS, Feed
 from millrace.streams.report import StreamReport, favourites
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from millrace.cli import formats
 from millrace.errors import InputError
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,8 @@ from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import Options
 from millrace.reports.board.query import first_line
 from millrace.reports.pages.files import check_target
-from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import planned
+from millrace.spark.session import is_connect
 from millrace.spark.stored import stored_at
 
 if TYPE_CHECKING:

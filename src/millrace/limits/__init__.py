@@ -1,10 +1,9 @@
 """What all tasks of a job share: limits of calls under way and a second, each question asked once."""
 
 from millrace.limits.cache import check_cache
-from millrace.limits.chunk import Chunk, Claimed, Failure, Notification
+from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, Notification, digest
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.digest import KEY_BYTES, digest
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.permits import Permits
 from millrace.limits.process import CoordinatorProcess

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millrace.errors import InputError, OptionError, SetupError, near
 from millrace.limits.budget import Cost, budget_of
-from millrace.limits.secrets import NAME, Secrets, names_in
+from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
 from millrace.lookups.terms import Terms
@@ -172,11 +172,6 @@ def database(
         tuple((connect_args or {}).items()),
         max_rows,
     )
-
-
-def is_whole_secret(url: str) -> bool:
-    """Whether a URL is nothing but ``${NAME}``."""
-    return NAME.fullmatch(url) is not None
 
 
 def _for(column: str, name: str) -> str:

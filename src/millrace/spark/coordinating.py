@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
 from millrace.spark import actions
-from millrace.spark.attempts import own_address, tried
-from millrace.spark.parallelism import default_parallelism
+from millrace.spark.reach import own_address, tried
+from millrace.spark.session import default_parallelism
 
 if TYPE_CHECKING:
     from millrace.limits import Address, CoordinatorProcess, Registration

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.reports.explanation import Explanation
+from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
 from millrace.spark import live
 from millrace.spark.actions import Carried, carry

@@ -15,7 +15,7 @@ from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
-from millrace.predicates.registering import registration_of
+from millrace.predicates.spec import registration_of
 from millrace.spark.coordinating import (
     Alone,
     coordinator_at,

@@ -30,11 +30,12 @@ from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, e
 if TYPE_CHECKING:
     from millrace.limits import Address, FailedKey, LookupProgress, Registration
     from millrace.limits.budget import Spent
-    from millrace.lookups import Secrets, Source
+    from millrace.limits.secrets import Secrets
     from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
+    from millrace.lookups.source import Source
     from millrace.spark.block import LookupInput
 
 
@@ -111,7 +112,7 @@ class Lookups:
             ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
         from millrace.limits import CoordinatorProcess, Registration
-        from millrace.lookups import Secrets
+        from millrace.limits.secrets import Secrets
 
         registrations: list[Registration] = []
         relations = []
@@ -198,7 +199,7 @@ class Lookups:
         return connected
 
     def _secrets(self, job: str, number: int) -> Callable[[], Awaitable[Secrets]]:
-        from millrace.lookups import Secrets
+        from millrace.limits.secrets import Secrets
 
         connected = self._connecting(job, number)
 

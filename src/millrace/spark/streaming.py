@@ -21,7 +21,7 @@ from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
-from millrace.spark.own_work import own_work
+from millrace.spark.session import own_work
 from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 

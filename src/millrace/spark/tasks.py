@@ -25,10 +25,9 @@ from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
-from millrace.spark.reports import Sink, task_name
+from millrace.spark.reports import FileWarmStart, Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
-from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
-from millrace.reports.stream_figures import told
+from millrace.reports.micro_batch import told
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm

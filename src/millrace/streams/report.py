@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from millrace.errors import ExecutionError, InputError
-from millrace.reports.micro_batch import MicroBatch, iso, micro_batch
-from millrace.reports.stream_figures import StreamFigures
+from millrace.reports.micro_batch import MicroBatch, StreamFigures, iso, micro_batch
 from millrace.reports.text import size
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from hypothesis import given, settings, strategies as st
 import millrace
 from millrace.errors import BudgetError, InputError, MillraceError, OptionError
 from millrace.limits import Coordinator
-from millrace.lookups.llm.prompt import Prompt
+from millrace.lookups.llm.endpoint import Prompt
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
 from millrace.predicates.asynchronous import AsyncCaller
-from millrace.predicates.registering import registration_of
+from millrace.predicates.spec import registration_of
 from tests.lookups.llm.model import KEY, ModelServer
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)

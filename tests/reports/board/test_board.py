@@ -12,8 +12,7 @@ from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTra
 from millrace.limits import LookupProgress
 from millrace.limits.clock import VirtualClock
 from millrace.reports.board.board import MOST_QUERIES, Board
-from millrace.reports.board.query import MOST_TASKS, added, first_line
-from millrace.reports.board.series import Series
+from millrace.reports.board.query import MOST_TASKS, Series, added, first_line
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
 

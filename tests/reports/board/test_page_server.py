@@ -14,9 +14,8 @@ from millrace.limits import LookupProgress
 from millrace.limits.clock import VirtualClock
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer
-from millrace.reports.micro_batch import MicroBatch
+from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.run_report import RunReport
-from millrace.reports.stream_figures import StreamFigures
 from tests.reports.board.test_board import figures
 
 TITLE = "SELECT '<script>alert(1)</script>'"

@@ -12,10 +12,8 @@ from pyarrow import types as t
 from millrace.errors import InputError, OptionError, near
 from millrace.limits.secrets import Secrets
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
-from millrace.lookups.llm.endpoint import Endpoint, Model
-from millrace.lookups.llm.prompt import Prompt
-from millrace.lookups.refused import Refused
-from millrace.lookups.source import Fetched
+from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt
+from millrace.lookups.source import Fetched, Refused
 from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.terms import Terms
 

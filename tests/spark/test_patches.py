@@ -10,8 +10,7 @@ from pyspark.sql import functions as sf
 
 import millrace
 from millrace.errors import MillraceWarning
-from millrace.spark.applied import noted
-from millrace.spark.patches import watch
+from millrace.spark.patches import noted, watch
 
 USES = {
     "where": "import millrace; from pyspark.sql import functions as sf; millrace.where",

@@ -1,22 +1,43 @@
-"""Errors of Spark's analyser in the words of the query as the user wrote it.
+"""Errors of planning: Spark's, in the words of the query as the user wrote it, and faults of Millrace's own.
 
 Spark sees the query with its names bound: a table may stand there under a name of ours. So what Spark says
-about a place is said again about the place in the user's text.
+about a place is said again about the place in the user's text. A fault of Millrace's own is no answer: a
+query that Spark can answer is answered, and the log says what went wrong.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
+from millrace.errors import MillraceWarning, first_line
 from millrace.sql.functions import restored
 from millrace.sql.template import Segment
+
+is_strict = False
+"""Whether faults are raised all the same. Tests set it, so that they see them."""
+
+_log = logging.getLogger("millrace")
 
 _PLACE = re.compile(r"line (\d+),? pos (\d+)")
 _PICTURE = re.compile(r"\n+== SQL")
 _NAME = re.compile(r"__millrace_[0-9a-f]{12}_\w+|_pyspark_connect_temp_view_[0-9a-f]{32}")
+
+
+def contain(error: Exception) -> str:
+    """Log an error that nobody expected, with its traceback; return why Spark runs the query instead.
+
+    Raises:
+        Exception: The error itself, where faults are not to be contained, or where it is a warning that the
+            user wants to be an error.
+    """
+    if is_strict or isinstance(error, MillraceWarning):
+        raise error
+    _log.error("a fault in planning; Spark runs the query as written", exc_info=error)
+    return f"a fault in planning, which the log has: {type(error).__name__}: {first_line(error)}"
 
 
 def as_written(
