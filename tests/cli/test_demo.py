@@ -13,7 +13,7 @@ from millrace.cli import demo_stream
 from millrace.reports.micro_batch import MicroBatch
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.stream_figures import StreamFigures
-from millrace.streams.report import StreamReport
+from millrace.streams.reporting import StreamReport
 
 
 def test_the_demo_shows_both_sides_and_a_page(run, tpch_tiny):
