@@ -337,7 +337,7 @@ def changed(before) -> set[tuple[str, str]]:
 
 def test_patches_are_those_of_the_table_and_are_given_back(spark, views, unpatched, monkeypatch):
     """None by queries; by enabling those that it lists, exactly, until it is over."""
-    assert bag(millrace.sql(JOIN, spark)) and changed(unpatched) == set()
+    assert bag(millrace.sql(JOIN, spark=spark)) and changed(unpatched) == set()
     monkeypatch.delattr(ClassicFrame, "join")  # as if PySpark inherited it
     inherited = [dict(vars(kind)) for kind in CLASSES]
     with millrace.enable(spark):
@@ -428,7 +428,7 @@ def test_within_millrace_it_is_off(spark, views, asked):
     expected = [row.id for row in df.collect() if row.id % 2 == 0]
     with millrace.enable(spark):
         assert [row.id for row in millrace.where(df, even("id"), "id >= 0").collect()] == expected
-        assert bag(millrace.sql(JOIN, spark)) == bag(spark.sql(JOIN))
+        assert bag(millrace.sql(JOIN, spark=spark)) == bag(spark.sql(JOIN))
     assert DataFrame.filter.__qualname__ == "DataFrame.filter"
 
 
@@ -444,5 +444,5 @@ def test_the_accessor(spark, files, asked):
     joined = df.millrace.join(other, on="id", options={"take_all": True})
     assert bag(joined) == bag(df.join(other, "id"))
     assert bag(df.millrace.sql("select count(*) n from this")) == bag(df.groupBy().count())
-    assert sum(batch.num_rows for batch in kept.millrace.stream_results()) == kept.count()
+    assert sum(batch.num_rows for batch in kept.millrace.to_batches()) == kept.count()
     assert {"where", "join", "sql"} <= set(dir(df.millrace))

@@ -12,7 +12,7 @@ from rich.console import Console
 from millrace.cli import demo_stream
 from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.pages.files import GENERATOR
-from millrace.streams.report import StreamReport
+from millrace.streams.reporting import StreamReport
 
 
 def test_the_demo_shows_both_sides_and_a_page(run, tpch_tiny):

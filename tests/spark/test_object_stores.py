@@ -243,7 +243,7 @@ def test_a_query_that_is_kept_sees_changed_files(spark, server, tmp_path, monkey
     text = "SELECT count(*) AS n FROM t JOIN u ON t.id = u.id"
     for ids in ([1, 2], [1, 2, 3], [1, 2, 3]):
         write(ids)
-        found = query(text, spark, {"t": frame, "u": frame})
+        found = query(text, spark=spark, tables={"t": frame, "u": frame})
         assert len(found.blocks) == 1
         assert found.df.collect()[0].n == len(ids)
         del found

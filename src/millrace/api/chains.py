@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from millrace.api.columns import Compared, compared
-from millrace.api.joins import Joins, Left, Relation, clause
+from millrace.api.gain import Relation
+from millrace.api.joins import Joins, Left, clause
 from millrace.errors import MillraceError, QueryError
 from millrace.options import Options
 from millrace.spark.filter import where

@@ -7,6 +7,7 @@ is known what is asked of them. Spark's own join reads the columns that are want
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -23,7 +24,7 @@ from millrace.sql.parse import parse
 from millrace.sql.worth import ROWS_A_SECOND
 
 if TYPE_CHECKING:
-    from millrace.api.joins import Relation
+    from pyspark.sql import DataFrame
 
 BYTES_A_ROW = 6
 """Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
@@ -40,6 +41,21 @@ KEPT_BY_EQUALITY = 0.1
 
 Nothing else is taken to reject rows, for nothing tells how many: such a chain is rather left to Spark.
 """
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """What is joined.
+
+    Attributes:
+        df: A DataFrame.
+        conditions: In SQL, over it.
+        known: The DataFrames whose Columns are columns of it: itself, and what filters made of it.
+    """
+
+    df: DataFrame
+    conditions: tuple[str, ...] = ()
+    known: tuple[DataFrame, ...] = ()
 
 
 _sizes: WeakKeyDictionary[Relation, tuple[int | None, bool]] = WeakKeyDictionary()

@@ -83,12 +83,12 @@ def run(spark: SparkSession, tables: Mapping[str, str], console: Console) -> lis
 
 def _compare(name: str, spark: SparkSession, tables: Mapping[str, str]) -> Side:
     text = tpch_data.query_text(name)
-    query = millrace.query(text, spark, tables)
+    query = millrace.query(text, spark=spark, tables=tables)
     ours = query.df.collect()
     theirs = spark.sql(text).collect()
     best = {"millrace": float("inf"), "spark": float("inf")}
     sides: dict[str, Callable[[], Any]] = {
-        "millrace": lambda: millrace.query(text, spark, tables).df.collect(),
+        "millrace": lambda: millrace.query(text, spark=spark, tables=tables).df.collect(),
         "spark": lambda: spark.sql(text).collect(),
     }
     for _ in range(_RUNS):

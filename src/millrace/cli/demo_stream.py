@@ -21,7 +21,7 @@ from millrace.reports.micro_batch import MicroBatch
 from millrace.reports.text import size
 from millrace.spark.session import default_parallelism
 from millrace.streams.feeds.rows import STREAMS, Feed
-from millrace.streams.report import StreamReport, favourites
+from millrace.streams.reporting import StreamReport, favourites
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ def run(spark: SparkSession, console: Console, seconds: float, rate: float) -> S
         checkpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-stream-"))
         screen = stack.enter_context(_Screen(console, batches)) if console.is_terminal else None
         watch = stack.enter_context(
-            millrace.watch_streams(spark, batches.append if screen else _lines(console, batches))
+            millrace.streams.watch(spark, batches.append if screen else _lines(console, batches))
         )
         query = (
             joined.writeStream.queryName("orders, payments, shipments")
@@ -105,9 +105,9 @@ def run(spark: SparkSession, console: Console, seconds: float, rate: float) -> S
 def _joined(spark: SparkSession, seconds: float, rate: float) -> DataFrame:
     start = dt.datetime.now(dt.UTC).isoformat()
     settings = {"rate": rate, "drift_at": seconds / 2, "late": 0.002, "start": start}
-    tables = {stream: millrace.feed(spark, stream, **settings) for stream in STREAMS}
+    tables = {stream: millrace.streams.feed(spark, stream, **settings) for stream in STREAMS}
     reach = int(Feed("payments", rate).reach) + 1
-    return millrace.sql(_TEXT.format(reach=reach), spark, tables)
+    return millrace.sql(_TEXT.format(reach=reach), spark=spark, tables=tables)
 
 
 def _wait(query: StreamingQuery, seconds: float, batches: deque[MicroBatch], screen: _Screen | None) -> None:

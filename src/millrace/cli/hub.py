@@ -122,12 +122,12 @@ def _run(
     spark: SparkSession, folder: Path, asked: dict[str, Any], trigger: dict[str, Any], stderr: Any
 ) -> list[dict[str, Any]]:
     """Run a hub to its end, and return its queries."""
-    from millrace.api.hub import hub as made
+    from millrace.api.session import Session
 
     if "spark.sql.shuffle.partitions" not in dict(spark.sparkContext.getConf().getAll()):
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     streams = {name: _stream(spark, path, asked["time"][name]) for name, path in asked["stream"].items()}
-    hub = made(spark, streams, asked["on"], folder, keep=asked["keep"])
+    hub = Session(spark, streams).hub(asked["on"], folder, keep=asked["keep"])
     (folder / _START).write_text(dumps(asked))  # not before the hub says that the join is its own
     hub.answer()
     query = hub.start(**trigger)

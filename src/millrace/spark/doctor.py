@@ -121,7 +121,7 @@ def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Fin
 
 
 _ADVICE_HOST = (
-    "limits of a whole job, shared answers and stream_results() need it: set the option limits_host to an "
+    "limits of a whole job, shared answers and to_batches() need it: set the option limits_host to an "
     "address of this machine that executors reach, and let them connect to its ports"
 )
 

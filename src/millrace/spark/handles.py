@@ -55,7 +55,7 @@ class Handle(Protocol):
 class QueryHandle(Handle, Protocol):
     """The account of a query's DataFrame."""
 
-    def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run it and yield its rows as they come."""
 
     def lookups(self) -> list[LookupProgress]:

@@ -9,11 +9,13 @@ And a session that is enabled for Millrace must not send Millrace's own question
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from millrace.errors import InputError
@@ -32,6 +34,31 @@ _STARTS = 2
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _within: ContextVar[bool] = ContextVar("millrace_own_work", default=False)
+
+
+def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
+    """Return the session given, that of a DataFrame among the tables, the active one, or a new one."""
+    from pyspark.sql import SparkSession  # tasks load this module too, and need no session
+
+    if spark is None:
+        frames = [each for each in tables.values() if hasattr(each, "sparkSession")]
+        found = frames[0].sparkSession if frames else SparkSession.getActiveSession()
+        return found or _new_session()
+    if not hasattr(spark, "sql") or not hasattr(spark, "conf"):
+        raise InputError(
+            f"spark is given as {type(spark).__name__}: expected a SparkSession; tables and options go by "
+            "name, such as tables={'orders': 'orders.parquet'}"
+        )
+    session: SparkSession = spark
+    return session
+
+
+def _new_session() -> SparkSession:
+    """Make a session whose workers run this Python: the one on the PATH may lack what they need."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.getOrCreate()
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millrace.reports.micro_batch import Orders, StreamFigures
 from millrace.streams.arrivals import Arrived
-from millrace.streams.log import Head, Log, Part, Stored, mergeable
+from millrace.streams.block_log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:

@@ -181,9 +181,9 @@ def test_ports_and_ends(page):
         PageServer({}, port)
     for wrong in (-1, 1 << 16, True, "80"):
         with pytest.raises(InputError, match=r"port is .*: expected 0 for a free one"):
-            millrace.live(wrong)  # type: ignore[arg-type]
-    first = millrace.live()
-    assert millrace.live() is first
+            millrace.monitor.live(wrong)  # type: ignore[arg-type]
+    first = millrace.monitor.live()
+    assert millrace.monitor.live() is first
     assert first.url in first._repr_html_()
     first.close()
     first.close()

@@ -40,7 +40,7 @@ class ModelFilter(Service):
     @property
     def identity(self) -> str:
         """What it asks, as text without secrets."""
-        return f"llm_filter {self.model.asks} {self.prompt.text}"
+        return f"model_filter {self.model.asks} {self.prompt.text}"
 
     @property
     def cost(self) -> Priced | None:

@@ -25,7 +25,7 @@ _SYSTEM = (
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that is asked for rows, one for each key; made by :func:`millrace.llm_lookup`."""
+    """A model that is asked for rows, one for each key; made by :func:`millrace.models.lookup`."""
 
     model: Model
     prompt: Prompt
@@ -49,7 +49,7 @@ class ModelSource:
     @property
     def identity(self) -> str:
         """What it asks, as text without secrets."""
-        return f"llm_lookup {self.model.asks} {self.prompt.text}"
+        return f"model_lookup {self.model.asks} {self.prompt.text}"
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Check what is declared, without a request; see :meth:`millrace.lookups.source.Source.check`."""

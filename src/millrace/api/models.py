@@ -1,4 +1,4 @@
-"""Language models in queries: as predicates, and as lookups."""
+"""``millrace.models``: language models in queries, as predicates and as lookups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from millrace.api.session import lookup
+from millrace.api.session import lookup as declare
 from millrace.errors import InputError
 from millrace.limits.budget import budget_of
 from millrace.lookups.llm.endpoint import Model, Priced, Prompt
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
     from millrace.lookups.table import LookupTable
 
+__all__ = ["filter", "lookup"]
 
-def llm_filter(
+
+def filter(  # noqa: A001  # named as PySpark's
     question: str,
     *,
     model: str,
     base_url: str = "https://api.openai.com/v1",
     api_key: str | None = None,
-    name: str = "llm_filter",
+    name: str = "model_filter",
     batch: int = 1,
     max_in_flight: int = 8,
     per_second: float | None = None,
@@ -48,7 +50,7 @@ def llm_filter(
 ) -> Predicate:
     """Return a predicate that a language model decides, at any OpenAI-compatible endpoint.
 
-    >>> about = millrace.llm_filter(  # doctest: +SKIP
+    >>> about = millrace.models.filter(  # doctest: +SKIP
     ...     "Is this review about {product}? {text}", model="small", base_url="http://localhost:8000/v1"
     ... )
     >>> millrace.where(reviews, about)  # doctest: +SKIP
@@ -115,12 +117,12 @@ def llm_filter(
     return Predicate(spec, columns=prompt.columns)
 
 
-def llm_lookup(
+def lookup(
     prompt: str,
     *,
     schema: str | StructType,
     model: str,
-    name: str = "llm_lookup",
+    name: str = "model_lookup",
     base_url: str = "https://api.openai.com/v1",
     api_key: str | None = None,
     batch: int = 1,
@@ -143,7 +145,7 @@ def llm_lookup(
 ) -> LookupTable:
     """Return a lookup table whose rows a language model reads out of the values that it is asked for.
 
-    >>> facts = millrace.llm_lookup(  # doctest: +SKIP
+    >>> facts = millrace.models.lookup(  # doctest: +SKIP
     ...     "What does this review say of price and delivery? {text}",
     ...     schema="text string, price string, days_late int", model="small", base_url="http://localhost:8000/v1",
     ... )
@@ -156,23 +158,23 @@ def llm_lookup(
     Args:
         prompt: With ``{column}`` for each bind column.
         schema: All columns: those of the prompt, which joins give values, and those to be filled.
-        model: As for :func:`llm_filter`, and so are the settings that are not named here.
+        model: As for :func:`filter`, and so are the settings that are not named here.
         name: What plans, reports and errors call it.
-        base_url: As for :func:`llm_filter`.
-        api_key: As for :func:`llm_filter`.
+        base_url: As for :func:`filter`.
+        api_key: As for :func:`filter`.
         batch: Keys in one request, at most.
-        max_in_flight: As for :func:`llm_filter`.
-        per_second: As for :func:`llm_filter`.
-        tokens_per_minute: As for :func:`llm_filter`.
-        max_requests: As for :func:`llm_filter`.
-        max_cost: As for :func:`llm_filter`.
-        price_read: As for :func:`llm_filter`.
-        price_written: As for :func:`llm_filter`.
-        max_tokens: As for :func:`llm_filter`.
-        structured: As for :func:`llm_filter`.
-        body: As for :func:`llm_filter`.
-        retries: As for :func:`llm_filter`.
-        timeout: As for :func:`llm_filter`.
+        max_in_flight: As for :func:`filter`.
+        per_second: As for :func:`filter`.
+        tokens_per_minute: As for :func:`filter`.
+        max_requests: As for :func:`filter`.
+        max_cost: As for :func:`filter`.
+        price_read: As for :func:`filter`.
+        price_written: As for :func:`filter`.
+        max_tokens: As for :func:`filter`.
+        structured: As for :func:`filter`.
+        body: As for :func:`filter`.
+        retries: As for :func:`filter`.
+        timeout: As for :func:`filter`.
         on_error: As for :func:`millrace.lookup`.
         cache: As for :func:`millrace.lookup`.
         ttl: As for :func:`millrace.lookup`.
@@ -184,7 +186,7 @@ def llm_lookup(
     fields = tuple((body or {}).items())
     made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     asked = Prompt.of(prompt)
-    budget = budget_of("an llm_lookup", max_requests, max_cost, _cost(made, max_cost))
+    budget = budget_of("a model", max_requests, max_cost, _cost(made, max_cost))
     terms = Terms(
         max_in_flight,
         per_second,
@@ -197,7 +199,7 @@ def llm_lookup(
         limit_group=limit_group,
     )
     via = ModelSource(made, asked, terms)
-    return lookup(name, schema, list(asked.columns), via, on_error=on_error, cache=cache, ttl=ttl)
+    return declare(name, schema, list(asked.columns), via, on_error=on_error, cache=cache, ttl=ttl)
 
 
 def _cost(model: Model, max_cost: float | None) -> Priced | None:

@@ -183,8 +183,21 @@ def _begins(order: str, other: str) -> bool:
     return f"{other} → ".startswith(f"{order} → ")
 
 
-def reported(query: StreamingQuery) -> StreamReport:
-    """Return the report of a streaming query; see :func:`millrace.stream_report`."""
+def report(query: StreamingQuery) -> StreamReport:
+    """Return what a streaming query does that joins streams by Millrace, while it runs or after.
+
+    >>> query = df.writeStream.format("parquet").start("joined", checkpointLocation="c")  # doctest: +SKIP
+    >>> print(millrace.streams.report(query))  # doctest: +SKIP
+
+    It has rows, late rows and results, the lag behind the newest row, state by stream (tuples, memory,
+    indexes, log), orders over time, and percentiles of what micro-batches took: as text, ``.to_dict()``,
+    ``.to_json()``, and for each micro-batch in ``.batches``. These are as many as Spark remembers
+    (``spark.sql.streaming.numRecentProgressUpdates``, 100); :func:`millrace.streams.log` keeps all.
+
+    Raises:
+        InputError: It is no streaming query.
+        ExecutionError: Millrace has no part in it, or it has not ended a micro-batch yet.
+    """
     if not hasattr(query, "recentProgress"):
         raise InputError(
             f"expected a streaming query, as df.writeStream.start() returns it, got a {type(query).__name__}"
