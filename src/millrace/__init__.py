@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from millrace.api.query import Query
     from millrace.api.session import Session
     from millrace.api.streams import feed, stream_log, stream_report, watch_streams
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
     from millrace.lookups.database import database
     from millrace.lookups.function import function
     from millrace.lookups.http import http

@@ -11,9 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.cli.app import app
-from millrace.limits import Chunk, Client, LookupSession, Registration
 from millrace.limits.cache import wall_time
+from millrace.limits.chunk import Chunk
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from tests.cli.conftest import SCREEN

@@ -13,7 +13,7 @@ from millrace.cli.lookups import lookup_from
 from millrace.cli.progress import lookup_line
 from millrace.cli.render import failures
 from millrace.errors import MillraceError
-from millrace.limits import LookupProgress
+from millrace.limits.progress import LookupProgress
 
 QUERY = "select o.id, p.price from o left join prices p on o.sku = p.sku order by 1"
 

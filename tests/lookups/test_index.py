@@ -15,8 +15,10 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
-from millrace.limits import Client, Coordinator, LookupSession
+from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
 from millrace.lookups import Refused, Secrets, Terms, database, function, http
 from millrace.lookups.asking import Asking
 from millrace.lookups.index import LookupIndex

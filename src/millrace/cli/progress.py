@@ -14,7 +14,7 @@ from millrace.spark.stages import repeatedly, tasks_shown
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 
 @contextmanager

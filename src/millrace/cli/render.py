@@ -14,7 +14,7 @@ from millrace.reports.run_report import RunReport
 from millrace.reports.text import describe, describe_cell, describe_state, size
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 _NUMBERS = (int, float)
 

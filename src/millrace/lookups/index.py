@@ -16,8 +16,9 @@ import pyarrow as pa
 from millrace.engine.arrivals.access_modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Failure, digest
+from millrace.limits.chunk import Chunk, Failure
 from millrace.limits.clock import Clock
+from millrace.limits.digest import digest
 from millrace.lookups.asking import Asking, Connect
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop

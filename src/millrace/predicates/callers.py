@@ -18,7 +18,7 @@ from millrace.predicates.truth import Truth
 from millrace.predicates.values import Values
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.limits.registration import Address
 
 
 def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:

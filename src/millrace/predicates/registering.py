@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.limits import Registration
+from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from millrace.predicates.spec import PredicateSpec
 

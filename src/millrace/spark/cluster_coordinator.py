@@ -28,7 +28,7 @@ from millrace.spark.failures import is_sparks, translated
 from millrace.spark.own_work import own_work
 
 if TYPE_CHECKING:
-    from millrace.limits import Address, Registration
+    from millrace.limits.registration import Address, Registration
 
 _FRESH_SECONDS = 30.0
 """So long after a reply it is taken for granted that the coordinator is there."""

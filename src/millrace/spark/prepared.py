@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from millrace.engine.figures import CellFigures
-from millrace.limits import FailedKey, LookupProgress
 from millrace.limits.budget import Spent
+from millrace.limits.progress import FailedKey, LookupProgress
 
 
 @dataclass(frozen=True)

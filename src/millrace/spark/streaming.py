@@ -26,7 +26,7 @@ from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.limits.registration import Address
 
 
 @dataclass(frozen=True)

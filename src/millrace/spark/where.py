@@ -32,7 +32,7 @@ from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 _ROWS = "rows"
 
