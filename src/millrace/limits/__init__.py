@@ -4,3 +4,10 @@ A coordinator beside the planning process keeps them; tasks reach it as clients 
 The invariant: all tasks together call no more than the limits allow, and no key is asked for twice.
 The door loads nothing: importers name the module they need, so a query without limits needs no extra.
 """
+
+from millrace.errors import require
+
+
+def check_libraries(purpose: str) -> None:
+    """Raise :class:`millrace.errors.MissingExtra` unless what clients and coordinators load is installed."""
+    require("lookups", purpose, "cryptography", "msgspec", "tenacity")
