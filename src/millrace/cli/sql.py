@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for: the query's text, and its options by their names, which say the rest."""
+    """What the command line asks for: the query's text, and options by their names, which say the rest."""
 
     text: str
     tables: Mapping[str, str]
