@@ -15,7 +15,10 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError, MillraceError
-from millrace.limits import Client, Coordinator, Failure, Registration
+from millrace.limits.chunk import Failure
+from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Registration
 from tests.limits.hammer import rows_of
 from tests.limits.test_server import PATIENCE, run
 

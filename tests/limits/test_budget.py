@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 import millrace
 from millrace.errors import BudgetError, OptionError
-from millrace.limits import Coordinator
 from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
 from millrace.limits.clock import VirtualClock
+from millrace.limits.coordinator import Coordinator
 from millrace.limits.limiter import Limiter
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller

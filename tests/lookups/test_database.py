@@ -18,8 +18,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import InputError, OptionError, SetupError
-from millrace.limits import Client, Registration
+from millrace.limits.client import Client
 from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession, _Work

@@ -15,8 +15,10 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
-from millrace.limits import Client, Coordinator, LookupSession
+from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
 from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import Asking
 from millrace.lookups.database import database

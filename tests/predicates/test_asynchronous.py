@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import Address, Coordinator
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Address
 from millrace.limits.tls import server_context
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.asynchronous import AsyncCaller

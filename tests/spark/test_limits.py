@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.limits import CoordinatorProcess
+from millrace.limits.process import CoordinatorProcess
 from tests.limits.service import Service
 
 ROWS, PARTITIONS = 240, 8

@@ -11,7 +11,7 @@ import pytest
 
 from millrace import join, query
 from millrace.errors import InputError
-from millrace.limits import CoordinatorProcess
+from millrace.limits.process import CoordinatorProcess
 from millrace.spark.block import LookupInput
 from millrace.sql import kept
 from tests.sql import lookup_tables

@@ -35,7 +35,7 @@ with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; 
 estimates.
 """
 LEAST_GAIN_SECONDS = 0.2
-"""Twice what planning a query takes beyond Spark's own analysis, which ``millrace bench tpch`` measures."""
+"""Twice what planning a query takes beyond Spark's own analysis, measured by ``python -m lab bench sql``."""
 KEPT_BY_EQUALITY = 0.1
 """The share of rows that a column has of one value: of Selinger et al., Access Path Selection, 1979.
 

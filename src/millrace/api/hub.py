@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 
-from millrace.errors import InputError, MillraceError, near
+from millrace.errors import InputError, near
 from millrace.options import Options
 from millrace.spark.session import is_connect
 from millrace.sql.standing import SharedJoin
@@ -222,23 +221,3 @@ class Hub:
         """Stop; the folder has all that is needed to go on."""
         if self._query is not None:
             self._query.stop()
-
-    def answer(self) -> int:
-        """Do what other processes have asked for (``millrace hub add``); returns how much that was."""
-        count = 0
-        for name, asked in self._folder.requests():
-            count += 1
-            try:
-                self._do(**asked)
-            except (MillraceError, PySparkException) as error:
-                self._folder.answer(name, str(error))
-            except Exception as error:  # noqa: BLE001  # no request takes the others' hub down
-                self._folder.answer(name, f"{type(error).__name__}: {error}")
-            else:
-                self._folder.answer(name, None)
-        return count
-
-    def _do(self, what: str | None = None, **asked: Any) -> None:
-        if what not in ("add", "remove"):
-            raise InputError(f"the hub is asked for {what!r}: expected 'add' or 'remove'; ask again")
-        (self.add if what == "add" else self.remove)(**asked)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from millrace.api.live import live
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 __all__ = ["compare", "failed_keys", "live", "lookups", "progress"]
 

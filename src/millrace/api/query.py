@@ -27,7 +27,7 @@ from millrace.sql.plan import Read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 
 Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]

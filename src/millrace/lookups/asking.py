@@ -29,8 +29,9 @@ from tenacity import (
 )
 
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Claimed, Client, Failure, codec
-from millrace.limits.client import KEYS_A_MESSAGE
+from millrace.limits import codec
+from millrace.limits.chunk import Chunk, Claimed, Failure
+from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.secrets import Secrets
 from millrace.lookups.bindings import grouped
 from millrace.lookups.index_spec import IndexSpec

@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import pyarrow as pa
 
-from millrace.errors import InputError, OptionError, SetupError, UnsupportedType, near
+from millrace.errors import InputError, OptionError, UnsupportedType, near, require
 from millrace.limits.budget import Cost, budget_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
@@ -162,12 +162,9 @@ class HttpSource:
                     f"header {name!r} ({value!r}) has a character that headers cannot have, within its "
                     "secrets: is there a line break at their end?"
                 )
-        try:
-            from millrace.lookups.http_session import base_url
-        except ImportError as error:
-            raise SetupError(
-                "lookups over HTTP need the package httpx: pip install 'millrace[lookups]'"
-            ) from error
+        require("lookups", self.describe(), "aiohttp", "httpx")
+        from millrace.lookups.http_session import base_url
+
         scheme, host, port = base_url(self, secrets)
         if self.connects:
             check_reachable(scheme, host, port, self.describe(), secrets)

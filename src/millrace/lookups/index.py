@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.engine.arrivals.access_modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Failure, digest
+from millrace.limits.chunk import Chunk, Failure, digest
 from millrace.limits.clock import Clock
 from millrace.lookups.asking import Asking, Connect
 from millrace.lookups.bindings import narrowed

@@ -20,18 +20,13 @@ import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import (
-    Address,
-    Chunk,
-    Client,
-    Failure as Failed,
-    LookupSession,
-    Permits,
-    Settings,
-    digest,
-)
 from millrace.limits.budget import Spending
+from millrace.limits.chunk import Chunk, Failure as Failed, digest
+from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.permits import Permits
+from millrace.limits.registration import Address, Settings
 from millrace.limits.secrets import Secrets
 from millrace.predicates.calls import RAISED, Failure, Outcome, Values
 from millrace.predicates.service import Answered, CallError, Service, ServiceSession, within

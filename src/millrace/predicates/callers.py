@@ -16,7 +16,7 @@ from millrace.predicates.spec import PredicateSpec, retried
 from millrace.predicates.truth import Truth
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.limits.registration import Address
 
 
 def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from millrace import limits
 from millrace.errors import OptionError, PredicateError, near
 from millrace.limits.budget import Budget, Cost, budget_of
 from millrace.limits.registration import Registration
@@ -133,6 +134,8 @@ class PredicateSpec:
             raise OptionError(
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
             )
+        if self.kind == "async" or self.retries:
+            limits.check_libraries(f"predicate {self.name!r}, which is async or has retries,")
         budget_of(f"predicate {self.name!r}", self.max_requests, self.max_cost, self.cost)
         self._group()
         for setting in (*_LIMITS, "timeout", "dedupe"):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from millrace.engine.figures import CellFigures
-    from millrace.limits import FailedKey, LookupProgress
     from millrace.limits.budget import Spent
+    from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
     from millrace.parquet.parquet import ParquetTable

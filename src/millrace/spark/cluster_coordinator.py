@@ -28,7 +28,7 @@ from millrace.spark.reach import own_address
 from millrace.spark.session import own_work
 
 if TYPE_CHECKING:
-    from millrace.limits import Address, Registration
+    from millrace.limits.registration import Address, Registration
 
 _FRESH_SECONDS = 30.0
 """So long after a reply it is taken for granted that the coordinator is there."""

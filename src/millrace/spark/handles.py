@@ -28,7 +28,7 @@ from millrace.spark.reports import task_name
 from millrace.spark.telling import telling
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 
 class Handle(Protocol):

@@ -31,7 +31,7 @@ from millrace.spark.values import SparkValues, spark_values
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 _ROWS = "rows"
 

@@ -6,7 +6,6 @@ streams there are; what it gives out are blocks of results. The only state is th
 
 from __future__ import annotations
 
-import importlib
 import math
 import uuid
 import warnings
@@ -20,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 from millrace.engine.spec import JoinSpec
-from millrace.errors import MillraceWarning, OptionError, SetupError
+from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
 from millrace.parquet.parquet import splits
 from millrace.reports.micro_batch import PREFIX, SEPARATOR
@@ -173,13 +172,7 @@ def deal(
 
 def _check_provider(spark: SparkSession) -> None:
     """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
-    try:
-        importlib.import_module("google.protobuf")
-    except ImportError:
-        raise SetupError(
-            "a join of streams needs the package protobuf, which Spark talks to Python's state with: "
-            "pip install 'millrace[streams]'"
-        ) from None
+    require("streams", "a join of streams, whose state Spark sends to Python,", "google.protobuf")
     provider = str(spark.conf.get(_PROVIDER, ""))
     if provider != _ROCKSDB:
         raise SetupError(

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 import millrace
 from millrace.errors import BudgetError, InputError, MillraceError, OptionError
-from millrace.limits import Coordinator
+from millrace.limits.coordinator import Coordinator
 from millrace.lookups.llm.endpoint import Prompt
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
 from millrace.predicates.asynchronous import AsyncCaller

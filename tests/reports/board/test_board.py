@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
-from millrace.limits import LookupProgress
 from millrace.limits.clock import VirtualClock
+from millrace.limits.progress import LookupProgress
 from millrace.reports.board.board import MOST_QUERIES, Board
 from millrace.reports.board.query import MOST_TASKS, Series, added, first_line
 from millrace.reports.pages.live import query_part

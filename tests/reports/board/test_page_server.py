@@ -10,8 +10,8 @@ import pytest
 
 from millrace.api.live import Live
 from millrace.errors import InputError, SetupError
-from millrace.limits import LookupProgress
 from millrace.limits.clock import VirtualClock
+from millrace.limits.progress import LookupProgress
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer
 from millrace.reports.micro_batch import MicroBatch, StreamFigures

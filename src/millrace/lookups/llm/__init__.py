@@ -2,3 +2,7 @@
 
 The invariant: an answer that was cut off, or has another number of entries, says nothing of any row.
 """
+
+from millrace.errors import require
+
+require("lookups", "a language model", "aiohttp", "httpx")

@@ -2,3 +2,7 @@
 
 The invariant: memory is bounded whatever runs, and no task waits or fails because nobody listens.
 """
+
+from millrace import limits
+
+limits.check_libraries("a live page")

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.figures import CellFigures, ModuleFigures
+from millrace.errors import require
 from millrace.reports.pages import advice, modules, orders, saved
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.pages.graph import Graph, graph
@@ -100,6 +101,7 @@ def style() -> str:
 def environment() -> Environment:
     """Return the templates."""
     # Loaded when a page is wanted: tasks and the command line start without it.
+    require("report", "a page", "jinja2")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

@@ -1,4 +1,4 @@
-"""``millrace answers``: what caches of lookups and predicates hold, and how to be rid of some of it."""
+"""``millrace cache``: what caches of lookups and predicates hold, and how to be rid of some of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from millrace.cli import json_text
-from millrace.cli.console import consoles
+from millrace.cli import console
+from millrace.cli.console import Json, consoles
 from millrace.cli.errors import one_message
-from millrace.cli.json_text import Json
 from millrace.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -32,34 +32,32 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces.")]
 @app.command("list")
 def list_command(path: Cache, json: Json = None, debug: Debug = False) -> None:
     """Show what is kept, by definition: keys, size, age, and how many have expired."""
-    from millrace.cli.fitting import Column, Fitted
+    from millrace.cli.tables import Fitted
     from millrace.limits.kept import listed
     from millrace.reports.text import size
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
-        json_text.check(json)
+        console.check(json)
         found = listed(path)
         if json is not None:
-            json_text.write([each._asdict() for each in found], json)
+            console.write([each._asdict() for each in found], json)
             return
-        columns = [Column("name", rank=0), Column("keys", number=True, rank=0), Column("size", rank=2)]
-        columns += [Column("oldest", rank=3), Column("newest", rank=2), Column("expired", number=True)]
-        columns += [Column("definition"), Column("file", rank=4)]
+        names = ("name", "keys", "size", "oldest", "newest", "expired", "definition", "file")
         rows = [
-            [
+            (
                 each.name,
-                f"{each.keys:,}",
-                size(each.size),
+                each.keys,
+                Text(size(each.size)),
                 _day(each.oldest),
                 _day(each.newest),
-                f"{each.expired:,}",
+                each.expired,
                 each.definition,
                 each.file.name,
-            ]
+            )
             for each in found
         ]
-        stdout.print(Fitted(columns, rows, missing="--json - has all"))
+        stdout.print(Fitted(names, rows))
 
 
 @app.command("show")
@@ -71,17 +69,17 @@ def show_command(
     debug: Debug = False,
 ) -> None:
     """Show rows that are kept. Keys are digests; a lookup's rows have the values, a predicate's the truth."""
-    from millrace.cli.render import rows_table
+    from millrace.cli.tables import Fitted
     from millrace.limits.kept import rows
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
-        json_text.check(json)
+        console.check(json)
         table = rows(_one(path, name), limit)
         if json is not None:
-            json_text.write(table.to_pylist(), json)
+            console.write(table.to_pylist(), json)
             return
-        stdout.print(rows_table(table.column_names, list(zip(*table.to_pydict().values(), strict=True))))
+        stdout.print(Fitted(table.column_names, [list(row.values()) for row in table.to_pylist()]))
 
 
 @app.command("prune")
@@ -101,16 +99,16 @@ def prune_command(
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
-        json_text.check(json)
+        console.check(json)
         before = None if older_than is None else wall_time() - _seconds(older_than)
         chosen = of_name(listed(path), name)
         what = "answers that have expired" if before is None else f"answers that came before {_day(before)}"
         if not yes:
             of = ", ".join(sorted({each.name for each in chosen}))
-            typer.confirm(f"Remove {what} of {of}?", abort=True, err=json == json_text.STDOUT)
+            typer.confirm(f"Remove {what} of {of}?", abort=True, err=json == console.STDOUT)
         removed = pruned(chosen, before)
-        json_text.beside(json, stdout, stderr).print(f"removed the answers of {removed:,} keys")
-        json_text.write({"removed": removed}, json)
+        console.beside(json, stdout, stderr).print(f"removed the answers of {removed:,} keys")
+        console.write({"removed": removed}, json)
 
 
 def _one(path: Path, name: str | None) -> Kept:

@@ -1,4 +1,4 @@
-"""``millrace answers``: what it lists and shows is what was kept, and it removes that alone which it says."""
+"""``millrace cache``: what it lists and shows is what was kept, and it removes that alone which it says."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.cli.app import app
-from millrace.limits import Chunk, Client, LookupSession, Registration
 from millrace.limits.cache import wall_time
+from millrace.limits.chunk import Chunk
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from tests.cli.conftest import SCREEN
@@ -56,7 +59,7 @@ def cache(tmp_path):
 
 
 def listed(run, path):
-    done = run("answers", "list", str(path), "--json", "-")
+    done = run("cache", "list", str(path), "--json", "-")
     assert done.exit_code == 0, done.stderr
     return {each["name"]: each for each in json.loads(done.stdout)}
 
@@ -69,12 +72,12 @@ def test_what_is_kept_is_listed_and_shown(run, cache):
         "prices": (10, 2),
     }
     assert found["prices"]["newest"] - found["prices"]["oldest"] == pytest.approx(10 * DAY, abs=60)
-    assert "prices" in run("answers", "list", str(cache)).stdout
-    done = run("answers", "show", str(cache), "--name", "prices", "--limit", "3", "--json", "-")
+    assert "prices" in run("cache", "list", str(cache)).stdout
+    done = run("cache", "show", str(cache), "--name", "prices", "--limit", "3", "--json", "-")
     rows = json.loads(done.stdout)
     assert [row["sku"] for row in rows] == ["s20", "s20", "s21", "s21", "s10", "s10"]
     assert rows[0]["key"] == (20).to_bytes(16, "big").hex()
-    shown = run("answers", "show", str(cache), "--name", "names")
+    shown = run("cache", "show", str(cache), "--name", "names")
     assert "s2" in shown.stdout and shown.exit_code == 0
 
 
@@ -89,20 +92,20 @@ def test_predicates_answers_are_shown_too(run, tmp_path):
     caller.call([pa.array(range(4))])
     caller.close()
     assert listed(run, tmp_path / "answers")["even"]["keys"] == 4
-    rows = json.loads(run("answers", "show", str(tmp_path / "answers"), "--json", "-").stdout)
+    rows = json.loads(run("cache", "show", str(tmp_path / "answers"), "--json", "-").stdout)
     assert len(rows) == 4 and len({row["key"] for row in rows}) == 4
 
 
 def test_only_what_is_said_is_removed(run, cache):
     """What has expired always; what is older than an age; of one name, if that is given."""
-    done = run("answers", "prune", str(cache), "--older-than", "5d", "--name", "prices", "--yes")
+    done = run("cache", "prune", str(cache), "--older-than", "5d", "--name", "prices", "--yes")
     assert "removed the answers of 7 keys" in done.stdout
     found = listed(run, cache)
     assert (found["prices"]["keys"], found["names"]["keys"]) == (3, 3)
     size = cache.stat().st_size
-    assert "Remove answers that have expired of names, prices?" in run("answers", "prune", str(cache)).stdout
-    assert "removed the answers of 0 keys" in run("answers", "prune", str(cache), "-y").stdout
-    told = run("answers", "prune", str(cache), "--older-than", "15 days", "-y", "--json", "-").stdout
+    assert "Remove answers that have expired of names, prices?" in run("cache", "prune", str(cache)).stdout
+    assert "removed the answers of 0 keys" in run("cache", "prune", str(cache), "-y").stdout
+    told = run("cache", "prune", str(cache), "--older-than", "15 days", "-y", "--json", "-").stdout
     assert json.loads(told) == {"removed": 3}
     assert listed(run, cache)["names"]["keys"] == 0 and cache.stat().st_size <= size
 
@@ -112,7 +115,7 @@ def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
     path = tmp_path / "kept.sqlite"
     for name in ("f", "face", "face1234", "facf", "_ace"):
         keep(path, name, range(3), 10)
-    prune = ("answers", "prune", str(path), "--older-than", "1d", "--yes", "--name")
+    prune = ("cache", "prune", str(path), "--older-than", "1d", "--yes", "--name")
     definition = listed(run, path)["facf"]["definition"]
     for name in ("", "fac", "_acf", "%", definition[:7]):
         done = run(*prune, name)
@@ -132,7 +135,7 @@ def test_a_job_that_uses_the_cache_meanwhile_asks_again(cache, run):
             client = Client.local(session)
             key = (1).to_bytes(16, "big")
             assert (await client.claim([key])).ask == []
-            await asyncio.to_thread(run, "answers", "prune", str(cache), "--older-than", "5d", "--yes")
+            await asyncio.to_thread(run, "cache", "prune", str(cache), "--older-than", "5d", "--yes")
             assert (await client.claim([key])).ask == [key]
             client.settle(Chunk.of([key], [1], pa.table({"sku": ["new"], "n": [1]})))
             await client.close()
@@ -161,6 +164,6 @@ def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, messa
     other.close()
     (tmp_path / "empty").mkdir()
     folder = tmp_path / "empty" if arguments == ["list", "{}"] else tmp_path
-    done = run("answers", *(each.format(folder) for each in arguments))
+    done = run("cache", *(each.format(folder) for each in arguments))
     assert done.exit_code == 1 and "Traceback" not in done.stderr
     assert message in done.stderr.replace("\n", " ")
