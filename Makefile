@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) and run this again.
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
@@ -23,7 +24,7 @@ help:
 	@echo "make docs   build the site of docs/ into build/site"
 	@echo "make clean  remove what the two made here"
 
-demo: $(READY)
+demo: $(DEMO)
 	@$(BIN)/millrace demo
 
 test: $(READY)
@@ -53,10 +54,17 @@ test-engine: $(READY)
 test-rest: $(READY)
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,tests/engine/eddy $(ENGINE))
 
-# The environment is made once, and again when what is to be installed has changed.
-$(READY): pyproject.toml constraints.txt | machine
+# The environment is made once, and again when what is to be installed has changed. The demo's has what the demo
+# needs alone; tests add the rest to it.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+$(DEMO): pyproject.toml constraints.txt | machine
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(NEEDS_VENV)" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[connect,lookups,streams,experiments,bench,dev,docs]'
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+$(READY): lab/requirements.txt $(DEMO)
+	$(PIP) -e '.[cli,connect,demo,lookups,report,streams,dev,docs]' -r lab/requirements.txt
 	@touch $@
 
 machine:

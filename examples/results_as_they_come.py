@@ -18,7 +18,7 @@ def main() -> None:
         options={"take_all": True, "memory_budget": 64_000_000},
     )
     rows = 0
-    for number, batch in enumerate(query.stream_results(batch_size=5_000)):
+    for number, batch in enumerate(query.to_batches(batch_size=5_000)):
         rows += batch.num_rows
         if number < 3:
             print("a batch of", batch.num_rows, "rows")

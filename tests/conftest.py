@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lab.benchmarks import postgres as postgresql, tpch_data
-from millrace.sql import containment
+from millrace.sql import errors
 from tests.session import session
 
-containment.is_strict = True
+errors.is_strict = True
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -57,7 +57,10 @@ def test_reports(spark, files, folder, monkeypatch, capsys):
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     text = "select a.id from a join b on a.id = b.id"
-    runs = [millrace.query(text, spark, files), millrace.query(f"{text} where a.k > 3", spark, files)]
+    runs = [
+        millrace.query(text, spark=spark, tables=files),
+        millrace.query(f"{text} where a.k > 3", spark=spark, tables=files),
+    ]
     rows = [len(query.df.collect()) for query in runs]
     page = Page("docs/report.md", query=runs[1], before=runs[0].report())
     page.run(0)

@@ -15,8 +15,10 @@ from lab.benchmarks import harness
 from lab.benchmarks.harness import Outcome, Target
 from lab.benchmarks.show import Ticker
 from millrace.engine.peak import peak_memory
-from millrace.limits import Address, Client, CoordinatorProcess, Settings
+from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
+from millrace.limits.process import CoordinatorProcess
+from millrace.limits.registration import Address, Settings
 
 TASKS, CONNECTIONS = 2000, 500
 

@@ -9,7 +9,7 @@ def first_batch(kind: str) -> None:
 
     from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
     from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-    from millrace.engine.spill import run_of
+    from millrace.engine.spill.run_of import run_of
     from millrace.options import Options
 
     batch = pa.RecordBatch.from_pydict({"k": list(range(1000))}, pa.schema([("k", pa.int64())]))

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from lab.benchmarks.harness import Outcome
-from millrace.cli.fitting import Column, Fitted
+from lab.fitting import Column, Fitted
 
 
 class Ticker:

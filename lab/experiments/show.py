@@ -13,7 +13,7 @@ from rich.text import Text
 from lab.benchmarks.show import number
 from lab.experiments.experiment import DIFFERS, Experiment, Panel, Verdict
 from lab.experiments.runner import Result
-from millrace.cli.fitting import Column, Fitted
+from lab.fitting import Column, Fitted
 
 _ROWS = 12
 """Rows of a table that stand for a curve of more points."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import Literal
 
 
 class MillraceError(Exception):
@@ -58,8 +60,41 @@ class SetupError(MillraceError, RuntimeError):
     """The machine lacks something that Millrace needs, such as Java."""
 
 
+class MissingExtra(SetupError):
+    """A library is not installed that one of the package's extras brings."""
+
+
 class MillraceWarning(UserWarning):
     """Something works, but not as the caller may expect."""
+
+
+Extra = Literal["cli", "connect", "demo", "lookups", "report", "streams"]
+"""The extras of pyproject.toml that users install."""
+
+
+def require(extra: Extra, purpose: str, *modules: str) -> None:
+    """Raise unless the libraries of an extra are installed, before they are imported.
+
+    Args:
+        extra: Which brings them.
+        purpose: What needs them, as the subject of a sentence in the singular.
+        modules: Their names, as they are imported.
+
+    Raises:
+        MissingExtra: It says what to install.
+    """
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise MissingExtra(
+            f"{purpose} needs {', '.join(missing)}, not installed here: pip install 'millrace[{extra}]'"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
 
 
 def first_line(error: BaseException) -> str:

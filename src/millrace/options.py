@@ -28,7 +28,7 @@ Order = tuple["str | Order", ...]
 
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 ARCHITECTURES: tuple[str, ...] = ("static", "joins", "stems", "stairs")
-MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff", "staged")
+MIGRATIONS: tuple[str, ...] = ("eager", "never", "backoff")
 ALGORITHMS: tuple[str, ...] = ("shj", "grace", "hybrid", "sort_merge")
 PLACEMENTS: tuple[str, ...] = ("auto", "in_place", "hypercube")
 
@@ -107,9 +107,6 @@ class Research:
         intermediate: For ``"joins"`` and ``"stairs"``: store intermediate tuples. Without them state holds
             base tuples alone, like that of ``"stems"``, and does not follow routing; they are made again when
             needed.
-        long_living: For ``"stairs"`` over streams with sliding windows: of intermediate tuples that have less
-            than half of the longest window to live, store the part that lives longest. That spares taking
-            them out again, and makes them again when needed.
         algorithm: For joins under a memory budget, how tuples are clustered and when they are joined, one of
             ``ALGORITHMS``.
         policy: Routing policy, one of ``POLICY_NAMES``; None takes what measures best: ``"bounded"`` for
@@ -137,7 +134,6 @@ class Research:
     architecture: str = "auto"
     migration: str | None = None
     intermediate: bool = True
-    long_living: bool = False
     algorithm: str = "hybrid"
     policy: str | None = None
     batch_size: int = 65_536
@@ -174,15 +170,15 @@ class Options(Research):
         limits_host: Address under which executors reach the process that plans the query, where the
             tasks of a job agree on the limits of ``async`` predicates; None finds it out. ``"executor"`` has
             them agree on an executor instead, where they reach no other place: answers that outlive the job
-            and ``stream_results`` are not to be had then.
-        limits_port: TCP port there, for firewalls that let only some through; ``stream_results`` takes the
-            one after it, and what ``millrace.live`` shows the next. 0 takes free ones.
+            and ``to_batches`` are not to be had then.
+        limits_port: TCP port there, for firewalls that let only some through; ``to_batches`` takes the
+            one after it, and what ``millrace.monitor.live`` shows the next. 0 takes free ones.
         limits_bind: Address of this machine to listen on, where it is not ``limits_host`` itself: behind an
             address translation, or in a container, ``"0.0.0.0"`` for all.
         without_coordinator: What becomes of limits and lookups where executors do not reach that process:
             ``"split"`` splits limits over the tasks and shares answers within each, and what then cannot be
             promised is told or refused; ``"fail"`` fails the query.
-        idle_timeout: Seconds after which the tasks of ``stream_results`` are stopped with an error while its
+        idle_timeout: Seconds after which the tasks of ``to_batches`` are stopped with an error while its
             reader takes nothing and they wait for it; None lets them wait for ever.
         storage_options: How to reach the object stores that tables are in: a mapping of arguments for the
             constructor of pyarrow's file system, such as ``{"endpoint_override": …, "region": …}``, beside

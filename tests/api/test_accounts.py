@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
-from millrace.sql.spark_errors import as_written
+from millrace.sql.errors import as_written
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 
@@ -26,7 +26,7 @@ TEXT = "select a.id, b.v from a, b where a.id = b.id"
 )
 def test_modes_of_an_explanation(spark, files, views, mode, parts):
     """Spark's plan comes in the form asked for, behind Millrace's own."""
-    query = millrace.query(TEXT, spark, files)
+    query = millrace.query(TEXT, spark=spark, tables=files)
     kept = millrace.where(views["a"], "id > 1")
     for shown in (
         query.explain(mode),
@@ -41,17 +41,17 @@ def test_modes_of_an_explanation(spark, files, views, mode, parts):
 
 def test_the_report_of_what_is_derived(spark, files):
     """Figures belong to the run, whichever DataFrame it was an action of."""
-    counted = millrace.sql(TEXT, spark, files).groupBy("id").count()
+    counted = millrace.sql(TEXT, spark=spark, tables=files).groupBy("id").count()
     rows = sum(row["count"] for row in counted.collect())
     assert millrace.report(counted).totals.output_tuples == rows
-    both = millrace.sql(TEXT, spark, files).union(millrace.sql(TEXT, spark, files))
+    both = millrace.sql(TEXT, spark=spark, tables=files).union(millrace.sql(TEXT, spark=spark, tables=files))
     with pytest.raises(InputError, match="derived from 2"):
         millrace.report(both)
 
 
 def test_what_a_prompt_shows_is_short(spark, files, capsys):
     """Queries, explanations and reports show themselves in a line, or as text."""
-    query = millrace.query(TEXT, spark, files)
+    query = millrace.query(TEXT, spark=spark, tables=files)
     assert re.fullmatch(r"<Query: 1 block\(s\), 0 filter\(s\), columns <.*>; .*>", repr(query))
     query.df.collect()
     query.show(1)
@@ -72,7 +72,7 @@ def test_an_error_comes_without_records_and_frames_of_planning(spark, files, mon
 
     monkeypatch.setattr("millrace.sql.original.as_written", spy)
     with pytest.raises(AnalysisException) as found:
-        millrace.sql("select a.nothing from a join b on a.id = b.id", spark, files)
+        millrace.sql("select a.nothing from a join b on a.id = b.id", spark=spark, tables=files)
     assert logged == [False]
     assert logger.filter(record)
     frames = traceback.extract_tb(found.value.__traceback__)
@@ -91,7 +91,7 @@ def test_an_error_comes_without_records_and_frames_of_planning(spark, files, mon
 def test_errors_suggest_what_may_be_meant(spark, files, text, meant):
     """A table of the caller's, a function of Spark's, a keyword; Spark itself suggests columns."""
     with pytest.raises(AnalysisException, match=rf"did you mean .*{meant}"):
-        millrace.query(text, spark, {"orders": files["a"], "b": files["b"]})
+        millrace.query(text, spark=spark, tables={"orders": files["a"], "b": files["b"]})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_errors_suggest_what_may_be_meant(spark, files, text, meant):
 def test_errors_tell_the_place_in_the_users_text(spark, files, text, place):
     """Tables stand under names of ours in what Spark sees; its errors do not show them."""
     with pytest.raises(AnalysisException) as found:
-        millrace.query(text, spark, files)
+        millrace.query(text, spark=spark, tables=files)
     line, column = place if isinstance(place, tuple) else (1, place)
     message = str(found.value)
     assert f"line {line} pos {column}" in message
@@ -118,7 +118,7 @@ def test_errors_tell_the_place_in_the_users_text(spark, files, text, place):
 def test_syntax_errors_tell_the_place_too(spark, files):
     """Spark's parser has the last word about syntax, in the user's text."""
     with pytest.raises(ParseException) as found:
-        millrace.query("select a.id fro a join b on a.id = b.id", spark, files)
+        millrace.query("select a.id fro a join b on a.id = b.id", spark=spark, tables=files)
     assert "__millrace" not in str(found.value) and found.value.getCondition() == "PARSE_SYNTAX_ERROR"
 
 
@@ -142,10 +142,12 @@ NAMES = (
 def test_predicates_of_any_name(spark, views, name):
     """A function is renamed before the query is parsed, so that no name means anything else."""
     made = millrace.predicate(lambda x: x == 2, name=name)
-    found = millrace.query(f"select id from a where {name}(id) and k > 5", spark, views, predicates=[made])
+    found = millrace.query(
+        f"select id from a where {name}(id) and k > 5", spark=spark, tables=views, predicates=[made]
+    )
     assert [one.calls for one in found.filters] == [(f"{name}(id)",)]
     assert found.df.collect() == spark.sql("select id from a where id = 2 and k > 5").collect()
-    items = millrace.sql(f"select {name}(id), * from a", spark, views, predicates=[made])
+    items = millrace.sql(f"select {name}(id), * from a", spark=spark, tables=views, predicates=[made])
     assert items.columns[0] == f"{name}(id)"
 
 
@@ -153,5 +155,7 @@ def test_a_query_that_is_not_read_warns_of_its_predicates(spark, views):
     """Spark calls them for every row then, which would go unnoticed."""
     made = millrace.predicate(lambda x: x == 2, name="keep")
     with pytest.warns(MillraceWarning, match=r"Spark calls keep for every row: pipe syntax"):
-        found = millrace.sql("from a |> where keep(id) |> select id", spark, views, predicates=[made])
+        found = millrace.sql(
+            "from a |> where keep(id) |> select id", spark=spark, tables=views, predicates=[made]
+        )
     assert found.count() == 2

@@ -18,7 +18,7 @@ import millrace.api.accessor
 from millrace.api import chains, enabling, gain
 from millrace.spark import patches
 from millrace.spark.actions import ACTIONS
-from millrace.sql import containment, worth
+from millrace.sql import errors, worth
 from tests.spark.column_chains import RESOLVED, TAKEN, differing
 from tests.sql.compare import bag
 
@@ -337,7 +337,7 @@ def changed(before) -> set[tuple[str, str]]:
 
 def test_patches_are_those_of_the_table_and_are_given_back(spark, views, unpatched, monkeypatch):
     """None by queries; by enabling those that it lists, exactly, until it is over."""
-    assert bag(millrace.sql(JOIN, spark)) and changed(unpatched) == set()
+    assert bag(millrace.sql(JOIN, spark=spark)) and changed(unpatched) == set()
     monkeypatch.delattr(ClassicFrame, "join")  # as if PySpark inherited it
     inherited = [dict(vars(kind)) for kind in CLASSES]
     with millrace.enable(spark):
@@ -402,7 +402,7 @@ def test_every_method_of_pyspark_is_in_a_list(kind):
 
 def test_a_fault_of_millrace_leaves_chains_to_spark(spark, files, asked, monkeypatch, caplog):
     """The rows are Spark's, and the log has where it was."""
-    monkeypatch.setattr(containment, "is_strict", False)
+    monkeypatch.setattr(errors, "is_strict", False)
     a, b = (spark.read.parquet(files[name]).select("id") for name in "ab")
     even, _ = asked
     expected = bag(a.where("id % 2 = 0")), bag(a.join(b, "id"))
@@ -428,7 +428,7 @@ def test_within_millrace_it_is_off(spark, views, asked):
     expected = [row.id for row in df.collect() if row.id % 2 == 0]
     with millrace.enable(spark):
         assert [row.id for row in millrace.where(df, even("id"), "id >= 0").collect()] == expected
-        assert bag(millrace.sql(JOIN, spark)) == bag(spark.sql(JOIN))
+        assert bag(millrace.sql(JOIN, spark=spark)) == bag(spark.sql(JOIN))
     assert DataFrame.filter.__qualname__ == "DataFrame.filter"
 
 
@@ -444,5 +444,5 @@ def test_the_accessor(spark, files, asked):
     joined = df.millrace.join(other, on="id", options={"take_all": True})
     assert bag(joined) == bag(df.join(other, "id"))
     assert bag(df.millrace.sql("select count(*) n from this")) == bag(df.groupBy().count())
-    assert sum(batch.num_rows for batch in kept.millrace.stream_results()) == kept.count()
+    assert sum(batch.num_rows for batch in kept.millrace.to_batches()) == kept.count()
     assert {"where", "join", "sql"} <= set(dir(df.millrace))

@@ -72,7 +72,7 @@ def tables(request, spark, folder):
 
 
 def _rows(spark, tables, text=TEXT, **more):
-    found = millrace.query(text, spark, tables, **more)
+    found = millrace.query(text, spark=spark, tables=tables, **more)
     return found, bag(found.df)
 
 
@@ -97,9 +97,9 @@ def test_each_holder_has_figures_of_its_own(spark, tables, planned):
     """As in a notebook, where the old DataFrame is still there while the new one is made."""
     df = None
     for _ in range(5):
-        df = millrace.sql(TEXT, spark, tables)
+        df = millrace.sql(TEXT, spark=spark, tables=tables)
     assert len(planned) == 2
-    other = millrace.sql(TEXT, spark, tables)
+    other = millrace.sql(TEXT, spark=spark, tables=tables)
     df.collect()
     with pytest.raises(millrace.MillraceError, match="no figures yet"):
         millrace.report(other)
@@ -110,7 +110,7 @@ def test_a_new_holder_starts_without_figures(spark, tables, planned):
     first, _ = _rows(spark, tables)
     assert first.report().totals.output_tuples == 3
     del first
-    second = millrace.query(TEXT, spark, tables)
+    second = millrace.query(TEXT, spark=spark, tables=tables)
     assert planned == [TEXT]
     with pytest.raises(millrace.MillraceError, match="no figures yet"):
         second.report()
@@ -193,7 +193,7 @@ def test_a_view_of_other_rows_is_seen(spark, folder, planned):
     assert sum(_rows(spark, {})[1].values()) == 1
     spark.catalog.dropTempView("l")
     with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
-        millrace.query(TEXT, spark, {})
+        millrace.query(TEXT, spark=spark, tables={})
     spark.catalog.dropTempView("r")
 
 
@@ -310,6 +310,6 @@ def test_a_variable_of_the_session_is_seen(spark, folder, planned):
     try:
         for value in (1, 1, 2):
             spark.sql(f"DECLARE OR REPLACE VARIABLE kept_variable = {value}")
-            assert {row.x for row in millrace.sql(text, spark, tables).collect()} == {value}
+            assert {row.x for row in millrace.sql(text, spark=spark, tables=tables).collect()} == {value}
     finally:
         spark.sql("DROP TEMPORARY VARIABLE kept_variable")

@@ -32,7 +32,7 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
         return x % 2 == 0
 
     kept_before = millrace.where(spark.range(10), millrace.predicate(lambda x: x > 3, name="early")("id"))
-    with millrace.live() as page:
+    with millrace.monitor.live() as page:
         kept = millrace.where(spark.range(1000), millrace.predicate(waits, name="waits")("id"))
         counted: list[int] = []
         other = threading.Thread(target=lambda: counted.append(kept.groupBy().count().collect()[0][0]))
@@ -76,19 +76,19 @@ def test_a_query_is_on_the_page_while_it_runs(spark, tmp_path):
         assert query["error"] == "ExecutionError: predicate 'breaks' raised ValueError: no such thing"
         assert httpx.get(page.url + "parts.json").json()["said"] == "1 failed, 2 done"
     kept.count()  # nobody looks any more
-    assert millrace.live().figures()["queries"] == []
-    millrace.live().close()
+    assert millrace.monitor.live().figures()["queries"] == []
+    millrace.monitor.live().close()
 
 
 def test_how_many_tasks_a_query_has(spark, files):
     """As many as tell when all of its cells have tuples: those that scan, and the cells."""
     text = "select a.id from a join b on a.id = b.id"
-    with millrace.live() as page:
+    with millrace.monitor.live() as page:
         for options, tasks in (
             ({"placement": "hypercube", "cells": 2}, 4),
             ({"placement": "in_place"}, 2),
         ):
-            query = millrace.query(text, spark, files, options=options)
+            query = millrace.query(text, spark=spark, tables=files, options=options)
             assert list(query.tasks.values()) == [tasks]
             begun = page._board.begun("count", query.runs)
             (running, *_) = page.figures()["queries"]
@@ -98,4 +98,6 @@ def test_how_many_tasks_a_query_has(spark, files):
             (shown, *_) = page.figures()["queries"]
             assert (shown["tasks"], shown["tasks_planned"]) == (tasks, None)
         frames = {name: spark.read.parquet(files[name]).limit(5) for name in "ab"}
-        assert millrace.query(text, spark, frames, options={"placement": "hypercube"}).tasks == {}
+        assert (
+            millrace.query(text, spark=spark, tables=frames, options={"placement": "hypercube"}).tasks == {}
+        )

@@ -19,7 +19,7 @@ from millrace.spark.handles import tasks_of
 def test_a_line_tells_of_what_runs_now(spark, files):
     """Rows and the order in use, counted from the beginning; earlier runs of the session are not in it."""
     text = "select a.id from a join b on a.id = b.id"
-    query = millrace.query(text, spark, files, options={"placement": "hypercube", "cells": 4})
+    query = millrace.query(text, spark=spark, tables=files, options={"placement": "hypercube", "cells": 4})
     query.df.collect()
     (run,) = query.runs
     now = [0.0]
@@ -35,7 +35,7 @@ def test_a_line_tells_of_what_runs_now(spark, files):
     assert watch.line() == "2.0 s · 2 of 8 tasks · about 6 s left"
     watch.tasks(9, 3)
     assert watch.line() == "2.0 s · 3 of 9 tasks"  # Spark has more to do than the block
-    other = millrace.query(text + " where a.k > 0", spark, files)
+    other = millrace.query(text + " where a.k > 0", spark=spark, tables=files)
     rows = len(other.df.collect())
     (order,) = other.report().orders()
     told = f"{rows} rows, {rows / 2:,.0f} a second · {order.order} (100%)"
@@ -48,10 +48,10 @@ def test_it_is_shown_where_somebody_looks(spark, capsys):
     even = millrace.predicate(lambda x: time.sleep(0.005) or x % 2 == 0, name="even")
     kept = millrace.where(spark.range(100), even("id"))
     for shown in (None, False):
-        with millrace.progress(spark, shown=shown):
+        with millrace.monitor.progress(spark, shown=shown):
             kept.count()
         assert capsys.readouterr().err == ""
-    with millrace.progress(spark, shown=True):
+    with millrace.monitor.progress(spark, shown=True):
         kept.count()
     last = capsys.readouterr().err.split("\r")[-1]
     told = r"\d+\.\d s · \d+ of \d+ tasks · 50 rows, [\d,]+ a second · rows → even \(100%\)\x1b\[K\n"
@@ -79,7 +79,7 @@ def test_a_line_is_shown_by_default_and_gone_at_the_end(spark, monkeypatch):
         shown.clear()
         quiet()
         assert shown == []
-    with millrace.progress(spark, shown=False):
+    with millrace.monitor.progress(spark, shown=False):
         frame.count()
     assert shown == []
     with pytest.raises(millrace.MillraceError):

@@ -19,7 +19,9 @@ def test_a_query_in_a_notebook(spark):
     people = spark.createDataFrame([(1, SECRETS[0]), (2, SECRETS[1])], "id int, mail string")
     orders = spark.createDataFrame([(1, 10), (1, 20), (2, 30)], "person int, total int")
     text = "select p.mail, o.total, rank() over (order by o.total) r from p join o on p.id = o.person"
-    query = millrace.query(text, spark, {"p": people, "o": orders}, {"cells": 1, "take_all": True})
+    query = millrace.query(
+        text, spark=spark, tables={"p": people, "o": orders}, options={"cells": 1, "take_all": True}
+    )
     planned = query._repr_html_()
     assert "<details open><summary>block b0" in planned
     assert "millrace-part" not in planned
@@ -57,7 +59,9 @@ def test_a_filter_and_a_lookup(spark, tmp_path):
     assert frame.count() == 1
     report = millrace.report(frame)
     query = millrace.query(
-        "select p.mail, s.score from p join s on p.mail = s.mail", spark, {"p": people, "s": scores}
+        "select p.mail, s.score from p join s on p.mail = s.mail",
+        spark=spark,
+        tables={"p": people, "s": scores},
     )
     assert len(query.df.collect()) == 2
     looked = query.report()
@@ -75,7 +79,9 @@ def test_figures_are_those_of_the_latest_run(spark):
     orders = spark.range(400, numPartitions=4).selectExpr("id", "id % 40 AS person")
     people = spark.range(40, numPartitions=2).withColumnRenamed("id", "person")
     text = "select o.id from o join p on o.person = p.person"
-    query = millrace.query(text, spark, {"o": orders, "p": people}, {"cells": 8, "placement": "hypercube"})
+    query = millrace.query(
+        text, spark=spark, tables={"o": orders, "p": people}, options={"cells": 8, "placement": "hypercube"}
+    )
     whole, again = (_counts(query, query.df.collect) for _ in range(2))
     assert whole == again
     assert (whole["cells"], whole["rows"]) == (8, 400)

@@ -46,21 +46,21 @@ def test_lookup_tables_of_a_session(spark, views):
 @pytest.mark.parametrize("args", [{"low": 15, "unused": 1}, {"low": 15.5}])
 def test_parameters_with_names(spark, views, files, args):
     """They are constants like others, wherever they stand, with the types that Spark gives them."""
-    found = millrace.query(TEXT, spark, files, args=args)
+    found = millrace.query(TEXT, spark=spark, tables=files, args=args)
     assert taken(found) == "a b"
     assert bag(found.df) == bag(spark.sql(TEXT, args))
     text = "select a.id + :low as n, b.k from a, b where a.k = b.k and (b.s = 'y' or b.k > :low)"
-    assert bag(millrace.sql(text, spark, files, args=args)) == bag(spark.sql(text, args))
+    assert bag(millrace.sql(text, spark=spark, tables=files, args=args)) == bag(spark.sql(text, args))
 
 
 def test_parameters_without_names(spark, views, files):
     """They keep their values though conditions move."""
     text = "select ?, a.id from a join b on a.k = b.k and b.s <> ? where a.k < ? and a.id + b.id > ?"
     args = ["shown", "x", 30, 2]
-    found = millrace.query(text, spark, files, args=args)
+    found = millrace.query(text, spark=spark, tables=files, args=args)
     assert taken(found) == "a b"
     assert bag(found.df) == bag(spark.sql(text, args))
-    assert bag(millrace.sql("from a |> where id > ?", spark, files, args=[1])) == bag(
+    assert bag(millrace.sql("from a |> where id > ?", spark=spark, tables=files, args=[1])) == bag(
         spark.sql("select * from a where id > 1")
     )
 
@@ -78,7 +78,12 @@ def test_threads_have_their_own(spark):
             "select sum(case when keep(k) then 1 else 0 end) from t",
         ]
         options = {"cells": 1 + number % 2}
-        return [millrace.sql(text, spark, given, options, {"keep": keep}).collect()[0][0] for text in texts]
+        return [
+            millrace.sql(
+                text, spark=spark, tables=given, options=options, predicates={"keep": keep}
+            ).collect()[0][0]
+            for text in texts
+        ]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(work, range(8)))
@@ -100,7 +105,9 @@ def test_a_cache_survives(spark):
     cached.count()
     for _ in range(2):
         assert (
-            millrace.sql("select c.k from c, d where c.k = d.k", spark, {"c": cached, "d": cached}).count()
+            millrace.sql(
+                "select c.k from c, d where c.k = d.k", spark=spark, tables={"c": cached, "d": cached}
+            ).count()
             == 20
         )
         assert millrace.where(cached, udf(lambda x: x > 3, "boolean")("k")).count() == 16
@@ -117,54 +124,70 @@ def test_a_stream_joined_with_tables_is_left_to_spark(spark, tmp_path, views):
         "select a.id from a join (select * from s where k > 1) s on a.id = s.id",
         "with q as (select id from s) select a.id from a, q where a.id = q.id",
     ):
-        found = millrace.query(text, spark, {"a": views["a"], "s": stream})
+        found = millrace.query(text, spark=spark, tables={"a": views["a"], "s": stream})
         assert found.df.isStreaming and not found.taken, text
         assert "one stream joined with tables" in found.explain()
-    assert millrace.sql("select * from s where k > 1", spark, {"s": stream}).isStreaming
+    assert millrace.sql("select * from s where k > 1", spark=spark, tables={"s": stream}).isStreaming
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "problem"),
     [
-        (lambda s: millrace.query("select 1", {"a": "x"}), InputError, "spark is given as dict.*go by name"),
         (
-            lambda s: millrace.query("select 1", s, ["a"]),
+            lambda s: millrace.query("select 1", spark={"a": "x"}),
+            InputError,
+            "spark is given as dict.*go by name",
+        ),
+        (
+            lambda s: millrace.query("select 1", spark=s, tables=["a"]),
             InputError,
             "tables are given as list.*expected names",
         ),
-        (lambda s: millrace.query("select 1", s, {1: "a"}), InputError, "a table is named 1"),
-        (lambda s: millrace.query("select 1", s, {"a": "x", "A": "y"}), InputError, "two tables are named"),
+        (lambda s: millrace.query("select 1", spark=s, tables={1: "a"}), InputError, "a table is named 1"),
         (
-            lambda s: millrace.query("select 1", s, options=["cells"]),
+            lambda s: millrace.query("select 1", spark=s, tables={"a": "x", "A": "y"}),
+            InputError,
+            "two tables are named",
+        ),
+        (
+            lambda s: millrace.query("select 1", spark=s, options=["cells"]),
             OptionError,
             "options are given as list",
         ),
         (
-            lambda s: millrace.query("select 1", s, options={"online": "perhaps"}),
+            lambda s: millrace.query("select 1", spark=s, options={"online": "perhaps"}),
             OptionError,
             "True or False",
         ),
-        (lambda s: millrace.query("select 1", s, options={"seed": "x"}), OptionError, "seed is 'x'"),
-        (lambda s: millrace.query(7, s), millrace.MillraceError, "given as int: expected its text"),
-        (lambda s: millrace.query("select ?", s, args=7), millrace.MillraceError, "args are given as int"),
-        (lambda s: millrace.query("select ?, ?", s, args=[1]), millrace.MillraceError, "has 2 parameters"),
+        (lambda s: millrace.query("select 1", spark=s, options={"seed": "x"}), OptionError, "seed is 'x'"),
+        (lambda s: millrace.query(7, spark=s), millrace.MillraceError, "given as int: expected its text"),
         (
-            lambda s: millrace.query("select * from c", s, {"c": "x/y.csv"}),
+            lambda s: millrace.query("select ?", spark=s, args=7),
+            millrace.MillraceError,
+            "args are given as int",
+        ),
+        (
+            lambda s: millrace.query("select ?, ?", spark=s, args=[1]),
+            millrace.MillraceError,
+            "has 2 parameters",
+        ),
+        (
+            lambda s: millrace.query("select * from c", spark=s, tables={"c": "x/y.csv"}),
             InputError,
             r"there is no .*/x/y\.csv: expected a file",
         ),
         (
-            lambda s: millrace.query("select * from c", s, {"c": "x/y.xml"}),
+            lambda s: millrace.query("select * from c", spark=s, tables={"c": "x/y.xml"}),
             InputError,
             "no table by its name",
         ),
         (
-            lambda s: millrace.query("select * from c", s, {"c": "~/no/such.parquet"}),
+            lambda s: millrace.query("select * from c", spark=s, tables={"c": "~/no/such.parquet"}),
             InputError,
             "there is no /",
         ),
         (lambda s: millrace.Session(s, predicates={"p": len}), PredicateError, "no predicate"),
-        (lambda s: millrace.sql("select 1", s).foo, AttributeError, "foo"),
+        (lambda s: millrace.sql("select 1", spark=s).foo, AttributeError, "foo"),
     ],
 )
 def test_wrong_arguments_are_named(spark, call, kind, problem):
@@ -190,7 +213,7 @@ def test_a_session_that_does_not_answer(spark):
     stopped = Stopped()
     type(stopped).conf = Conf()
     with pytest.raises(InputError, match=r"does not answer \(ConnectionError\).*getOrCreate"):
-        millrace.query("select 1", stopped)
+        millrace.query("select 1", spark=stopped)
 
 
 def test_a_session_that_was_stopped(spark, monkeypatch):
@@ -198,11 +221,11 @@ def test_a_session_that_was_stopped(spark, monkeypatch):
     df, kept = spark.createDataFrame([], "id int"), millrace.predicate(lambda x: True, name="p")("id")
     monkeypatch.setattr(spark.sparkContext, "_jsc", None)  # all that PySpark does to a context that stops
     for call in (
-        lambda: millrace.query("select 1", spark),
+        lambda: millrace.query("select 1", spark=spark),
         lambda: millrace.where(df, kept),
         lambda: millrace.join(df, df, on="id"),
         lambda: millrace.enable(spark),
-        lambda: millrace.progress(spark, shown=True).__enter__(),
+        lambda: millrace.monitor.progress(spark, shown=True).__enter__(),
     ):
         with pytest.raises(InputError, match=r"does not answer.*if it was stopped"):
             call()

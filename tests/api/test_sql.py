@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from millrace import enable, join, query, sql
 from millrace.errors import InputError, OptionError, QueryError
-from millrace.sql import containment, kept, pipeline
+from millrace.sql import errors, kept, pipeline
 from millrace.sql.parse import conjuncts, disjuncts, parse, unwrap
 from millrace.sql.scopes import Scopes
 from tests.sql.compare import bag, taken
@@ -37,7 +37,7 @@ TEXT = "select a.id, b.v from a, b where a.id = b.id"
 def test_only_queries_are_answered(spark, text):
     """What is not a query is refused before Spark could run it, in one sentence."""
     with pytest.raises(QueryError, match="expected"):
-        query(text, spark)
+        query(text, spark=spark)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_wrong_queries_raise_what_spark_raises(spark, views, text):
     with pytest.raises(AnalysisException) as expected:
         spark.sql(text)
     with pytest.raises(AnalysisException) as found:
-        query(text, spark, views)
+        query(text, spark=spark, tables=views)
     assert found.value.getCondition() == expected.value.getCondition()
     with pytest.raises(AnalysisException) as found:
-        query(text, spark)
+        query(text, spark=spark)
     first = str(expected.value).splitlines()[0].removesuffix(";")  # behind which Spark shows its plan
     assert str(found.value).splitlines()[0] == first
     assert "-^^^" in str(found.value) or "line 1 pos" not in first
@@ -69,7 +69,7 @@ def test_wrong_queries_raise_what_spark_raises(spark, views, text):
 def test_a_text_nobody_can_parse_is_for_spark_to_refuse(spark):
     """Spark's parser has the last word about syntax."""
     with pytest.raises(ParseException):
-        query("select (1 from a", spark)
+        query("select (1 from a", spark=spark)
 
 
 WRITES = {
@@ -94,7 +94,7 @@ def test_a_write_that_looks_like_a_query_is_refused(spark, written, name):
     """It has no effect; an enabled session leaves it to Spark, which runs it once."""
     for tables in ({}, {"c": spark.range(1)}):
         with pytest.raises(QueryError, match="expected"):
-            query(WRITES[name], spark, tables)
+            query(WRITES[name], spark=spark, tables=tables)
     assert written() == 0
     spark.sql(WRITES[name])
     rows = written()
@@ -116,7 +116,7 @@ def test_a_write_that_looks_like_a_query_is_refused(spark, written, name):
 )
 def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
     """Queries that only Spark reads find tables given by path."""
-    found = query(text, spark, {"A": files["a"]})
+    found = query(text, spark=spark, tables={"A": files["a"]})
     assert found.blocks == () and found.reasons
     assert found.df.count() >= 1
 
@@ -124,9 +124,9 @@ def test_what_is_not_parsed_still_sees_the_given_tables(spark, files, text):
 @pytest.mark.parametrize("end", [";", " ; -- done", "\n;\n/* {x} */ ;; "])
 def test_what_ends_a_query(spark, files, end):
     """Semicolons, and comments behind them, as Spark has it."""
-    found = query(TEXT + end, spark, files)
-    assert taken(found) == "a b" and bag(found.df) == bag(query(TEXT, spark, files).df)
-    assert query("table a" + end, spark, files).df.count() == 7
+    found = query(TEXT + end, spark=spark, tables=files)
+    assert taken(found) == "a b" and bag(found.df) == bag(query(TEXT, spark=spark, tables=files).df)
+    assert query("table a" + end, spark=spark, tables=files).df.count() == 7
 
 
 def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch):
@@ -140,34 +140,36 @@ def test_relative_paths_are_of_this_process(spark, files, tmp_path, monkeypatch)
         monkeypatch.chdir(folder)
         given = {name: str(folder / f"{name}.parquet") for name in "ab"}
         for text in texts:
-            found = query(text, spark, {"a": "a.parquet", "b": "./b.parquet"})
-            assert bag(found.df) == bag(query(text, spark, given).df)
+            found = query(text, spark=spark, tables={"a": "a.parquet", "b": "./b.parquet"})
+            assert bag(found.df) == bag(query(text, spark=spark, tables=given).df)
 
 
 def test_names_in_tables_hide_the_catalog(spark, views):
     """A given table wins over a view of that name, a common table expression over both."""
     given = {"a": spark.sql("select 7 as id, 1 as k"), "b": spark.sql("select 7 as id, 2 as v")}
-    assert bag(sql(TEXT, spark, given)) == {"(7, 2)": 1}
-    assert bag(sql("with a as (select 8 as id) " + TEXT, spark, given)) == {}
+    assert bag(sql(TEXT, spark=spark, tables=given)) == {"(7, 2)": 1}
+    assert bag(sql("with a as (select 8 as id) " + TEXT, spark=spark, tables=given)) == {}
 
 
 @pytest.mark.parametrize(("where", "problem"), [("/no/such/file.parquet", "no"), (3, "expected a path")])
 def test_tables_that_cannot_be_used(spark, where, problem):
     """A table given by a wrong path, or as something else, is named in the error."""
     with pytest.raises(InputError, match=problem):
-        query(TEXT, spark, {"a": where})
+        query(TEXT, spark=spark, tables={"a": where})
 
 
 def test_tables_that_are_not_read_are_not_opened(spark, views):
     """A wrong path does no harm to a query that does not use it."""
-    assert query(TEXT, spark, {**views, "z": "/no/such/file"}).blocks
+    assert query(TEXT, spark=spark, tables={**views, "z": "/no/such/file"}).blocks
 
 
 def test_options_are_checked(spark, views):
     """Unknown options are refused before anything else."""
     with pytest.raises(OptionError):
-        query(TEXT, spark, views, {"batch": 1})
-    assert bag(sql(TEXT, spark, views, {"batch_size": 1, "policy": "random"})) == bag(spark.sql(TEXT))
+        query(TEXT, spark=spark, tables=views, options={"batch": 1})
+    assert bag(sql(TEXT, spark=spark, tables=views, options={"batch_size": 1, "policy": "random"})) == bag(
+        spark.sql(TEXT)
+    )
 
 
 @pytest.mark.parametrize("setting", ["spark.sql.caseSensitive", "spark.sql.ansi.doubleQuotedIdentifiers"])
@@ -175,7 +177,7 @@ def test_settings_that_change_names_leave_the_query_to_spark(spark, views, setti
     """Names compare without case and double quotes are strings, or Spark runs everything."""
     spark.conf.set(setting, "true")
     try:
-        found = query(TEXT + ' and "x" = "x"', spark)
+        found = query(TEXT + ' and "x" = "x"', spark=spark)
     finally:
         spark.conf.unset(setting)
     assert found.blocks == () and setting in found.reasons[0]
@@ -205,10 +207,10 @@ def test_both_coercion_rules(spark, views, files, ansi, condition):
             expected = bag(spark.sql(text))
         except Exception as error:  # noqa: BLE001  # whatever Spark raises
             with pytest.raises(type(error)):
-                bag(query(text, spark, files).df)
+                bag(query(text, spark=spark, tables=files).df)
         else:
-            assert bag(query(text, spark, files).df) == expected
-            assert bag(query(text, spark).df) == expected
+            assert bag(query(text, spark=spark, tables=files).df) == expected
+            assert bag(query(text, spark=spark).df) == expected
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
 
@@ -224,7 +226,7 @@ def test_an_error_is_no_null_that_something_is_made_of(spark, condition):
     }
     text = f"select a.id from a join b on a.id = b.id and {condition}"
     with pytest.raises(PySparkException, match="ARITHMETIC_OVERFLOW"):
-        query(text, spark, given).df.collect()
+        query(text, spark=spark, tables=given).df.collect()
 
 
 def test_a_sum_that_is_null_where_spark_raises_is_explained(spark):
@@ -232,10 +234,12 @@ def test_a_sum_that_is_null_where_spark_raises_is_explained(spark):
     given = {
         name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in (("a", 2**63 - 1), ("b", 0))
     }
-    found = query("select a.id from a join b on a.k + 1 = b.k", spark, given)
+    found = query("select a.id from a join b on a.k + 1 = b.k", spark=spark, tables=given)
     assert taken(found) == "a b" and found.df.count() == 0
     assert "(a.k + 1), as null" in found.explain()
-    assert "as null" not in query("select a.id from a join b on a.k = b.k", spark, given).explain()
+    assert (
+        "as null" not in query("select a.id from a join b on a.k = b.k", spark=spark, tables=given).explain()
+    )
 
 
 def test_without_ansi_sums_begin_again_at_the_other_end(spark):
@@ -244,10 +248,12 @@ def test_without_ansi_sums_begin_again_at_the_other_end(spark):
     given = {name: spark.createDataFrame([(end,), (7,)], "k int") for name, end in ends.items()}
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        found = query("select a.k, b.k from a join b on a.k + 1 = b.k", spark, given)
+        found = query("select a.k, b.k from a join b on a.k + 1 = b.k", spark=spark, tables=given)
         assert taken(found) == "a b"
         assert bag(found.df) == {f"({ends['a']}, {ends['b']})": 1}
-        found = query("select a.k, b.k from a join b on a.k % 0 <=> b.k / 0 and a.k = b.k", spark, given)
+        found = query(
+            "select a.k, b.k from a join b on a.k % 0 <=> b.k / 0 and a.k = b.k", spark=spark, tables=given
+        )
         assert bag(found.df) == {"(7, 7)": 1}
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
@@ -261,7 +267,7 @@ def test_timestamps_compare_in_the_session_time_zone(spark):
         right = spark.sql("select 1 as k, timestamp '2024-03-10 16:00:00 UTC' as u")
         given = {"l": left, "r": right}
         text = "select count(*) from l, r where l.t = r.u and l.t = '2024-03-10 12:00:00'"
-        found = query(text, spark, given)
+        found = query(text, spark=spark, tables=given)
         assert taken(found) == "l r"
         assert found.df.collect()[0][0] == 1
     finally:
@@ -272,10 +278,10 @@ def test_char_columns_stay_with_spark(spark):
     """CHAR columns are padded by Spark when it compares them: it keeps them."""
     spark.sql("create or replace temporary view ch as select cast('a' as string) as c, 1 as k")
     frame = spark.table("ch")
-    found = query("select l.k from l, r where l.c = r.c", spark, {"l": frame, "r": frame})
+    found = query("select l.k from l, r where l.c = r.c", spark=spark, tables={"l": frame, "r": frame})
     assert taken(found) == "l r"
     padded = frame.withMetadata("c", {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})
-    found = query("select l.k from l, r where l.c = r.c", spark, {"l": padded, "r": frame})
+    found = query("select l.k from l, r where l.c = r.c", spark=spark, tables={"l": padded, "r": frame})
     assert taken(found) == ""
 
 
@@ -283,7 +289,7 @@ def test_explanation_names_what_runs_where(spark, files):
     """The explanation lists blocks, filters, what stays with Spark and why, and Spark's plan."""
     text = TEXT + " and a.s like 'x%' and a.id + b.id > 1"
     text += " union all select a.id, a.x from a, range(3) r where a.id = r.id"
-    shown = query(text, spark, files).explain()
+    shown = query(text, spark=spark, tables=files).explain()
     assert "on a.id = b.id" in shown
     assert "a.s LIKE 'x%'" in shown
     assert "Spark evaluates above it: a.id + b.id > 1" in shown
@@ -293,7 +299,7 @@ def test_explanation_names_what_runs_where(spark, files):
 
 def test_report_after_a_run(spark, files):
     """After a run, the report has figures per block."""
-    found = query(TEXT, spark, files)
+    found = query(TEXT, spark=spark, tables=files)
     rows = len(found.df.collect())
     assert found.report().totals.output_tuples == rows
 
@@ -318,9 +324,9 @@ def test_changed_files_are_seen(spark, tmp_path, views):
     path = str(tmp_path / "t")
     for value in (1, 2):
         spark.range(value, value + 1).write.mode("overwrite").parquet(path)
-        assert bag(sql("select t.id from t, b where t.id = b.id", spark, {"t": path, "b": views["b"]})) == (
-            {"(1,)": 2} if value == 1 else {"(2,)": 1}
-        )
+        assert bag(
+            sql("select t.id from t, b where t.id = b.id", spark=spark, tables={"t": path, "b": views["b"]})
+        ) == ({"(1,)": 2} if value == 1 else {"(2,)": 1})
 
 
 def test_partitioned_folders(spark, tmp_path, views):
@@ -329,10 +335,10 @@ def test_partitioned_folders(spark, tmp_path, views):
     spark.sql("select id, k, s from a where id is not null").write.partitionBy("id").parquet(path)
     spark.read.parquet(path).createOrReplaceTempView("parts")
     text = "select p.id, p.s, b.v from {} p, b where p.id = b.id and p.id > 1"
-    found = query(text.format("parts"), spark, {"parts": path, "b": views["b"]})
+    found = query(text.format("parts"), spark=spark, tables={"parts": path, "b": views["b"]})
     assert taken(found) == "p b"
     assert bag(found.df) == bag(spark.sql(text.format("parts")))
-    found = query(text.format(f"parquet.`{path}`"), spark)
+    found = query(text.format(f"parquet.`{path}`"), spark=spark)
     assert taken(found) == "p b"
     assert bag(found.df) == bag(spark.sql(text.format("parts")))
 
@@ -341,7 +347,9 @@ def test_partitioned_folders(spark, tmp_path, views):
 def test_long_conditions(spark, views, files, word, test):
     """Thousands of terms are one condition, and are evaluated by the block."""
     terms = [f"a.k {test} {number}" for number in range(15, 1515)]
-    found = query(f"select a.id, b.v from a, b where a.id = b.id and ({word.join(terms)})", spark, files)
+    found = query(
+        f"select a.id, b.v from a, b where a.id = b.id and ({word.join(terms)})", spark=spark, tables=files
+    )
     between = "between 15 and 1514"
     expected = f"select a.id, b.v from a, b where a.id = b.id and a.k {'not ' * (word == ' and ')}{between}"
     assert taken(found) == "a b"
@@ -369,15 +377,15 @@ def test_a_fault_of_planning_leaves_the_query_to_spark(spark, files, views, monk
     monkeypatch.setattr(kept, "_kept", OrderedDict())  # nothing that another test has planned
     monkeypatch.setattr(pipeline, "take_blocks", fail)
     with pytest.raises(type(fault)):
-        query(TEXT, spark, files)
-    monkeypatch.setattr(containment, "is_strict", False)
+        query(TEXT, spark=spark, tables=files)
+    monkeypatch.setattr(errors, "is_strict", False)
     for tables in (files, {}):
-        found = query(TEXT, spark, tables)
+        found = query(TEXT, spark=spark, tables=tables)
         assert bag(found.df) == bag(spark.sql(TEXT))
         assert type(fault).__name__ in found.explain()
     with enable(spark):
         assert bag(spark.sql(TEXT)) == bag(found.df)
     assert [record.exc_info[1] for record in caplog.records] == [fault] * 3
     monkeypatch.setattr(pipeline, "take_blocks", lambda *_: spark.sql("select nothing"))
-    found = query(TEXT, spark, files)
+    found = query(TEXT, spark=spark, tables=files)
     assert found.blocks == () and bag(found.df) == bag(spark.sql(TEXT))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from millrace.cli.app import app
 
 Run = Callable[..., Result]
-COMMAND = (sys.executable, "-m", "millrace")
+COMMAND = (sys.executable, "-m", "millrace.cli")
 # Wide enough that no message is wrapped.
 SCREEN = {"COLUMNS": "400", "TERM": "dumb"}
 PATIENCE = 300

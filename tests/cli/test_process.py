@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -93,27 +92,29 @@ def test_control_c_stops_cleanly(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("hearing")
-def test_control_c_ends_the_demo_of_streams(tmp_path):
-    """Where no terminal is, a line a micro-batch; then the report, and no word of what was interrupted."""
-    process = subprocess.Popen(
-        [*COMMAND, "demo", "--stream", "--rate", "300", "--json", str(tmp_path / "found.json"), *LOCAL[:2]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **SCREEN},
-        start_new_session=True,
-    )
-    lines = []
-    with process:
-        while not lines or not lines[-1].startswith("micro-batch 1: "):
-            lines.append(process.stdout.readline())
-            assert lines[-1], process.stderr.read()
-        os.killpg(process.pid, signal.SIGINT)
-        rest, messages = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0 and messages == ""
-    assert "300 orders, payments and shipments a second" in lines[0]
-    assert "rows; 0 late; " in lines[-1] and " tuples kept (o " in lines[-1]
-    assert "orders, payments, shipments: ended, micro-batches " in rest
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["totals"]["rows"] > 0 and [each["alias"] for each in found["streams"]] == ["o", "p", "s"]
+def test_a_reader_that_goes_away_gets_no_trace(tables, tmp_path):
+    """As with ``| head -1``: what is not read is not written, and nothing is said of it."""
+    read, write = os.pipe()
+    os.close(read)  # the first write already finds nobody
+    with (tmp_path / "messages").open("w+") as messages:
+        done = subprocess.run(
+            [*COMMAND, "sql", JOIN, *tables, "--json", "-", *LOCAL],
+            stdout=write,
+            stderr=messages,
+            env={**os.environ, **SCREEN},
+            check=False,
+            timeout=PATIENCE,
+        )
+        os.close(write)
+        messages.seek(0)
+        assert (done.returncode, messages.read()) == (1, "")
+
+
+def test_an_ugly_file_is_one_message(start, tmp_path):
+    """No Parquet in it, and a name that has to be quoted: the file is named, without a stack."""
+    ugly = tmp_path / "ü gly'[1].parquet"
+    ugly.write_bytes(b"PAR1 is not all that it takes" * 9)
+    done = start("sql", "select count(*) from a x join a y on x.k = y.k", "--table", f"a={ugly}", *LOCAL)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and "gly'" in done.stderr
+    assert "Traceback" not in done.stderr and "\tat " not in done.stderr

@@ -7,8 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.runs.warm_start import recall, share
-from millrace.engine.statistics import Account, Profile, Statistics
+from millrace.engine.statistics import Account, Profile, Statistics, recall, share
 from millrace.limits.clock import VirtualClock
 from tests.engine.policies.cases import outcomes_of
 

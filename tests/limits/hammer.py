@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.limits import Address, Chunk, Client, LookupSession, Registration, Settings
+from millrace.limits.chunk import Chunk
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Address, Registration, Settings
 
 
 def take_turns(

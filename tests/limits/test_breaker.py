@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from millrace.limits import LookupSession, Registration
 from millrace.limits.breaker import MOST_PROBES, Breaker
 from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 THRESHOLD, CALLS = 5, 3

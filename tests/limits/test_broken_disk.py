@@ -15,7 +15,10 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError, MillraceError
-from millrace.limits import Client, Coordinator, Failure, Registration
+from millrace.limits.chunk import Failure
+from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Registration
 from tests.limits.hammer import rows_of
 from tests.limits.test_server import PATIENCE, run
 
@@ -98,12 +101,13 @@ def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(coordinator, m
     bounded(coordinator.forget, "run")
 
 
-def test_a_session_that_finds_no_thread_says_so(coordinator, monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError, OSError, MemoryError])
+def test_a_session_that_finds_no_thread_says_so(coordinator, monkeypatch, error):
     """A machine that has no more threads ends the lookup; nobody waits for one."""
 
     def start(thread: threading.Thread) -> None:
         if thread.name == "millrace disk":
-            raise RuntimeError("can't start new thread")
+            raise error("can't start new thread")
         plain(thread)
 
     plain = threading.Thread.start

@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 
 import millrace
 from millrace.errors import BudgetError, OptionError
-from millrace.limits import Coordinator
 from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
 from millrace.limits.clock import VirtualClock
+from millrace.limits.coordinator import Coordinator
 from millrace.limits.limiter import Limiter
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
@@ -177,7 +177,7 @@ def test_a_query_stops_at_its_budget(spark, tmp_path):
         source = millrace.function(lambda key: {"name": f"n{key}"}, **budget)
         names = millrace.lookup("names", "id long, name string", bind=["id"], via=source)
         text = "SELECT name FROM numbers JOIN names ON numbers.id = names.id"
-        return millrace.sql(text, spark, {"numbers": numbers, "names": names})
+        return millrace.sql(text, spark=spark, tables={"numbers": numbers, "names": names})
 
     with pytest.raises(BudgetError, match=r"30 of 30 requests"):
         joined(max_requests=30).count()

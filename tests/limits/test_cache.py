@@ -15,17 +15,13 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import InputError, OptionError
-from millrace.limits import (
-    Chunk,
-    Client,
-    Coordinator,
-    Failure,
-    LookupSession,
-    Registration,
-    check_cache,
-)
-from millrace.limits.cache import file_of
+from millrace.limits.cache import check_cache, file_of
+from millrace.limits.chunk import Chunk, Failure
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 from tests.limits.hammer import cache_keys, rows_of
 from tests.limits.test_lookups import found
 from tests.limits.test_server import PATIENCE, SPAWN, run

@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from millrace.limits import Chunk, Claimed, Failure, LookupSession, Registration, codec
+from millrace.limits import codec
 from millrace.limits.answers import Claims
-from millrace.limits.chunk import split_keys
+from millrace.limits.chunk import Chunk, Claimed, Failure, split_keys
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)
 OWNERS, KEYS = 3, 4

@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from millrace.errors import ExecutionError
-from millrace.limits import Registration
 from millrace.limits.detached import _MOST_CALLERS, Call, Seal, Started, _accept, call, start
+from millrace.limits.registration import Registration
 from tests.limits.test_process import KEYS, settled
 from tests.limits.test_server import run
 

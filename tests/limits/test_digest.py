@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings, strategies as st
 
 import millrace
-from millrace.limits import digest
+from millrace.limits.chunk import digest
 
 LAWS = settings(max_examples=50, deadline=None, derandomize=True)
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.dates()
@@ -51,7 +51,7 @@ def test_keys_are_the_same_in_another_process():
     expression = "digest([{'k': [1.5, None, 'ü']}, b'x', range(3)])"
     source = str(Path(millrace.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", f"from millrace.limits import digest; print({expression}.hex())"],
+        [sys.executable, "-c", f"from millrace.limits.chunk import digest; print({expression}.hex())"],
         env={**os.environ, "PYTHONPATH": source, "PYTHONHASHSEED": "77"},
         capture_output=True,
         text=True,

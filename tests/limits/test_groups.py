@@ -11,8 +11,10 @@ import pytest
 
 import millrace
 from millrace.errors import BudgetError, ExecutionError, OptionError
-from millrace.limits import Client, Coordinator, Registration, Settings
 from millrace.limits.budget import Budget
+from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Registration, Settings
 from tests.limits.service import Service
 from tests.limits.test_server import run
 from tests.spark.test_limits import asking

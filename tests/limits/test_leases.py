@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from millrace.limits import Client, Coordinator, LookupSession, Registration, Settings, codec
+from millrace.limits import codec
 from millrace.limits.chunk import Claimed, split_keys
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
-from millrace.limits.lookup_session import LEASE_SECONDS
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LEASE_SECONDS, LookupSession
+from millrace.limits.registration import Registration, Settings
 from tests.limits.hammer import rows_of
 from tests.limits.test_server import PATIENCE, run
 

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import BudgetError
-from millrace.limits import Client, Coordinator, Registration
 from millrace.limits.budget import Budget, Spent
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.coordinator import Coordinator
 from millrace.limits.ledger import LastingSpending, Spendings
 from millrace.limits.limiter import Limiter
+from millrace.limits.registration import Registration
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -12,18 +12,13 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import (
-    Chunk,
-    Client,
-    Coordinator,
-    FailedKey,
-    Failure,
-    LookupSession,
-    Notification,
-    Registration,
-    codec,
-    coordinator as coordinating,
-)
+from millrace.limits import codec, coordinator as coordinating
+from millrace.limits.chunk import Chunk, Failure, Notification
+from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.progress import FailedKey
+from millrace.limits.registration import Registration
 from tests.limits import hammer
 from tests.limits.hammer import rows_of
 from tests.limits.test_server import PATIENCE, SPAWN, frame, raw, run

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from millrace.errors import ExecutionError, InputError
-from millrace.limits import Address, Client, CoordinatorProcess, Registration
+from millrace.limits.client import Client
+from millrace.limits.process import CoordinatorProcess
+from millrace.limits.registration import Address, Registration
 from tests.limits.hammer import rows_of
 from tests.limits.test_server import run
 
@@ -22,7 +24,8 @@ PLANNER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path[:0] = {path!r}
-from millrace.limits import CoordinatorProcess, Registration
+from millrace.limits.process import CoordinatorProcess
+from millrace.limits.registration import Registration
 from multiprocessing import Pipe
 from pathlib import Path
 if __name__ == "__main__":

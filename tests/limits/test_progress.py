@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.limits import Client, Failure, LookupSession, Registration
+from millrace.limits.chunk import Failure
+from millrace.limits.client import Client
 from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import Figures, LookupProgress, quantile, together
+from millrace.limits.registration import Registration
 from tests.limits.test_server import run
 
 

@@ -11,7 +11,10 @@ from dataclasses import replace
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import Client, Coordinator, Failure, Registration, Settings
+from millrace.limits.chunk import Failure
+from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Registration, Settings
 from millrace.limits.seat import Outbox
 from tests.limits.hammer import rows_of
 

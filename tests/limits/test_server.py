@@ -15,15 +15,11 @@ from dataclasses import replace
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import (
-    Address,
-    Client,
-    Coordinator,
-    LookupSession,
-    Notification,
-    Registration,
-    Settings,
-)
+from millrace.limits.chunk import Notification
+from millrace.limits.client import Client
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Address, Registration, Settings
 from millrace.limits.tls import _made, context_of, server_context
 from tests.limits import hammer
 

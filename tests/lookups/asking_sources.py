@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.lookups import Refused, Secrets
+from millrace.limits.secrets import Secrets
+from millrace.lookups.source import Refused
 
 PATIENCE = 20
 """Seconds until a test that hangs fails."""

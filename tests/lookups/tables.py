@@ -10,13 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.limits import Client, LookupSession
+from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
-from millrace.lookups import Refused, Secrets, Terms
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.secrets import Secrets
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec, OnError
 from millrace.lookups.loop import Loop
 from millrace.lookups.scan import LookupScan
+from millrace.lookups.source import Refused
+from millrace.lookups.terms import Terms
 
 Key = tuple[Any, ...]
 

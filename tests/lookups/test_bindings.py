@@ -9,8 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
 from millrace.engine.expressions import widen
-from millrace.lookups.grouping import grouped
-from millrace.lookups.narrowing import narrowed
+from millrace.lookups.bindings import grouped, narrowed
 
 SEEDED = settings(derandomize=True, deadline=None, max_examples=75)
 

@@ -18,9 +18,11 @@ import sqlalchemy as sa
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import InputError, OptionError, SetupError
-from millrace.limits import Client, Registration
+from millrace.limits.client import Client
 from millrace.limits.lookup_session import LookupSession
-from millrace.lookups import Secrets, database
+from millrace.limits.registration import Registration
+from millrace.limits.secrets import Secrets
+from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession, _Work
 from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run, scanned
 

@@ -17,7 +17,10 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import InputError, OptionError, UnsupportedType
-from millrace.lookups import Refused, Secrets, function, threads
+from millrace.limits.secrets import Secrets
+from millrace.lookups import threads
+from millrace.lookups.function import function
+from millrace.lookups.source import Refused
 from tests.lookups.asking_sources import fetched, keys_of, refusal, run, scanned
 
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.int64())])
@@ -269,7 +272,7 @@ async def rows_in_turn_later():
 )
 def test_scans(fn, count, monkeypatch):
     """All rows, in whatever form they are yielded, in batches of about a size."""
-    monkeypatch.setattr("millrace.lookups.function_session.SCAN_ROWS", 4)
+    monkeypatch.setattr("millrace.lookups.function.SCAN_ROWS", 4)
     source = function(fn, scan=True)
     source.check(SCHEMA, (), Secrets())
     batches = run(scanned(source, SCHEMA))

@@ -16,7 +16,9 @@ import pytest
 from aiohttp import web
 from hypothesis import given, settings, strategies as st
 
-from millrace.lookups import Secrets, http, template
+from millrace.limits.secrets import Secrets
+from millrace.lookups import template
+from millrace.lookups.http import http
 from millrace.lookups.index_spec import IndexSpec
 from tests.lookups.asking_sources import fetched, keys_of, refusal, run, scanned
 from tests.lookups.web import answering, drips, resets, serving, stalls, truncates

@@ -11,8 +11,11 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import InputError, MillraceError, OptionError, UnsupportedType
-from millrace.lookups import Secrets, database, http, http_session
+from millrace.limits.secrets import Secrets
+from millrace.lookups import http_session
+from millrace.lookups.database import database
 from millrace.lookups.declared import lookup
+from millrace.lookups.http import http
 from tests.lookups.asking_sources import failing, fetched, refusal, run
 from tests.lookups.web import answering, resets, serving, stalls
 

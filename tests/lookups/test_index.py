@@ -15,13 +15,20 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import ExecutionError
-from millrace.limits import Client, Coordinator, LookupSession
+from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
-from millrace.lookups import Refused, Secrets, Terms, database, function, http
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import Asking
+from millrace.lookups.database import database
+from millrace.lookups.function import function
+from millrace.lookups.http import http
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
+from millrace.lookups.source import Refused
+from millrace.lookups.terms import Terms
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.access_cases import options, plans
 from tests.engine.eddy.blocks import block

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import InputError, OptionError
-from millrace.lookups import Refused, Secrets, Terms, names_in
-from millrace.lookups.refused import shortened
+from millrace.limits.secrets import Secrets, names_in
+from millrace.lookups.source import Refused, shortened
+from millrace.lookups.terms import Terms
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
 VALUES = st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=12)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import ExecutionError, OptionError
-from millrace.limits import Coordinator
+from millrace.limits.coordinator import Coordinator
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
-from millrace.predicates.registering import registration_of
+from millrace.predicates.spec import registration_of
 from millrace.spark.plain import certain
 from millrace.spark.predicates import Applied
 

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import Address, Coordinator
+from millrace.limits.coordinator import Coordinator
+from millrace.limits.registration import Address
 from millrace.limits.tls import server_context
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous, retries
+from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, asynchronous
 from millrace.predicates.asynchronous import AsyncCaller
 from tests.limits.service import Service
 
@@ -30,8 +31,8 @@ TRUTH = {True: KEPT, False: REJECTED, None: REJECTED, "raises": RAISED}
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.004)
+    monkeypatch.setattr("millrace.predicates.spec.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("millrace.predicates.spec.LONGEST_WAIT", 0.004)
 
 
 @pytest.fixture(scope="module")

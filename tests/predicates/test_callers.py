@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec, retries
+from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues, PredicateSpec
 from millrace.predicates.callers import caller_of
 
 LAWS = settings(max_examples=30, deadline=None, derandomize=True)
@@ -28,7 +28,7 @@ def numbers(*values):
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """Repeat at once."""
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr("millrace.predicates.spec.FIRST_WAIT", 0.0)
 
 
 @LAWS

@@ -17,10 +17,9 @@ from millrace.errors import ExecutionError, MillraceError, OptionError, Predicat
 from millrace.predicates import cascade
 from millrace.predicates.binomial import tail
 from millrace.predicates.callers import caller_of
+from millrace.predicates.calls import KEPT, REJECTED, PlainValues
 from millrace.predicates.cascade import Maybe, Score, learned
-from millrace.predicates.outcome import KEPT, REJECTED
 from millrace.predicates.spec import PredicateSpec
-from millrace.predicates.values import PlainValues
 
 SHARES = {"recall": 0.9, "precision": 0.9, "confidence": 0.9}
 

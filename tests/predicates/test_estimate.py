@@ -127,7 +127,7 @@ def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
         "WITH s AS (SELECT * FROM l WHERE id < 300) SELECT r.name, count(*) n FROM s JOIN r ON s.k = r.k "
         "WHERE third(s.id + 1) AND r.k > 0 AND (long(r.name, s.k)) GROUP BY r.name ORDER BY n LIMIT 3"
     )
-    found = millrace.query(text, spark, tables, predicates=predicates).estimate(sample=1000)
+    found = millrace.query(text, spark=spark, tables=tables, predicates=predicates).estimate(sample=1000)
     before = [(n, n % 7) for n in range(300) if n % 7 > 0]
     kept = sum((n + 1) % 3 == 0 and len(f"n{k}") + k > 4 for n, k in before)
     assert (found.rows, found.sampled, found.kept) == (len(before), len(before), (kept, kept, kept))
@@ -139,11 +139,13 @@ def test_an_estimate_of_a_query_is_that_of_its_rows_before(spark: Any) -> None:
         "SELECT id FROM l WHERE third(id) UNION ALL SELECT 1",
     ):
         with pytest.raises(QueryError, match=r"(?s)third\(id\) does not.*millrace\.estimate\(df"):
-            millrace.query(refused, spark, tables, predicates=predicates).estimate()
+            millrace.query(refused, spark=spark, tables=tables, predicates=predicates).estimate()
     with pytest.raises(QueryError, match="calls no predicate"):
-        millrace.query("SELECT id FROM l WHERE id > 1", spark, tables, predicates=predicates).estimate()
+        millrace.query(
+            "SELECT id FROM l WHERE id > 1", spark=spark, tables=tables, predicates=predicates
+        ).estimate()
     with pytest.raises(QueryError, match="calls no predicate"):
-        millrace.query("SELECT id FROM l WHERE id > 1", spark, tables).estimate()
+        millrace.query("SELECT id FROM l WHERE id > 1", spark=spark, tables=tables).estimate()
 
 
 @pytest.mark.spark

@@ -142,16 +142,16 @@ def test_polars_may_be_missing(joined, monkeypatch):
 
 def test_runs_are_compared(report):
     """Each figure of both, and what it became; what only one has counts as 0 in the other."""
-    same = millrace.compare(report, report)
+    same = millrace.monitor.compare(report, report)
     assert str(same) == "no figure differs"
-    less = millrace.compare(report, RunReport({"b": [MAP, FIRST]}))
+    less = millrace.monitor.compare(report, RunReport({"b": [MAP, FIRST]}))
     found = {(each.what, each.figure): (each.first, each.second, each.ratio) for each in less.differences}
     assert found["total", "tuples_routed"] == (30, 10, 1 / 3)
     assert found["SteM(o) probe", "tuples_in"] == (20, 10, 0.5)
     assert found["c ⋈ o", "tuples"] == (80, 60, 0.75)
     assert "30" in str(less)
     assert len(less.to_pandas()) == len(less.differences)
-    other = millrace.compare(RunReport(), RunReport({HOSTILE: [FIRST]}))
+    other = millrace.monitor.compare(RunReport(), RunReport({HOSTILE: [FIRST]}))
     assert all(each.ratio is None for each in other.differences)
     assert HOSTILE not in other._repr_html_()
     assert json.loads(other.to_json()) == other.to_dict()

@@ -56,7 +56,7 @@ def looked_up(spark: SparkSession, folder: str, *, dies: bool) -> dict[str, obje
         asked.unlink(missing_ok=True)
         return found
 
-    query = millrace.query(text, spark, {"r": rows, "i": table})
+    query = millrace.query(text, spark=spark, tables={"r": rows, "i": table})
     outcome["right"] = sorted(map(tuple, query.df.collect())) == expected
     times = count()
     outcome["died"] = dead.exists()
@@ -67,10 +67,8 @@ def looked_up(spark: SparkSession, folder: str, *, dies: bool) -> dict[str, obje
     outcome["progress"] = [progress.keys, progress.done, progress.failed, progress.in_flight]
     dead.unlink(missing_ok=True)
 
-    streamed = millrace.query(text, spark, {"r": rows, "i": table})
-    found = [
-        row for batch in streamed.stream_results() for row in zip(*batch.to_pydict().values(), strict=True)
-    ]
+    streamed = millrace.query(text, spark=spark, tables={"r": rows, "i": table})
+    found = [row for batch in streamed.to_batches() for row in zip(*batch.to_pydict().values(), strict=True)]
     outcome["streamed"] = sorted(found) == expected
     outcome["cached"] = [sum(count().values()), streamed.lookups()[0].cached]
     outcome["requests"] = streamed.lookups()[0].requests

@@ -87,7 +87,7 @@ def main(kind: str, folder: str) -> None:
         outcome[label] = [rows == expected, found == len(rows), both == len(rows), after == len(rows)]
     paths = {name: table.path for name, table in tables.items()}
     for text in QUERIES:
-        query = millrace.query(text, spark, paths, options={"take_all": True})
+        query = millrace.query(text, spark=spark, tables=paths, options={"take_all": True})
         rows = sorted(map(tuple, query.df.collect()))
         spark.read.parquet(paths["big"]).createOrReplaceTempView("big")
         spark.read.parquet(paths["small"]).createOrReplaceTempView("small")
@@ -168,7 +168,9 @@ def check_schema(spark: SparkSession) -> list[bool]:
         "id", "string(id) s", "date '2020-01-01' d", "1.5BD n", "id > 3 b", "array(id) a", "binary('x') x"
     )
     text = "select l.*, r.id + 1 as more from l join r on l.id = r.id"
-    found = millrace.query(text, spark, {"l": left, "r": spark.range(5)}, options={"take_all": True})
+    found = millrace.query(
+        text, spark=spark, tables={"l": left, "r": spark.range(5)}, options={"take_all": True}
+    )
     left.createOrReplaceTempView("l")
     spark.range(5).createOrReplaceTempView("r")
     wanted = spark.sql(text)
@@ -255,7 +257,7 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     both = {
-        name: millrace.feed(
+        name: millrace.streams.feed(
             spark, name, rate=100, within=2, match=1, backlog=900, rows_in_all=900, max_rows=600
         )
         for name in ("orders", "payments")
@@ -264,9 +266,9 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
         SELECT o.order_id, n.odd FROM orders o JOIN payments p ON p.order_id = o.order_id
         JOIN n ON n.k = o.order_id WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
     """
-    with millrace.stream_log(spark, f"{folder}/live/figures.jsonl"):
+    with millrace.streams.log(spark, f"{folder}/live/figures.jsonl"):
         query = (
-            millrace.sql(text, spark, {**both, "n": table})
+            millrace.sql(text, spark=spark, tables={**both, "n": table})
             .writeStream.format("parquet")
             .option("path", f"{folder}/live/out")
             .option("checkpointLocation", f"{folder}/live/checkpoint")
@@ -274,7 +276,7 @@ def check_live(spark: SparkSession, folder: str) -> list[bool]:
             .start()
         )
         query.awaitTermination()
-    report = millrace.stream_report(query)
+    report = millrace.streams.report(query)
     lines = Path(folder, "live", "figures.jsonl").read_text().splitlines()
     return [
         spark.read.parquet(f"{folder}/live/out").count() == report.totals["results"] > 400,
@@ -304,8 +306,8 @@ def check_hub(spark: SparkSession, folder: str) -> list[bool]:
 
     def made(rows: int, **more):
         supply = {"rate": 100, "within": 2, "match": 1, "backlog": rows, "rows_in_all": rows, "max_rows": 600}
-        streams = {name: millrace.feed(spark, name, **supply) for name in ("orders", "payments")}
-        return millrace.hub(spark, streams, on, f"{folder}/hub", **more)
+        streams = {name: millrace.streams.feed(spark, name, **supply) for name in ("orders", "payments")}
+        return millrace.Session(spark, streams).hub(on, f"{folder}/hub", **more)
 
     def written(name: str) -> list[int]:
         rows = spark.read.parquet(f"{folder}/{name}").selectExpr("count(*)", "sum(order_id)").collect()
@@ -356,7 +358,7 @@ def check_page(spark: SparkSession) -> list[bool]:
         time.sleep(0.7 if x % 250 == 5 else 0)  # tasks that are over at once may tell nothing on Connect
         return x % 2 == 0
 
-    with millrace.live() as page:
+    with millrace.monitor.live() as page:
         kept = millrace.where(spark.range(0, 1000, 1, 4), millrace.predicate(even)("id"))
         found = kept.count()
         deadline = time.monotonic() + 30
@@ -391,7 +393,7 @@ def check_views(spark: SparkSession, folder: str) -> list[bool]:
         f"select q.v a, l.v b from (select l.id, r.v from {join}) q full join lv l on l.id = q.id",
     ):
         put(1)
-        found = millrace.query(text, spark, options={"take_all": True})
+        found = millrace.query(text, spark=spark, options={"take_all": True})
         put(2)
         for number in range(40):  # the server remembers what it has analysed lately
             spark.sql(f"select {number} n").schema  # noqa: B018

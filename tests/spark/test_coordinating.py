@@ -50,7 +50,7 @@ def test_lookups_go_on_within_each_task(spark, numbers):
     via = millrace.function(double, max_in_flight=1)
     prices = millrace.lookup("prices", "x int, y long", bind=["x"], via=via)
     text = "SELECT n.id, p.y FROM numbers n JOIN prices p ON n.x = p.x WHERE n.id < 50"
-    query = millrace.query(text, spark, tables={"numbers": numbers, "prices": prices}, options=NOWHERE)
+    query = millrace.query(text, spark=spark, tables={"numbers": numbers, "prices": prices}, options=NOWHERE)
     assert sorted(map(tuple, query.df.collect())) == [(i, 2 * i) for i in range(50)]
     assert "up to 2 calls at once, one in each of 2 tasks, instead of 1" in str(query.explain())
     assert query.lookups() == [] and query.failed_keys().num_rows == 0
@@ -105,16 +105,16 @@ def test_tasks_agree_on_an_executor(spark, numbers, monkeypatch):
     with Shop() as shop:
         via = millrace.http(f"{shop.url}/{{k}}", headers={"Authorization": "${HUSH}"})
         tables = {"numbers": numbers, "p": millrace.lookup("p", "k bigint, v string", bind=["k"], via=via)}
-        query = millrace.query(text, spark, tables=tables, options=ON_EXECUTOR)
+        query = millrace.query(text, spark=spark, tables=tables, options=ON_EXECUTOR)
         assert sorted(map(tuple, query.df.collect())) == [(i, f"value {i % 60 % 40}") for i in range(90)]
         assert shop.headers == {"hush-value"} and set(shop.asked.values()) == {1}
         tables["p"] = millrace.lookup("p", "k bigint, v string", bind=["k"], via=via, cache="somewhere")
         with pytest.raises(InputError, match="on an executor's disk"):
-            millrace.query(text, spark, tables=tables, options=ON_EXECUTOR)
+            millrace.query(text, spark=spark, tables=tables, options=ON_EXECUTOR)
     (progress,) = query.lookups()
     assert (progress.keys, progress.done) == (40, 40) and query.failed_keys().num_rows == 0
     with pytest.raises(OptionError, match="rows and figures that come while a job runs"):
-        next(query.stream_results())
+        next(query.to_batches())
 
 
 def test_a_coordinator_that_went_with_its_executor_is_started_again(spark, numbers):

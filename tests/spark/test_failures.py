@@ -251,10 +251,10 @@ def test_a_predicate_that_raises_in_sql_is_told_in_a_few_lines(spark):
     tables = {"a": spark.range(0, 10, 1, 1), "b": spark.range(0, 10, 1, 2)}
     own = {"picky": millrace.predicate(picky)}
     text = "SELECT a.id FROM a JOIN b ON a.id = b.id WHERE picky(a.id)"
-    query = millrace.query(text, spark, tables, predicates=own, options=BLOCKS)
+    query = millrace.query(text, spark=spark, tables=tables, predicates=own, options=BLOCKS)
     assert len(query.blocks) == 1
     assert failing(query.df, ExecutionError) == seen("a.id=7")
-    frame = millrace.sql("SELECT id FROM a WHERE picky(id)", spark, tables, predicates=own)
+    frame = millrace.sql("SELECT id FROM a WHERE picky(id)", spark=spark, tables=tables, predicates=own)
     assert failing(frame, ExecutionError) == seen("id=7")
 
 
@@ -288,7 +288,7 @@ def test_a_lookup_that_fails_is_told_in_a_few_lines(spark):
 
     table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=millrace.function(price, retries=0))
     frame = millrace.sql(
-        "SELECT r.id, p.v FROM r JOIN p ON r.id = p.k", spark, {"r": spark.range(1), "p": table}
+        "SELECT r.id, p.v FROM r JOIN p ON r.id = p.k", spark=spark, tables={"r": spark.range(1), "p": table}
     )
     message = failing(frame, ExecutionError)
     assert message.startswith("lookup 'p': key {\"k\": 0} could not be looked up after 1 attempt: ")
@@ -301,8 +301,8 @@ def test_a_file_that_has_gone_is_told_in_a_few_lines(spark, tmp_path):
     spark.range(0, 10, 1, 1).write.parquet(str(tmp_path / "t"))
     frame = millrace.sql(
         "SELECT a.id FROM t a JOIN t b ON a.id = b.id",
-        spark,
-        {"t": str(tmp_path / "t")},
+        spark=spark,
+        tables={"t": str(tmp_path / "t")},
         options=BLOCKS,
     )
     for path in (tmp_path / "t").glob("*.parquet"):
@@ -337,7 +337,9 @@ def test_half_a_character_in_a_users_error_hangs_nothing(spark):
     for on_error in ("null", "fail"):
         source = millrace.function(_surrogate, retries=0)
         table = millrace.lookup("names", "k int, v int", ["k"], source, on_error=on_error)
-        query = millrace.query("SELECT r.k, v FROM r, n WHERE r.k = n.k", spark, {"r": rows, "n": table})
+        query = millrace.query(
+            "SELECT r.k, v FROM r, n WHERE r.k = n.k", spark=spark, tables={"r": rows, "n": table}
+        )
         if on_error == "fail":
             with pytest.raises(ExecutionError, match=r"bad \\udcff text"):
                 query.df.collect()

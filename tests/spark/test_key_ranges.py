@@ -33,7 +33,9 @@ def tables(tmp_path_factory):
 def test_what_no_key_reaches_is_not_read(spark, tables, sales, placement):
     """Neither in place nor on the map side of an exchange; the rows are Spark's."""
     given = {"sales": tables[sales], "dates": tables["dates.parquet"]}
-    query = millrace.query(SQL, spark, given, {"placement": placement, "take_all": True, "cells": 2})
+    query = millrace.query(
+        SQL, spark=spark, tables=given, options={"placement": placement, "take_all": True, "cells": 2}
+    )
     got = bag(query.df)
     for name, path in given.items():
         spark.read.parquet(path).createOrReplaceTempView(name)
@@ -55,7 +57,7 @@ def test_keys_that_python_does_not_have_are_keys(spark, tmp_path, placement):
     for key in ("day", "text"):
         sql = f"SELECT l.n, s.n AS m FROM large l JOIN small s ON l.{key} = s.{key} WHERE s.n < 3"
         settings = {"placement": placement, "take_all": True, "cells": 2}
-        got = bag(millrace.query(sql, spark, given, settings).df)
+        got = bag(millrace.query(sql, spark=spark, tables=given, options=settings).df)
         for name, path in given.items():
             spark.read.parquet(path).createOrReplaceTempView(name)
         assert got == bag(spark.sql(sql)) and got.total() >= 300

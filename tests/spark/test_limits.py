@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millrace
-from millrace.limits import CoordinatorProcess
+from millrace.limits.process import CoordinatorProcess
 from tests.limits.service import Service
 
 ROWS, PARTITIONS = 240, 8
@@ -185,7 +185,7 @@ def test_an_action_that_is_cancelled_asks_nothing_more(spark, numbers, cancel, k
             via = millrace.function(finding(url), max_in_flight=3)
             names = millrace.lookup("names", "x int, name string", bind=["x"], via=via)
             text = "SELECT id, name FROM n JOIN names ON n.x = names.x"
-            frame = millrace.sql(text, spark, {"n": numbers, "names": names})
+            frame = millrace.sql(text, spark=spark, tables={"n": numbers, "names": names})
         with ThreadPoolExecutor(1) as pool:
             action = pool.submit(frame.collect)
             for _ in range(3):

@@ -64,7 +64,9 @@ def found(query: millrace.api.query.Query) -> list[tuple[int, str]]:
 )
 def test_each_key_is_asked_once_a_job(spark, shop, options) -> None:
     """One cell or many, in place or dealt by key: right rows, and as many requests as there are keys."""
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop)}, Options(**options))
+    query = millrace.query(
+        QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop)}, options=Options(**options)
+    )
     assert found(query) == expected()
     assert set(shop.asked.values()) == {1}
     assert len(shop.asked) == KEYS + 1
@@ -76,7 +78,9 @@ def test_each_key_is_asked_once_a_job(spark, shop, options) -> None:
 
 def test_an_action_that_samples_first_asks_once(spark, shop) -> None:
     """A global sort computes its input twice: the second time rows come from the job's own answers."""
-    query = millrace.query(QUERY + " ORDER BY r.id DESC", spark, {"r": rows(spark), "p": items(shop)})
+    query = millrace.query(
+        QUERY + " ORDER BY r.id DESC", spark=spark, tables={"r": rows(spark), "p": items(shop)}
+    )
     assert [tuple(row) for row in query.df.collect()] == expected()[::-1]
     assert set(shop.asked.values()) == {1}
 
@@ -85,7 +89,10 @@ def test_limits_hold_over_all_tasks(spark, shop) -> None:
     """Three requests at once, whatever the number of cells."""
     shop.latency = 0.01
     query = millrace.query(
-        QUERY, spark, {"r": rows(spark), "p": items(shop, max_in_flight=3)}, Options(cells=4)
+        QUERY,
+        spark=spark,
+        tables={"r": rows(spark), "p": items(shop, max_in_flight=3)},
+        options=Options(cells=4),
     )
     assert found(query) == expected()
     assert 1 <= shop.most <= 3
@@ -106,7 +113,7 @@ def test_faults_that_pass_cost_a_repetition(spark, shop, fault) -> None:
     """Some keys fail once: all rows are right, those keys were asked twice and no other one."""
     bad = {3, 17, 30}
     shop.behave = lambda key, before: fault if key in bad and not before else "ok"
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, timeout=1.0)})
+    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop, timeout=1.0)})
     assert found(query) == expected()
     assert shop.asked == Counter({key: 2 if key in bad else 1 for key in (-1, *range(KEYS))})
     (progress,) = query.lookups()
@@ -121,7 +128,7 @@ def test_a_service_that_restarts_meanwhile_loses_no_key(spark, shop) -> None:
     shop.latency = 0.005
     restarted = threading.Thread(target=lambda: shop.restart(after=10, pause=0.3))
     restarted.start()
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, retries=20)})
+    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop, retries=20)})
     assert found(query) == expected()
     restarted.join()
     assert shop.restarts == 1
@@ -141,7 +148,7 @@ def test_a_service_that_restarts_meanwhile_loses_no_key(spark, shop) -> None:
 def test_faults_that_stay_fail_the_query_and_say_why(spark, shop, fault, says) -> None:
     """The error names the lookup, the key and what is wrong; a key that is not there is no error."""
     shop.behave = lambda key, _: fault if key == 5 else "ok"
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, retries=1)})
+    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop, retries=1)})
     if says is None:
         assert found(query) == [row for row in expected() if row[0] % KEYS != 5]
         return
@@ -157,7 +164,7 @@ def test_keys_that_fail_are_skipped_or_null_and_listed(spark, shop, on_error) ->
     """Extra fields do not matter; failed keys have no rows, or one of nulls, and stand in the table."""
     bad = {1, 2, 39}
     shop.behave = lambda key, _: "418" if key in bad else "more fields"
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": items(shop, on_error=on_error)})
+    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop, on_error=on_error)})
     lost = [n for n, _ in expected() if n % KEYS in bad]
     kept = [row for row in expected() if row[0] not in lost]
     nulls = [(n, None) for n in lost] if on_error == "null" else []
@@ -171,7 +178,7 @@ def test_a_cache_survives_the_job(spark, shop, tmp_path) -> None:
     """A second query asks nothing; what it reads is counted as cached."""
     for number in range(2):
         query = millrace.query(
-            QUERY, spark, {"r": rows(spark), "p": items(shop, cache=str(tmp_path / "cache"))}
+            QUERY, spark=spark, tables={"r": rows(spark), "p": items(shop, cache=str(tmp_path / "cache"))}
         )
         assert found(query) == expected()
         assert query.lookups()[0].cached == number * (KEYS + 1)
@@ -184,7 +191,7 @@ def test_an_estimate_asks_for_a_sample_that_the_cache_keeps(spark, shop, tmp_pat
     shop.behave = lambda key, before: "500" if key == 7 else "ok"
     how = {"cache": tmp_path / "shop.sqlite", "retries": 0, "per_second": 1000.0, "max_cost": 99, "cost": 0.5}
     tables = {"r": rows(spark), "p": items(shop, **how)}
-    query = millrace.query(f"{QUERY} WHERE r.id < {KEYS * 2}", spark, tables)
+    query = millrace.query(f"{QUERY} WHERE r.id < {KEYS * 2}", spark=spark, tables=tables)
     found = query.estimate(sample=20, seed=3)
     (one,) = found.lookups
     assert (one.keys, one.sampled, one.requests, one.cost) == ((KEYS + 1,) * 2, 20, KEYS + 1, (KEYS + 1) / 2)
@@ -204,7 +211,7 @@ def test_keys_that_would_have_to_be_paid_for_are_not_estimated(spark, shop) -> N
     tables = {"r": rows(spark), "p": items(shop), "q": chained, "s": spark.range(3)}
     text = "SELECT r.id FROM r JOIN p ON r.k = p.k JOIN q ON q.v = p.v JOIN s ON r.id = s.id WHERE odd(p.v)"
     odd = millrace.predicate(lambda v: v.endswith("1"), name="odd")
-    found = millrace.query(text, spark, tables, predicates=[odd]).estimate(sample=10)
+    found = millrace.query(text, spark=spark, tables=tables, predicates=[odd]).estimate(sample=10)
     assert [each.keys for each in found.lookups] == [(0, KEYS + 1)]
     assert len(found.unknown) == 2 and "keys come from other lookups" in found.unknown[0]
     assert "predicates" in found.unknown[1] and "not estimated" in str(found)
@@ -219,7 +226,7 @@ def test_secrets_are_seen_by_the_service_alone(spark, shop, monkeypatch, capfd) 
         f"{shop.url}/{{k}}?key=${{SHOP_KEY}}", headers={"Authorization": "Bearer ${SHOP_TOKEN}"}, retries=0
     )
     table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=service)
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": table})
+    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": table})
     with pytest.raises(Exception, match="HTTP 418") as raised:
         found(query)
     assert "Bearer t0ken-of-the-shop" in shop.headers
@@ -252,7 +259,7 @@ def test_a_database_that_restarts_meanwhile_loses_no_key(spark, postgres, monkey
     )
     source = millrace.database(postgres.url, "slow_stock", batch=4, max_in_flight=2, retries=30)
     table = millrace.lookup("p", "k bigint, v string", bind=["k"], via=source)
-    query = millrace.query(QUERY, spark, {"r": rows(spark), "p": table})
+    query = millrace.query(QUERY, spark=spark, tables={"r": rows(spark), "p": table})
 
     def crash() -> None:
         while not query.lookups()[0].done:
@@ -272,16 +279,16 @@ def test_what_can_be_known_before_is_told_before(spark) -> None:
     frame = rows(spark)
     nowhere = millrace.lookup("p", "k bigint", bind=["k"], via=millrace.http("http://127.0.0.1:9/{k}"))
     with pytest.raises(MillraceError, match=r"127\.0\.0\.1.*9"):
-        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark, {"r": frame, "p": nowhere})
+        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark=spark, tables={"r": frame, "p": nowhere})
     secret = millrace.http(
         "http://127.0.0.1:9/{k}", headers={"Authorization": "${NOT_SET_ANYWHERE}"}, check=False
     )
     table = millrace.lookup("p", "k bigint", bind=["k"], via=secret)
     with pytest.raises(MillraceError, match="NOT_SET_ANYWHERE"):
-        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark, {"r": frame, "p": table})
+        millrace.query("SELECT * FROM r JOIN p ON r.k = p.k", spark=spark, tables={"r": frame, "p": table})
     unbound = millrace.lookup("p", "k bigint", bind=["k"], via=millrace.function(lambda k: []))
     with pytest.raises(MillraceError, match=r"p\.k"):
-        millrace.query("SELECT * FROM r JOIN p ON r.k < p.k", spark, {"r": frame, "p": unbound})
+        millrace.query("SELECT * FROM r JOIN p ON r.k < p.k", spark=spark, tables={"r": frame, "p": unbound})
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from millrace.spark import reach, stored
 from millrace.spark.scans import _store_of
 from millrace.spark.stored import stored_at
 from millrace.sql import tables
-from millrace.sql.estimates import estimate
+from millrace.sql.frames import estimate
 from tests.sql.compare import bag_of
 from tests.stores import Proxy, s3
 
@@ -243,7 +243,7 @@ def test_a_query_that_is_kept_sees_changed_files(spark, server, tmp_path, monkey
     text = "SELECT count(*) AS n FROM t JOIN u ON t.id = u.id"
     for ids in ([1, 2], [1, 2, 3], [1, 2, 3]):
         write(ids)
-        found = query(text, spark, {"t": frame, "u": frame})
+        found = query(text, spark=spark, tables={"t": frame, "u": frame})
         assert len(found.blocks) == 1
         assert found.df.collect()[0].n == len(ids)
         del found

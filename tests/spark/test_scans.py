@@ -262,7 +262,7 @@ def test_queries_over_scans(spark, schema, folder, tmp_path):
     expected = bag_of(spark.sql(text).collect())
     assert expected
     for tables in (None, {"plain": plain, "counted": counted}):
-        found = query(text, spark, tables)
+        found = query(text, spark=spark, tables=tables)
         assert bag_of(found.df.collect()) == expected
         lines = found.explain().splitlines()
         for alias in "sgx":

@@ -261,7 +261,9 @@ def test_a_filter_keeps_what_spark_keeps(spark, kind):
     kept = millrace.where(df, make(given)("id")).collect()
     assert kept == df.where(make(given)("id")).collect()
     assert len(kept) == (0 if kind == "udf, pickled" else 2)
-    query = millrace.query("SELECT id FROM t WHERE p(id)", spark, {"t": df}, predicates={"p": make(given)})
+    query = millrace.query(
+        "SELECT id FROM t WHERE p(id)", spark=spark, tables={"t": df}, predicates={"p": make(given)}
+    )
     assert query.df.collect() == kept
 
 

@@ -162,7 +162,9 @@ def test_arrow_functions_get_the_arrays_that_spark_gives_them(spark, typed):
         keyed = typed.select(*plain, by_spark(*plain).alias("told")).localCheckpoint()
         arguments = ", ".join(f"a.{name}" for name in ("told", *plain))
         text = f"SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE same({arguments})"
-        query = millrace.query(text, spark, {"a": keyed, "b": spark.range(40)}, predicates={"same": checked})
+        query = millrace.query(
+            text, spark=spark, tables={"a": keyed, "b": spark.range(40)}, predicates={"same": checked}
+        )
         assert query.df.first()[0] == 40
         assert len(query.blocks) == 1
         assert len(query.blocks[0].join.residuals) == 1

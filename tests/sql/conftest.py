@@ -129,7 +129,7 @@ def same(spark, views):
 
     def check(text, tables=None, options=None):
         expected = spark.sql(text)
-        found = query(text, spark, tables, options)
+        found = query(text, spark=spark, tables=tables, options=options)
         assert found.df.columns == expected.columns
         assert [(f.dataType, f.nullable) for f in found.df.schema] == [
             (f.dataType, f.nullable) for f in expected.schema

@@ -33,7 +33,7 @@ def setting(spark, key, value):
 def test_a_sum_that_overflows_raises_as_in_spark(spark, views, column):
     """In ANSI mode, with the same class of error; a group that does not overflow is no matter."""
     text = f"select a.k, sum(a.{column}) from {LIMITS} join b on a.id = b.id group by a.k"
-    found = query(text, spark)
+    found = query(text, spark=spark)
     assert taken(found) == "a b+"
     with pytest.raises(PySparkException) as expected:
         spark.sql(text).collect()
@@ -61,7 +61,7 @@ def test_large_numbers_that_do_not_overflow(same):
 
 def test_what_is_told(spark, files):
     """The plan says what tasks make of the rows, the report how many went in and came out."""
-    found = query("select a.s, sum(a.k) from a join b on a.id = b.id group by a.s", spark, files)
+    found = query("select a.s, sum(a.k) from a join b on a.id = b.id group by a.s", spark=spark, tables=files)
     plan = found.explain()
     assert "aggregates them partially by __mr0_2_s: sum(__mr0_1_k) as __mr0_p0" in plan
     found.df.collect()
@@ -72,13 +72,15 @@ def test_what_is_told(spark, files):
 
 def test_why_not(spark, files):
     """A query whose groups only Spark makes says why."""
-    found = query("select a.s, collect_list(a.k) from a join b on a.id = b.id group by a.s", spark, files)
+    found = query(
+        "select a.s, collect_list(a.k) from a join b on a.id = b.id group by a.s", spark=spark, tables=files
+    )
     assert found.reasons == ["from a: its rows are grouped by Spark alone: arrayagg may need every row"]
 
 
 def test_switched_off(spark, files):
     """The same answer, and the rows go to Spark as they are."""
     text = "select a.s, sum(a.k), count(*) from a join b on a.id = b.id group by a.s"
-    found = query(text, spark, files, {"partial_aggregates": False})
+    found = query(text, spark=spark, tables=files, options={"partial_aggregates": False})
     assert taken(found) == "a b"
-    assert bag(found.df) == bag(query(text, spark, files).df)
+    assert bag(found.df) == bag(query(text, spark=spark, tables=files).df)

@@ -52,7 +52,9 @@ def test_ranges_of_time_are_sparks(spark, tables, zone):
                 select = f"SELECT count(*), count(DISTINCT a.{time}), min(b.{time}), max(b.{time}) FROM"
                 hour, begun = "INTERVAL 1 HOUR", f"ON a.k = b.k AND b.{time} BETWEEN"
                 found = millrace.query(
-                    f"{select} a JOIN b {begun} a.{time} - {hour} AND a.{time} + {length}", spark, tables
+                    f"{select} a JOIN b {begun} a.{time} - {hour} AND a.{time} + {length}",
+                    spark=spark,
+                    tables=tables,
                 )
                 want = spark.sql(
                     f"{select} times_a a JOIN times_b b {begun} a.{time} - {hour} AND a.{time} + {length}"

@@ -82,7 +82,7 @@ def given(spark):
 def test_no_shape_gives_a_wrong_answer(spark, given, text):
     """Each gives the rows that Spark gives for the same tables, or an error that says what would work."""
     try:
-        found = query(text, spark, given)
+        found = query(text, spark=spark, tables=given)
     except InputError as error:
         message = str(error)
     else:

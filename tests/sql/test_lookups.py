@@ -11,7 +11,7 @@ import pytest
 
 from millrace import join, query
 from millrace.errors import InputError
-from millrace.limits import CoordinatorProcess
+from millrace.limits.process import CoordinatorProcess
 from millrace.spark.block import LookupInput
 from millrace.sql import kept
 from tests.sql import lookup_tables
@@ -40,7 +40,7 @@ def named(*files):
 @pytest.mark.parametrize("text", named("bound", "constants", "outer", "nested"))
 def test_rows_are_those_of_plain_spark(spark, given, text):
     """Whatever joins the table: inner, outer, semi and anti joins, constants, subqueries, CTEs and unions."""
-    found, expected = query(text, spark, given), spark.sql(text)
+    found, expected = query(text, spark=spark, tables=given), spark.sql(text)
     assert found.df.columns == expected.columns
     assert found.df.dtypes == expected.dtypes
     assert lookup_tables.bag(found.df) == lookup_tables.bag(expected), found.explain()
@@ -51,7 +51,7 @@ def test_what_nothing_binds_is_refused(spark, given, text):
     """Before anything runs, with the place, the reason and what would work."""
     reason, _, body = text.removeprefix("-- ").partition("\n")
     with pytest.raises(InputError) as error:
-        query(body, spark, given)
+        query(body, spark=spark, tables=given)
     assert reason in str(error.value)
     assert any(
         hint in str(error.value) for hint in ("What would work", "give the lookup table a scan", "first")
@@ -64,7 +64,7 @@ def test_settings_that_leave_queries_to_spark_refuse_lookups(spark, given, setti
     spark.conf.set(setting, "true")
     try:
         with pytest.raises(InputError, match=f"cannot be asked.*{setting}"):
-            query("select \"sku\" from prices where sku = 'a'", spark, given)
+            query("select \"sku\" from prices where sku = 'a'", spark=spark, tables=given)
     finally:
         spark.conf.unset(setting)
 
@@ -87,12 +87,16 @@ def test_what_stands_for_a_lookup_fails_when_it_is_read(spark, given):
 
 def test_only_bound_indexes_are_asked(spark, given):
     """A block gets those that have values; all columns where rows are a set, else the needed ones."""
-    (block,) = query("select o.id, e.price from o join either e on o.n = e.k", spark, given).blocks
+    (block,) = query(
+        "select o.id, e.price from o join either e on o.n = e.k", spark=spark, tables=given
+    ).blocks
     asked = block.inputs["e"]
     assert isinstance(asked, LookupInput)
     assert [index.columns for index in asked.indexes] == [("k",)]
     assert block.join.relation("e").schema.names == ["sku", "price", "region", "k"]
-    (block,) = query("select o.id from o join prices p on o.sku = p.sku and p.price > 1", spark, given).blocks
+    (block,) = query(
+        "select o.id from o join prices p on o.sku = p.sku and p.price > 1", spark=spark, tables=given
+    ).blocks
     assert block.join.relation("p").schema.names == ["sku"]
     assert [str(index.name) for index in block.inputs["p"].indexes] == ["prices"]
     assert len(block.inputs["p"].filters) == 1
@@ -104,7 +108,7 @@ def test_queries_leave_nothing_behind(spark, given, monkeypatch):
     monkeypatch.setattr(kept, "_MOST", 16)
     runs, held = [], []
     for number in range(101):
-        planned = query(f"{text} where o.id <> {number}", spark, given)
+        planned = query(f"{text} where o.id <> {number}", spark=spark, tables=given)
         runs += planned.runs
         coordinator = CoordinatorProcess.started()
         if number % 25 == 0:
@@ -124,16 +128,18 @@ def test_a_key_is_asked_in_one_type(spark, given):
     """A second equality in another type is checked, not asked: a row would come twice."""
     text = "select o.id from o join cats c on o.n = c.k and cast(o.id as bigint) = c.k"
     with_bigint = {**given, "o": given["o"].selectExpr("id", "cast(id as bigint) as big", "n")}
-    (block,) = query("select o.id from o join cats c on o.n = c.k and o.big = c.k", spark, with_bigint).blocks
+    (block,) = query(
+        "select o.id from o join cats c on o.n = c.k and o.big = c.k", spark=spark, tables=with_bigint
+    ).blocks
     assert len(block.join.equalities) == 1 and len(block.join.residuals) == 1
-    assert lookup_tables.bag(query(text, spark, given).df) == lookup_tables.bag(spark.sql(text))
+    assert lookup_tables.bag(query(text, spark=spark, tables=given).df) == lookup_tables.bag(spark.sql(text))
 
 
 def test_constants_are_exact(spark, given):
     """A constant that no value of the column equals is not asked for."""
-    (block,) = query("select name from cats where k in (1, 2, 2)", spark, given).blocks
+    (block,) = query("select name from cats where k in (1, 2, 2)", spark=spark, tables=given).blocks
     assert sorted(row.key for row in block.inputs["__key0"].frame.collect()) == [1, 2]
-    (block,) = query("select name from cats where k = 1.5", spark, given).blocks
+    (block,) = query("select name from cats where k = 1.5", spark=spark, tables=given).blocks
     assert block.inputs["__key0"].frame.collect() == []
 
 
@@ -148,7 +154,9 @@ def test_join_takes_lookup_tables(spark, given):
 
 def test_explanation_tells_how_a_table_is_asked(spark, given):
     """The source, its limits, filters and what becomes of failures."""
-    shown = query("select o.id from o join prices p on o.sku = p.sku and p.price > 1", spark, given).explain()
+    shown = query(
+        "select o.id from o join prices p on o.sku = p.sku and p.price > 1", spark=spark, tables=given
+    ).explain()
     for text in (
         "by sku via function: function find",
         "8 requests at once",
@@ -173,17 +181,22 @@ def test_a_scan_without_a_column_is_refused(spark, given):
     with pytest.raises(
         InputError, match="scan of lookup table 'w' has no column 'cost': did you mean 'costs'"
     ):
-        query("select * from w", spark, {"w": wrong})
+        query("select * from w", spark=spark, tables={"w": wrong})
 
 
 def test_progress_belongs_to_a_query(spark, given):
     """Progress and failures are told of the DataFrame that was returned, or of one derived from it."""
     import millrace
 
-    frame = millrace.sql("select price from prices where sku = 'a'", spark, given)
+    frame = millrace.sql("select price from prices where sku = 'a'", spark=spark, tables=given)
     for each in (frame, frame.limit(1)):
-        assert millrace.failed_keys(each).num_rows == 0
-        assert [progress.name for progress in millrace.lookup_progress(each)] == ["prices"]
-    for function in (millrace.failed_keys, millrace.lookup_progress, millrace.report, millrace.explain):
+        assert millrace.monitor.failed_keys(each).num_rows == 0
+        assert [progress.name for progress in millrace.monitor.lookups(each)] == ["prices"]
+    for function in (
+        millrace.monitor.failed_keys,
+        millrace.monitor.lookups,
+        millrace.report,
+        millrace.explain,
+    ):
         with pytest.raises(InputError, match="nothing is known of this DataFrame"):
             function(spark.range(3).groupBy().count())

@@ -137,7 +137,7 @@ def plain(spark, files):
 def test_rows_are_those_of_registered_functions(spark, plain, files, views, number):
     """Wherever a predicate stands, the rows are those of the same function registered with Spark."""
     blocks, filters, text = CASES[number]
-    found = query(text, spark, files if number % 2 else views, predicates=PREDICATES)
+    found = query(text, spark=spark, tables=files if number % 2 else views, predicates=PREDICATES)
     expected = plain.sql(text)
     assert found.df.columns == expected.columns
     assert bag(found.df) == bag(expected), found.explain()
@@ -149,7 +149,7 @@ def test_the_explanation_says_who_calls_what(spark, files):
     """Filters, predicates of blocks, and calls that Spark makes are all named."""
     text = "select a.id from a, b where a.id = b.id and above(a.id) and near(a.k + 1, b.k)"
     text += " and (short(a.s) or a.id > 1)"
-    shown = query(text, spark, files, predicates=PREDICATES).explain()
+    shown = query(text, spark=spark, tables=files, predicates=PREDICATES).explain()
     assert "where above(a.id)" in shown
     assert "1. near(a.k + 1, b.k), kind row" in shown
     assert "stands for near(a.k + 1, b.k)" in shown
@@ -158,13 +158,21 @@ def test_the_explanation_says_who_calls_what(spark, files):
 
 def test_the_report_counts_calls(spark, views):
     """Filters report like blocks, under names of their own."""
-    found = query("select * from a where above(id) and short(s)", spark, views, predicates=PREDICATES)
+    found = query(
+        "select * from a where above(id) and short(s)", spark=spark, tables=views, predicates=PREDICATES
+    )
     with pytest.raises(ExecutionError, match="no figures"):
         found.report()
     rows = found.df.collect()
     report = found.report()
     assert list(report.blocks) == ["f1"] and report.totals.output_tuples == len(rows)
-    off = query("select * from a where above(id)", spark, views, {"report": False}, PREDICATES)
+    off = query(
+        "select * from a where above(id)",
+        spark=spark,
+        tables=views,
+        options={"report": False},
+        predicates=PREDICATES,
+    )
     off.df.collect()
     with pytest.raises(ExecutionError, match="report is off"):
         off.report()
@@ -173,7 +181,7 @@ def test_the_report_counts_calls(spark, views):
 def test_a_filter_that_no_row_reached_is_left_out_of_the_report(spark, files):
     """Figures of the rest are shown."""
     text = "select id from a where above(id) union all select id from b where id > 100 and above(id)"
-    found = query(text, spark, files, predicates=PREDICATES)
+    found = query(text, spark=spark, tables=files, predicates=PREDICATES)
     found.df.collect()
     assert list(found.report().blocks) == ["f1"]
 
@@ -197,7 +205,13 @@ def test_native_conditions_and_selective_predicates_come_first(spark):
     numbers = spark.range(0, 4000, 1, 1)
     given = {"t": numbers}
     text = "select id from t where tall(id) and id < 2000 and scarce(id)"
-    found = sql(text, spark, given, {"batch_size": 100}, {"tall": tall, "scarce": scarce})
+    found = sql(
+        text,
+        spark=spark,
+        tables=given,
+        options={"batch_size": 100},
+        predicates={"tall": tall, "scarce": scarce},
+    )
     assert {row.id for row in found.collect()} == {x for x in range(2000) if x % 50 == 1}
     assert rare.value <= 2000 and wide.value <= 1000
 
@@ -208,7 +222,9 @@ def test_a_predicate_of_a_join_is_asked_once_a_row(spark):
     left = spark.range(0, 100, 1, 2).selectExpr("id as k", "id as x")
     right = spark.range(0, 1000, 1, 2).selectExpr("id % 100 as k", "id as y")
     text = "select count(*) from l, r where l.k = r.k and kept(l.x) and l.x < 50"
-    frame = sql(text, spark, {"l": left, "r": right}, {"cells": 1}, {"kept": kept})
+    frame = sql(
+        text, spark=spark, tables={"l": left, "r": right}, options={"cells": 1}, predicates={"kept": kept}
+    )
     assert frame.collect()[0][0] == 250
     assert calls.value <= 50
 
@@ -221,10 +237,14 @@ def test_what_another_predicate_rejects_does_not_raise(spark, views):
         return 1 // (x - 1) >= 0
 
     names = {"fragile": fragile, "above": above}
-    rows = bag(sql("select id from a where fragile(id) and above(id)", spark, views, predicates=names))
+    rows = bag(
+        sql("select id from a where fragile(id) and above(id)", spark=spark, tables=views, predicates=names)
+    )
     assert rows == bag(spark.sql("select id from a where id > 1"))
     with pytest.raises(Exception, match="predicate 'fragile' raised ZeroDivisionError"):
-        sql("select id from a where id = 1 and fragile(id)", spark, views, predicates=names).collect()
+        sql(
+            "select id from a where id = 1 and fragile(id)", spark=spark, tables=views, predicates=names
+        ).collect()
 
 
 @pytest.mark.parametrize("kind", ["row", "pandas", "arrow"])
@@ -238,7 +258,9 @@ def test_on_error_null_holds_wherever_spark_calls(spark, views, kind, text):
     }
     batch = None if kind == "row" else 3
     made = predicate(functions[kind], kind=kind, name="above", on_error="null", batch=batch)
-    found = sql(f"select id from a where id is not null and {text}", spark, views, predicates=[made])
+    found = sql(
+        f"select id from a where id is not null and {text}", spark=spark, tables=views, predicates=[made]
+    )
     known = {"above(id)": "id = 1", "not above(id)": "id = 2", "above(id) is null": "id >= 3"}
     assert bag(found) == bag(spark.sql(f"select id from a where {known[text]}"))
 
@@ -282,7 +304,7 @@ def test_functions_over_iterators(spark, plain, views):
         "select id from a where pairs(k, id) and singles(id)",
         "select pairs(k, id) as p, singles(id) as q from a where id is not null",
     ):
-        assert bag(sql(text, spark, views, predicates=names)) == bag(plain.sql(text))
+        assert bag(sql(text, spark=spark, tables=views, predicates=names)) == bag(plain.sql(text))
 
 
 def test_non_deterministic_predicates_keep_their_place(spark, views):
@@ -290,15 +312,15 @@ def test_non_deterministic_predicates_keep_their_place(spark, views):
     unsure = above.asNondeterministic()
     names = {"unsure": unsure, "near": near}
     text = "select a.id from a, b where a.id = b.id and unsure(a.id) and near(a.k, b.k)"
-    found = query(text, spark, views, predicates=names)
+    found = query(text, spark=spark, tables=views, predicates=names)
     assert taken(found) == "a b"
     assert [one.calls for one in found.filters] == [("unsure(a.id)",)]
     assert "not deterministic: keeps its place" in found.explain()
     assert bag(found.df) == bag(
-        sql(text, spark, views, predicates={"unsure": above, "near": near}),
+        sql(text, spark=spark, tables=views, predicates={"unsure": above, "near": near}),
     )
     inner = "select 1 from (select * from a where unsure(id)) t join b on t.id = b.id"
-    found = query(inner, spark, views, predicates=names)
+    found = query(inner, spark=spark, tables=views, predicates=names)
     assert taken(found) == "" and "may give other rows" in found.explain()
 
 
@@ -314,7 +336,7 @@ def test_a_predicate_may_be_any_object(spark, views):
 
     names = [predicate(Model(2), name="model")]
     text = "select b.id from a, b where a.id = b.id and model(a.id) and model(a.id + b.id)"
-    found = query(text, spark, views, predicates=names)
+    found = query(text, spark=spark, tables=views, predicates=names)
     assert taken(found) == "a b" and len(found.filters) == 1
     assert bag(found.df) == bag(spark.sql("select b.id from a, b where a.id = b.id and a.id >= 2"))
 
@@ -322,7 +344,7 @@ def test_a_predicate_may_be_any_object(spark, views):
 def test_equal_arguments_are_passed_once(spark, views):
     """Unless they may differ between two calls."""
     text = "select id from a where above(id) and near(id, k) and near(rand(), rand())"
-    found = query(text, spark, views, predicates=PREDICATES)
+    found = query(text, spark=spark, tables=views, predicates=PREDICATES)
     assert "(id, k, rand(), rand())" in found.rewritten
 
 
@@ -343,7 +365,9 @@ def test_join_takes_predicates(spark, files, views):
 def test_queries_that_only_spark_reads_call_predicates_too(spark, views):
     """Pipe syntax is left to Spark, with the predicates."""
     with pytest.warns(MillraceWarning, match="Spark calls above for every row"):
-        found = query("from a |> where above(id) |> select id", spark, views, predicates=PREDICATES)
+        found = query(
+            "from a |> where above(id) |> select id", spark=spark, tables=views, predicates=PREDICATES
+        )
     assert bag(found.df) == bag(spark.sql("select id from a where id > 1"))
 
 
@@ -351,7 +375,7 @@ def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, vi
     """Where names could mean something else, Spark calls the functions itself."""
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
-        found = query("select id from a where above(id)", spark, views, predicates=PREDICATES)
+        found = query("select id from a where above(id)", spark=spark, tables=views, predicates=PREDICATES)
         rows = bag(found.df)
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
@@ -365,8 +389,8 @@ def test_names_belong_to_one_query(spark, views):
     for name in ("above", "abs", "theirs"):
         for text in texts:
             query_ = text.replace("{}", name)
-            one = sql(query_, spark, views, predicates={name: udf(lambda x: x == 1, BOOLEAN)})
-            other = sql(query_, spark, views, predicates={name: udf(lambda x: None, BOOLEAN)})
+            one = sql(query_, spark=spark, tables=views, predicates={name: udf(lambda x: x == 1, BOOLEAN)})
+            other = sql(query_, spark=spark, tables=views, predicates={name: udf(lambda x: None, BOOLEAN)})
             assert bag(one) != bag(other) == {}
     assert spark.sql("select theirs(0)").collect()[0][0] is False
     assert spark.sql("select abs(-1)").collect()[0][0] == 1
@@ -374,7 +398,7 @@ def test_names_belong_to_one_query(spark, views):
 
 def test_no_name_of_a_filter_stays_in_the_session(spark, views):
     """A query that was analysed keeps its functions, and runs again without their names."""
-    found = query("select id from a where above(id)", spark, views, predicates=PREDICATES)
+    found = query("select id from a where above(id)", spark=spark, tables=views, predicates=PREDICATES)
     assert not [f.name for f in spark.catalog.listFunctions() if f.name.startswith("__millrace")]
     assert bag(found.df) == bag(found.df.where("true"))
 
@@ -384,10 +408,10 @@ def test_no_name_of_a_function_stays_where_a_query_cannot_be_prepared(spark, vie
     lock = threading.Lock()
     unsendable = udf(lambda x: lock is not None, BOOLEAN)
     with pytest.raises(PredicateError):
-        query("select 1", spark, views, predicates={"above": above, "holds": unsendable})
+        query("select 1", spark=spark, tables=views, predicates={"above": above, "holds": unsendable})
     monkeypatch.setattr(pipeline, "Catalog", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        query("select 1", spark, views, predicates={"above": above})
+        query("select 1", spark=spark, tables=views, predicates={"above": above})
     assert not [f.name for f in spark.catalog.listFunctions() if f.name.startswith("__millrace")]
 
 
@@ -404,7 +428,7 @@ def test_no_name_of_a_function_stays_where_a_query_cannot_be_prepared(spark, vie
 def test_wrong_arguments_are_refused_before_anything_runs(spark, views, call, problem):
     """The predicate, what it takes and what it got are named."""
     with pytest.raises(PredicateError, match=problem):
-        query(f"select id from a where {call}", spark, views, predicates=PREDICATES)
+        query(f"select id from a where {call}", spark=spark, tables=views, predicates=PREDICATES)
 
 
 @pytest.mark.parametrize(
@@ -425,13 +449,13 @@ def test_wrong_arguments_are_refused_before_anything_runs(spark, views, call, pr
 def test_predicates_are_checked(spark, views, given, kind, problem):
     """What is no predicate, and what no query could call, is refused."""
     with pytest.raises(kind, match=problem):
-        query("select id from a", spark, views, predicates=given)
+        query("select id from a", spark=spark, tables=views, predicates=given)
 
 
 def test_unknown_functions_are_for_spark_to_refuse(spark, views):
     """A name that is in neither place raises Spark's own error."""
     with pytest.raises(AnalysisException) as found:
-        query("select id from a where nobody(id)", spark, views, predicates=PREDICATES)
+        query("select id from a where nobody(id)", spark=spark, tables=views, predicates=PREDICATES)
     assert found.value.getCondition() == "UNRESOLVED_ROUTINE"
 
 
@@ -445,4 +469,4 @@ def test_what_cannot_be_sent_is_told_before_anything_runs(spark):
             return True
 
     with pytest.raises(PredicateError, match="'locked' cannot be sent"):
-        sql("select * from range(3) where locked(id)", spark, predicates=[locked])
+        sql("select * from range(3) where locked(id)", spark=spark, predicates=[locked])

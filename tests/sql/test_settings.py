@@ -105,7 +105,7 @@ def test_an_answer_under_a_setting_is_sparks(spark, tables, settings, text):
         for key, value in pairs:
             spark.conf.set(key, value)
         expected = _answer(lambda: spark.sql(text))
-        found = _answer(lambda: query(text, spark, options={"take_all": True}).df)
+        found = _answer(lambda: query(text, spark=spark, options={"take_all": True}).df)
     finally:
         for key, value in before.items():
             spark.conf.unset(key) if value is None else spark.conf.set(key, value)

@@ -57,7 +57,9 @@ def _count(spark, views, asked, text: str) -> tuple[int, bool]:
     told, count = asked
     plain = text.replace("told(a.id)", "a.id < 100")
     # In a fixed order: what is measured of a predicate would decide how many rows come to be asked about.
-    found = millrace.query(text, spark, views, {"policy": "fixed"}, {"told": told})
+    found = millrace.query(
+        text, spark=spark, tables=views, options={"policy": "fixed"}, predicates={"told": told}
+    )
     right = bag(found.df) == bag(spark.sql(plain))
     assert found.df.schema == spark.sql(plain).schema
     return count(), right

@@ -8,7 +8,7 @@ from itertools import islice
 import pyarrow as pa
 import pytest
 
-from millrace import query, stream_results
+from millrace import query, to_batches
 from millrace.errors import OptionError
 
 
@@ -35,15 +35,15 @@ def of(frame) -> Counter[str]:
 )
 def test_every_row_comes_once(spark, views, text):
     """Whether the result is a block's, or Spark works above it."""
-    found = query(text, spark, views)
-    batches = list(found.stream_results())
+    found = query(text, spark=spark, tables=views)
+    batches = list(found.to_batches())
     assert bag(batches) == of(spark.sql(text))
     assert all(batch.schema.names == spark.sql(text).columns for batch in batches)
 
 
 def test_only_plain_columns_of_a_block_come_from_it(spark, views):
     """Anything more is Spark's to do."""
-    direct = query("select a.id, b.k as id from a join b on a.id = b.id", spark, views).direct
+    direct = query("select a.id, b.k as id from a join b on a.id = b.id", spark=spark, tables=views).direct
     assert direct is not None and [name.rsplit("_", 1)[1] for name in direct.columns] == ["id", "k"]
     for text in (
         "select distinct a.id from a join b on a.id = b.id",
@@ -53,25 +53,25 @@ def test_only_plain_columns_of_a_block_come_from_it(spark, views):
         "select count(*) from a join b on a.id = b.id",
         "select 1, a.id from a join b on a.id = b.id",
     ):
-        assert query(text, spark, views).direct is None, text
+        assert query(text, spark=spark, tables=views).direct is None, text
 
 
 def test_batches_have_a_size_at_most(spark):
     """None leaves them as they come."""
     frame = spark.range(0, 1000, 1, 2)
-    batches = list(stream_results(frame, 64))
+    batches = list(to_batches(frame, 64))
     assert max(batch.num_rows for batch in batches) <= 64
     assert sorted(pa.Table.from_batches(batches)["id"].to_pylist()) == list(range(1000))
     for wrong in (0, True, 1.5):
         with pytest.raises(OptionError, match="expected a whole number above 0"):
-            stream_results(frame, wrong)
+            to_batches(frame, wrong)
 
 
 def test_a_failure_comes_out(spark):
     """What the job raised is raised where rows are read."""
     frame = spark.sql("select cast(raise_error('broken on purpose') as int) as x from range(3)")
     with pytest.raises(Exception, match="broken on purpose"):
-        list(stream_results(frame))
+        list(to_batches(frame))
 
 
 def test_rows_come_while_the_job_runs_and_closing_cancels_it(spark):
@@ -82,8 +82,8 @@ def test_rows_come_while_the_job_runs_and_closing_cancels_it(spark):
             while True:
                 yield batch
 
-    stream = stream_results(spark.range(0, 8, 1, 1).mapInArrow(endless, "id long"))
+    stream = to_batches(spark.range(0, 8, 1, 1).mapInArrow(endless, "id long"))
     first = list(islice(stream, 3))
     stream.close()
     assert [batch.num_rows > 0 for batch in first] == [True] * 3
-    assert sum(batch.num_rows for batch in stream_results(spark.range(1))) == 1
+    assert sum(batch.num_rows for batch in to_batches(spark.range(1))) == 1

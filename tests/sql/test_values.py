@@ -147,7 +147,7 @@ def tables(spark, tmp_path_factory):
 def _found(spark, tables, numbers) -> millrace.Query:
     tests = " AND ".join(f"{COMPUTED[n]} <=> t.e{n}" for n in numbers)
     return millrace.query(
-        f"SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id AND {tests}", spark, tables
+        f"SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id AND {tests}", spark=spark, tables=tables
     )
 
 
@@ -168,14 +168,14 @@ def test_every_value_is_sparks(spark, tables):
 @pytest.mark.parametrize("condition", OF_SPARK)
 def test_what_is_not_certain_stays_with_spark(spark, tables, condition):
     text = f"SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id WHERE {condition}"
-    assert "own: Spark filters it by" in millrace.query(text, spark, tables).explain()
+    assert "own: Spark filters it by" in millrace.query(text, spark=spark, tables=tables).explain()
 
 
 def test_a_filter_is_computed_where_files_are_read(spark, tables):
     """Also a column that repeats few texts, which is evaluated once an entry."""
     condition = "substring(s, 1, 1) IN ('a', 'Z') AND year(d) > 1900 AND own.id % 3 = 1"
     text = f"SELECT own.id, length(s) AS n FROM own JOIN theirs AS t ON own.id = t.id WHERE {condition}"
-    found = millrace.query(text, spark, tables)
+    found = millrace.query(text, spark=spark, tables=tables)
     frames = {name: spark.read.parquet(path) for name, path in tables.items()}
     expected = spark.sql(
         text.replace("FROM own", "FROM {own} AS own").replace("theirs", "{theirs}"), **frames

@@ -18,7 +18,7 @@ from millrace.errors import ExecutionError, ReadError, StateError
 from millrace.parquet.parquet import open_table, splits
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.hypercube import Axis
-from millrace.streams import cell as cells, log as logs, warm
+from millrace.streams import block_log as logs, cell as cells, warm
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin

@@ -33,14 +33,14 @@ def test_three_streams_and_a_restart(streaming, tmp_path):
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     for _ in range(3):
         feed.put()
-    query = millrace.query(THREE, streaming, feed.tables())
+    query = millrace.query(THREE, spark=streaming, tables=feed.tables())
     with pytest.raises(ExecutionError, match="report for each query that was started"):
         millrace.report(query.df)
     assert "o: a stream by t, kept for 50 s behind the watermark" in query.explain()
     first = feed.run(query.df)
     for _ in range(7):
         feed.put()
-    stairs = millrace.sql(THREE, streaming, feed.tables(), {"architecture": "stairs"})
+    stairs = millrace.sql(THREE, spark=streaming, tables=feed.tables(), options={"architecture": "stairs"})
     found = [*figures(first), *figures(feed.run(stairs))]
     want = feed.answer(THREE)
     assert feed.rows() == want and len(want) > 2000
@@ -62,7 +62,7 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
     names = streaming.sql("SELECT 'odd' AS g, 'an odd one' AS name UNION ALL SELECT 'even', 'an even one'")
     small = millrace.predicate(lambda k: k < 50, name="small")
     tables = {**feed.tables(), "names": names}
-    query = millrace.query(f"{text} AND small(a.k)", streaming, tables, predicates=[small])
+    query = millrace.query(f"{text} AND small(a.k)", spark=streaming, tables=tables, predicates=[small])
     assert len(query.taken) == 1 and "small" in query.explain()
     found = figures(feed.run(query.df))
     assert sum(each.late for each in found) == 18  # in both roles
@@ -80,9 +80,9 @@ def test_self_joins_ranges_alone_tables_and_late_rows(streaming, tmp_path):
             AND NOT EXISTS (SELECT 1 FROM few WHERE few.k = a.k AND few.k > 30)
     """
     tables["few"] = streaming.sql("SELECT id % 40 AS k FROM range(80)")
-    query = millrace.query(alike, streaming, tables)
+    query = millrace.query(alike, spark=streaming, tables=tables)
     assert "b: the rows of a, which come and are kept once" in query.explain()
-    different = millrace.query(f"{text} WHERE a.v < 0.8", streaming, feed.tables())
+    different = millrace.query(f"{text} WHERE a.v < 0.8", spark=streaming, tables=feed.tables())
     assert "kept once" not in different.explain()
     found = figures(feed.run(query.df, "alike"))
     few = "WITH few AS (SELECT unnest(range(40)) AS k)"
@@ -124,7 +124,7 @@ def test_what_is_late_is_late_to_sparks_own_join(streaming, tmp_path):
     late = []
     for name, df in (
         ("spark", streaming.sql(text, **tables)),
-        ("millrace", millrace.sql(text.format(a="a", b="b"), streaming, tables)),
+        ("millrace", millrace.sql(text.format(a="a", b="b"), spark=streaming, tables=tables)),
     ):
         progress = feed.run(df, name)
         dropped = sum(each.numRowsDroppedByWatermark for p in progress for each in p.stateOperators)
@@ -149,7 +149,7 @@ def test_a_worker_that_dies_loses_and_doubles_nothing(streaming, tmp_path, monke
             (crashes / point).touch()
         monkeypatch.setattr(plan, "CellProcessor", crashing(str(crashes)))
         try:
-            feed.run(millrace.sql(THREE, streaming, feed.tables()))
+            feed.run(millrace.sql(THREE, spark=streaming, tables=feed.tables()))
         except StreamingQueryException:
             died.append(point)
         assert not any(crashes.iterdir()), "its process ended there"
@@ -220,7 +220,7 @@ def test_what_has_no_bound_is_refused(streaming, tmp_path, text, message):
     tables = feed.tables()
     tables["n"] = streaming.readStream.schema(SCHEMA).parquet(str(tmp_path / "n"))
     with pytest.raises(InputError, match=message):
-        millrace.sql(text, streaming, tables)
+        millrace.sql(text, spark=streaming, tables=tables)
 
 
 def test_another_state_store_is_refused(streaming, tmp_path):
@@ -229,7 +229,9 @@ def test_another_state_store_is_refused(streaming, tmp_path):
     streaming.conf.unset("spark.sql.streaming.stateStore.providerClass")
     try:
         with pytest.raises(SetupError, match=r"run spark.conf.set\(.*RocksDBStateStoreProvider"):
-            millrace.sql("SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, feed.tables())
+            millrace.sql(
+                "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", spark=streaming, tables=feed.tables()
+            )
     finally:
         streaming.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
 
@@ -241,7 +243,9 @@ def test_large_dataframes_are_refused_as_tables(streaming, tmp_path, monkeypatch
     monkeypatch.setattr(plan, "_MOST_TABLE", 99 * 8 - 1)
     with pytest.raises(SetupError, match=r"'d' is a DataFrame of 792 bytes.*Parquet"):
         millrace.sql(
-            "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t JOIN d ON d.k = a.k", streaming, tables
+            "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t JOIN d ON d.k = a.k",
+            spark=streaming,
+            tables=tables,
         )
 
 
@@ -252,7 +256,9 @@ def test_protobuf_is_asked_for(streaming, tmp_path, monkeypatch, missing):
     monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SetupError, match=r"pip install 'millrace\[streams\]'"):
-        millrace.sql("SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, feed.tables())
+        millrace.sql(
+            "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", spark=streaming, tables=feed.tables()
+        )
 
 
 def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
@@ -263,11 +269,11 @@ def test_what_spark_joins_stays_with_spark(streaming, tmp_path):
         ("SELECT a.k FROM a JOIN d ON a.k = d.k", "keeps no state"),
         ("SELECT a.k FROM a LEFT JOIN b ON a.k = b.k AND a.t = b.t", "no two relations"),
     ):
-        found = millrace.query(text, streaming, tables)
+        found = millrace.query(text, spark=streaming, tables=tables)
         assert why in found.explain() and found.df.isStreaming and not found.taken
     with pytest.raises(InputError, match=r"start it with df.writeStream"):
         list(
             millrace.query(
-                "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", streaming, tables
-            ).stream_results()
+                "SELECT a.k FROM a JOIN b ON a.k = b.k AND a.t = b.t", spark=streaming, tables=tables
+            ).to_batches()
         )

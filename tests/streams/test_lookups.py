@@ -52,7 +52,9 @@ def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(strea
 
     def query():
         tables = {**feed.tables(), "shop": table, "names": names(streaming)}
-        return millrace.query(f"{TWO} AND cheap(o.k, s.v)", streaming, tables, predicates=[cheap])
+        return millrace.query(
+            f"{TWO} AND cheap(o.k, s.v)", spark=streaming, tables=tables, predicates=[cheap]
+        )
 
     for _ in range(3):
         feed.put(60)
@@ -87,11 +89,11 @@ def test_one_stream_is_joined_with_lookups_as_it_comes_and_keeps_its_watermark(s
     nothing = streaming.createDataFrame([], "k bigint, v string")
     begun = streaming.sql("SELECT TIMESTAMP'1999-01-01' AS at")
     tables = {**feed.tables(), "begun": begun, "shop": lookup(shop, scan=nothing)}
-    query = millrace.query(text, streaming, tables)
+    query = millrace.query(text, spark=streaming, tables=tables)
     (told,) = (line for line in query.explain().splitlines() if line.startswith("  s: "))
     assert "o: about" in query.explain() and "scan" not in told
     with pytest.raises(InputError, match="no end to wait for"):
-        next(query.stream_results())
+        next(query.to_batches())
     feed.run(query.df)
     whole = f"""
         {WITH} SELECT time_bucket(INTERVAL 10 SECONDS, o.t) AS start, s.v, count(*)
@@ -112,7 +114,7 @@ def test_a_key_that_failed_is_asked_again_by_the_next_micro_batch(streaming, tmp
     shop.behave = lambda key, before: "500" if key == 3 and before == 0 else "ok"
     text = "SELECT o.k, o.t, s.v FROM orders o JOIN shop s ON s.k = o.k WHERE o.k BETWEEN 1 AND 8"
     tables = {**feed.tables(), "shop": lookup(shop, on_error=on_error, circuit_breaker=None)}
-    query = millrace.query(text, streaming, tables)
+    query = millrace.query(text, spark=streaming, tables=tables)
     if on_error == "fail":
         with pytest.raises(StreamingQueryException, match="500"):
             feed.run(query.df)
@@ -139,7 +141,7 @@ def test_budgets_and_limits_go_on_from_one_micro_batch_to_the_next(streaming, tm
     text = "SELECT o.k, s.v FROM orders o JOIN shop s ON s.k = o.k"
     table = lookup(shop, max_requests=16, cache=tmp_path / "answers")
     for _ in range(2):
-        query = millrace.query(text, streaming, {**feed.tables(), "shop": table})
+        query = millrace.query(text, spark=streaming, tables={**feed.tables(), "shop": table})
         with pytest.raises(StreamingQueryException, match="16 of 16 requests"):
             feed.run(query.df)
         assert sum(shop.asked.values()) == 16

@@ -10,7 +10,7 @@ import pytest
 
 import millrace
 from millrace.errors import ExecutionError, InputError, OptionError
-from millrace.reports.stream_figures import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
+from millrace.reports.micro_batch import MOST_ORDERS, SEPARATOR, StreamFigures, heard, told
 from millrace.streams.feeds.rows import Feed
 
 FEED = {"rate": 200.0, "disorder": 1.0, "within": 4.0, "late": 0.02, "drift_at": 4.0}
@@ -25,9 +25,9 @@ TEXT = """
 def start(spark, folder, rows):
     """Join the feed's first rows as they are, in micro-batches of 500 a stream."""
     supply = {**FEED, "backlog": rows, "rows_in_all": rows, "max_rows": 500}
-    tables = {name: millrace.feed(spark, name, **supply) for name in NAMES}
+    tables = {name: millrace.streams.feed(spark, name, **supply) for name in NAMES}
     return (
-        millrace.sql(TEXT, spark, tables)
+        millrace.sql(TEXT, spark=spark, tables=tables)
         .writeStream.queryName("live")
         .format("parquet")
         .option("path", str(folder / "out"))
@@ -58,17 +58,17 @@ def test_a_stream_tells_what_it_does(streaming, tmp_path):
         raise ValueError(f"about batch {batch.batch}")
 
     seen = []
-    watch = millrace.watch_streams(streaming, raising)
+    watch = millrace.streams.watch(streaming, raising)
     with (
-        millrace.live() as page,
-        millrace.stream_log(streaming, tmp_path / "log" / "figures.jsonl"),
-        millrace.watch_streams(streaming, seen.append),
+        millrace.monitor.live() as page,
+        millrace.streams.log(streaming, tmp_path / "log" / "figures.jsonl"),
+        millrace.streams.watch(streaming, seen.append),
     ):
         reports = []
         for rows in (1000, 2000):
             query = start(streaming, tmp_path, rows)
             query.awaitTermination()
-            reports.append(millrace.stream_report(query))
+            reports.append(millrace.streams.report(query))
     with pytest.raises(ValueError, match="about batch 0"):
         watch.stop()
     watch.stop()  # once more does nothing
@@ -123,16 +123,16 @@ def test_orders_change_when_most_tuples_take_another():
 def test_what_has_no_report_says_so(streaming, tmp_path):
     """With what would work."""
     with pytest.raises(InputError, match=r"expected a streaming query, as df\.writeStream"):
-        millrace.stream_report(streaming.range(3))
+        millrace.streams.report(streaming.range(3))
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        millrace.stream_log(streaming, tmp_path / "file" / "log")
+        millrace.streams.log(streaming, tmp_path / "file" / "log")
     with pytest.raises(OptionError, match="option rate is of one stream"):
-        millrace.feed(streaming, rate=3)
-    millrace.feed(streaming)
+        millrace.streams.feed(streaming, rate=3)
+    millrace.streams.feed(streaming)
     alone = streaming.readStream.format("millrace_feed").options(stream="payments", backlog="50").load()
     query = alone.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     assert query.recentProgress[0].numInputRows >= 50
     with pytest.raises(ExecutionError, match="told nothing of a join of Millrace's"):
-        millrace.stream_report(query)
+        millrace.streams.report(query)

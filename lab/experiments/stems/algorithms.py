@@ -19,7 +19,7 @@ from lab.experiments.experiment import Curve, Outcome, Settings
 from lab.experiments.lab.block import block
 from lab.experiments.lab.run import batches
 from lab.experiments.stems.watched import INT, over_time
-from millrace.engine.spill import SpillingEddy
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.spill.tally import Tally
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock

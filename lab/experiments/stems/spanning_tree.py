@@ -21,7 +21,7 @@ from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.operator import Probe
 from millrace.engine.policies import Candidate, Policy, Shares
 from millrace.engine.policies.fixed import Fixed
-from millrace.engine.policies.interactive import Interactive
+from millrace.engine.policies.greedy import Interactive
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.output import Output
 from millrace.engine.tuples import Signature

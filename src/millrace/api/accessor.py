@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-import millrace
+from millrace.api import predicates as filters, results, session
 from millrace.options import Options
 from millrace.spark.patches import watch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.reports.explanation import Explanation
+    from millrace.reports.planned import Explanation
     from millrace.reports.run_report import RunReport
     from millrace.spark.plans import Mode
 
@@ -37,28 +37,28 @@ class Accessor:
         self, *predicates: object, policy: str | None = None, options: Options | dict[str, Any] | None = None
     ) -> DataFrame:
         """Return the rows that pass every predicate; see :func:`millrace.where`."""
-        return millrace.where(self._df, *predicates, policy=policy, options=options)
+        return filters.where(self._df, *predicates, policy=policy, options=options)
 
     def join(self, *others: Any, on: Any, **settings: Any) -> DataFrame:
         """Return the join with other relations; see :func:`millrace.join`."""
-        return millrace.join(self._df, *others, on=on, **settings)
+        return session.join(self._df, *others, on=on, **settings)
 
     def sql(self, query: str, name: str = "this", **settings: Any) -> DataFrame:
         """Return the answer of a query in which the DataFrame has a name; see :func:`millrace.sql`."""
         tables = {**settings.pop("tables", {}), name: self._df}
-        return millrace.sql(query, self._df.sparkSession, tables, **settings)
+        return session.sql(query, spark=self._df.sparkSession, tables=tables, **settings)
 
     def explain(self, mode: Mode = "simple") -> Explanation:
         """Return what Millrace does for it; see :func:`millrace.explain`."""
-        return millrace.explain(self._df, mode)
+        return results.explain(self._df, mode)
 
     def report(self) -> RunReport:
         """Return the figures of its latest run; see :func:`millrace.report`."""
-        return millrace.report(self._df)
+        return results.report(self._df)
 
-    def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Run it and yield rows as they come; see :func:`millrace.stream_results`."""
-        return millrace.stream_results(self._df, batch_size)
+    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Run it and yield rows as they come; see :func:`millrace.to_batches`."""
+        return results.to_batches(self._df, batch_size)
 
     def __dir__(self) -> Iterable[str]:
         return [name for name in super().__dir__() if not name.startswith("_")]

@@ -16,15 +16,15 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from millrace.api.columns import Compared, compared
-from millrace.api.joins import Joins, Left, Relation, clause
+from millrace.api.gain import Relation
+from millrace.api.joins import Joins, Left, clause
 from millrace.errors import MillraceError, QueryError
 from millrace.options import Options
-from millrace.spark.applied import noted
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark
-from millrace.spark.own_work import own_work
-from millrace.spark.parallelism import is_connect
-from millrace.sql.containment import contain
+from millrace.spark.patches import noted
+from millrace.spark.session import is_connect, own_work
+from millrace.sql.errors import contain
 from millrace.sql.parse import parse
 
 _LINK = "_millrace_link"

@@ -18,7 +18,7 @@ from weakref import ref
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, functions as sf
 
-from millrace.spark.own_work import own_work
+from millrace.spark.session import own_work
 
 _NOTE = "_millrace_column"
 _TEXT = re.compile(r"Column<'(\w+)'>")

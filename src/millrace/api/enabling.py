@@ -22,18 +22,16 @@ from pyspark.sql import DataFrame, functions as sf
 from millrace.api.chains import Chain, Derived, filtered, joined, link, link_of
 from millrace.api.columns import both, equal, noting, taken
 from millrace.api.joins import Left
-from millrace.api.session import Session, session_of
+from millrace.api.session import Session
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.actions import ACTIONS
 from millrace.spark.filter import where
 from millrace.spark.handles import left_to_spark, runs_instead
-from millrace.spark.own_work import at_own_work, own_work
-from millrace.spark.parallelism import is_connect
 from millrace.spark.patches import replace, restore, watch
 from millrace.spark.predicates import Applied
-from millrace.spark.stopped import alive
-from millrace.sql.containment import contain
+from millrace.spark.session import alive, at_own_work, is_connect, own_work, session_of
+from millrace.sql.errors import contain
 from millrace.sql.functions import Predicates
 
 if TYPE_CHECKING:
@@ -143,7 +141,32 @@ def enable(
     options: Options | dict[str, Any] | None = None,
     predicates: Predicates | None = None,
 ) -> Enabled:
-    """Let a session's own methods go through Millrace; see :func:`millrace.enable`."""
+    """Let a session's own ``sql``, ``filter``, ``where`` and ``join`` go through Millrace where it pays.
+
+    >>> with millrace.enable(spark):  # doctest: +SKIP
+    ...     spark.sql("SELECT … FROM orders JOIN customer ON …").show()
+    ...     mails.filter(is_spam("text")).filter(is_ours("text")).count()
+    ...     orders.filter("status = 'open'").join(customer, orders.custkey == customer.id).count()
+
+    Without ``with`` it holds until ``disable()`` of what it returns. Rows are Spark's in every case. Taken
+    are queries of ``spark.sql``, chains of ``filter`` by functions of Python, and chains of inner joins,
+    with filters by SQL text below and, without dotted names, above: joins by names of columns (one, or a
+    list), and on equalities of columns (one, several with ``&``, or a list). A column there is taken of a
+    DataFrame that is joined (``orders.custkey``, ``orders["custkey"]``) while the session is enabled, or is
+    ``col("custkey")`` of a name that one of them has. Other comparisons stay with Spark, and so does, on
+    Spark Connect, whatever is derived from a join by columns of the DataFrames that were joined
+    (``orders.total``, in place of ``"total"``). A chain of joins has to keep few rows, or small ones: all
+    its columns leave the tasks. :func:`explain` of a DataFrame says why it was left to Spark, and so does the
+    log ``millrace``, at the level INFO. A session that is enabled several times stays so until each is over.
+
+    Args:
+        spark: The session; by default the active one, or a new one.
+        options: Settings of all runs.
+        predicates: As for :func:`sql`, to call in ``spark.sql``.
+
+    Raises:
+        MillraceError: An argument cannot be used.
+    """
     made = alive(session_of(spark, {}))
     enabled = Enabled(made, Options.of(options), predicates)
     with _lock:

@@ -7,6 +7,7 @@ is known what is asked of them. Spark's own join reads the columns that are want
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -16,15 +17,14 @@ from sqlglot import exp
 from millrace.errors import QueryError
 from millrace.options import Options, StorageOptions
 from millrace.parquet.partitions import Doubtful
-from millrace.spark.conf import SessionConf
-from millrace.spark.parallelism import default_parallelism
 from millrace.spark.scans import scan_of
-from millrace.sql.estimates import default_widths, estimate
+from millrace.spark.session import SessionConf, default_parallelism
+from millrace.sql.frames import default_widths, estimate
 from millrace.sql.parse import parse
 from millrace.sql.worth import ROWS_A_SECOND
 
 if TYPE_CHECKING:
-    from millrace.api.joins import Relation
+    from pyspark.sql import DataFrame
 
 BYTES_A_ROW = 6
 """Bytes that may pass between Spark and Python for each row that tasks read from files themselves.
@@ -35,12 +35,27 @@ with one to eight columns. A text counts 20 bytes, so 12 bytes use up the gain; 
 estimates.
 """
 LEAST_GAIN_SECONDS = 0.2
-"""Twice what planning a query takes beyond Spark's own analysis, which ``millrace bench tpch`` measures."""
+"""Twice what planning a query takes beyond Spark's own analysis, measured by ``python -m lab bench sql``."""
 KEPT_BY_EQUALITY = 0.1
 """The share of rows that a column has of one value: of Selinger et al., Access Path Selection, 1979.
 
 Nothing else is taken to reject rows, for nothing tells how many: such a chain is rather left to Spark.
 """
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """What is joined.
+
+    Attributes:
+        df: A DataFrame.
+        conditions: In SQL, over it.
+        known: The DataFrames whose Columns are columns of it: itself, and what filters made of it.
+    """
+
+    df: DataFrame
+    conditions: tuple[str, ...] = ()
+    known: tuple[DataFrame, ...] = ()
 
 
 _sizes: WeakKeyDictionary[Relation, tuple[int | None, bool]] = WeakKeyDictionary()

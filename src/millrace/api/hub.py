@@ -1,4 +1,4 @@
-"""``millrace.hub``: many standing queries over one join of streams."""
+"""``Session.hub``: many standing queries over one join of streams."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 
-from millrace.errors import InputError, MillraceError, near
+from millrace.errors import InputError, near
 from millrace.options import Options
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect
 from millrace.sql.standing import SharedJoin
 from millrace.streams.hub.delivery import Deliver, Sink
 from millrace.streams.hub.folder import Folder, Listed
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Hub:
-    """Many standing queries over one join of streams; see :func:`millrace.hub`.
+    """Many standing queries over one join of streams; see :meth:`millrace.Session.hub`.
 
     Args:
         spark: The session.
-        streams: The streams, by name.
+        streams: The streams, by name, and maybe other tables.
         on: The join that the queries share, as behind FROM.
         checkpoint: The hub's folder.
         sinks: Functions for queries that are there from before.
@@ -222,67 +221,3 @@ class Hub:
         """Stop; the folder has all that is needed to go on."""
         if self._query is not None:
             self._query.stop()
-
-    def answer(self) -> int:
-        """Do what other processes have asked for (``millrace hub add``); returns how much that was."""
-        count = 0
-        for name, asked in self._folder.requests():
-            count += 1
-            try:
-                self._do(**asked)
-            except (MillraceError, PySparkException) as error:
-                self._folder.answer(name, str(error))
-            except Exception as error:  # noqa: BLE001  # no request takes the others' hub down
-                self._folder.answer(name, f"{type(error).__name__}: {error}")
-            else:
-                self._folder.answer(name, None)
-        return count
-
-    def _do(self, what: str | None = None, **asked: Any) -> None:
-        if what not in ("add", "remove"):
-            raise InputError(f"the hub is asked for {what!r}: expected 'add' or 'remove'; ask again")
-        (self.add if what == "add" else self.remove)(**asked)
-
-
-def hub(
-    spark: SparkSession,
-    streams: Mapping[str, DataFrame],
-    on: str,
-    checkpoint: str | Path,
-    *,
-    sinks: Mapping[str, Sink] | None = None,
-    keep: Literal["all", "wanted"] = "all",
-    options: Options | dict[str, Any] | None = None,
-) -> Hub:
-    """Return a hub: many standing queries over one join of streams, run by one eddy for all of them.
-
-    >>> hub = millrace.hub(  # doctest: +SKIP
-    ...     spark, {"orders": orders, "payments": payments},
-    ...     on="orders o JOIN payments p ON o.id = p.id AND p.t BETWEEN o.t AND o.t + INTERVAL 1 HOUR",
-    ...     checkpoint="hub",
-    ... )
-    >>> hub.add("large", "o.id, p.amount", "o.total > 1000", sink="large")  # doctest: +SKIP
-    >>> hub.start()  # doctest: +SKIP
-    >>> hub.add("late", "o.id", "o.region IN (3, 5)", sink=print, since="window")  # doctest: +SKIP
-
-    Each query has the rows of ``SELECT select FROM on WHERE where`` run by :func:`sql` alone. As in CACQ
-    (Madden et al. 2002) the queries' conditions are grouped filters, tuples carry a bit for each query that
-    may still want them, and all queries share the join's state; as in PSoup (Chandrasekaran & Franklin 2002)
-    a new query may ask for what the window has.
-
-    Args:
-        spark: The session; its state store has to be RocksDB, as for :func:`sql` over streams.
-        streams: Streaming DataFrames with watermarks, by name.
-        on: The join that all queries share, as behind FROM: equalities, and ranges of event time.
-        checkpoint: A folder for the queries and for Spark's checkpoint; one that has a hub is gone on with.
-        sinks: Functions for queries that are there from before and give their rows to one, by name. Where a
-            query has gone and another has its name, the function is the other's.
-        keep: ``"all"`` keeps every row of the window, for queries to come; ``"wanted"`` those that pass the
-            conditions of some query, and queries begin with ``since="now"``.
-        options: Settings of the run.
-
-    Raises:
-        MillraceError: The join is none that an eddy runs as a whole, or the folder has another one.
-        pyspark.errors.AnalysisException: Spark refuses it.
-    """
-    return Hub(spark, streams, on, checkpoint, sinks, keep, options)

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import Column, functions as sf, types as t
 
 from millrace.api.columns import Compared, Taken, name_of
-from millrace.api.gain import why_no_gain
+from millrace.api.gain import Relation, why_no_gain
 from millrace.api.session import Session
 from millrace.errors import QueryError
 from millrace.options import Options
 from millrace.spark.handles import same_handle
-from millrace.spark.own_work import own_work
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect, own_work
 from millrace.sql.template import plain_quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from millrace.api.chains import Derived
 
 _NESTED = (t.StructType, t.MapType, t.ArrayType)
 _STRICT = "spark.sql.analyzer.failAmbiguousSelfJoin"
@@ -31,19 +28,11 @@ Place = tuple[int, str]
 """A column: of which relation, by their order, and its name there."""
 
 
-@dataclass(frozen=True, eq=False)
-class Relation:
-    """What is joined.
+class Made(Protocol):
+    """What Millrace makes of something of Spark's."""
 
-    Attributes:
-        df: A DataFrame.
-        conditions: In SQL, over it.
-        known: The DataFrames whose Columns are columns of it: itself, and what filters made of it.
-    """
-
-    df: DataFrame
-    conditions: tuple[str, ...] = ()
-    known: tuple[DataFrame, ...] = ()
+    def made(self, df: Any, options: Options) -> Any:
+        """Return it, or why there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +45,7 @@ class Left:
     """
 
     why: str
-    otherwise: Derived | None = None
+    otherwise: Made | None = None
 
     def made(self, df: DataFrame, options: Options) -> DataFrame | str:
         """Return it of what Millrace makes below, or why Millrace has no part in it."""
@@ -82,7 +71,7 @@ class Joins:
     on: tuple[tuple[str, ...] | Compared, ...]
     known: tuple[tuple[DataFrame, int], ...] = ()
     conditions: tuple[str, ...] = ()
-    otherwise: Derived | None = None
+    otherwise: Made | None = None
 
     def made(self, df: DataFrame, options: Options) -> DataFrame | str:
         """Return what Millrace makes of it, or why it takes no join of it.

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.errors import MillraceError
 from millrace.reports.run_report import RunReport
 from millrace.spark.handles import latest
+
+if TYPE_CHECKING:
+    from millrace.limits.progress import LookupProgress
 
 EVERY = 0.5
 """Seconds between two lines."""
@@ -71,7 +74,17 @@ class Watch:
                 best = max(orders, key=lambda order: order.tuples)
                 shown = best.order if len(best.order) <= _LONGEST else best.order[: _LONGEST - 1] + "…"
                 parts.append(f"{shown} ({best.share:.0%})")
+        for handle in latest()[-1:]:
+            parts += [lookup_line(one) for one in getattr(handle, "lookups", list)() if one.in_flight]
         return " · ".join([f"{seconds:.1f} s", *parts])
+
+
+def lookup_line(one: LookupProgress) -> str:
+    """Return how far a lookup is, in words."""
+    text = f"{one.name}: {one.done:,} of {one.keys:,} keys"
+    parts = ((one.cached, "cached"), (one.failed, "failed"), (one.in_flight, "in flight"))
+    text += "".join(f", {count:,} {what}" for count, what in parts if count)
+    return text + (f", {one.rate:,.0f} a second" if one.rate else "")
 
 
 def _reports() -> Iterator[tuple[Any, RunReport]]:

@@ -1,4 +1,4 @@
-"""``millrace.live``: a page on this machine that shows what runs, and what ran last."""
+"""``millrace.monitor.live``: a page on this machine that shows what runs, and what ran last."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _lock = threading.Lock()
 
 
 class Live:
-    """A live page; see :func:`millrace.live`. It is a context manager, which closes it at its end.
+    """A live page; see :func:`millrace.monitor.live`. It is a context manager, which closes it at its end.
 
     Args:
         port: TCP port on this machine; 0 takes a free one.
@@ -166,7 +166,7 @@ class Live:
 def live(port: int = 0, *, open_browser: bool = False) -> Live:
     """Show a page of the queries and streams of this process that run, and of those that ran last.
 
-    >>> page = millrace.live(open_browser=True)  # doctest: +SKIP
+    >>> page = millrace.monitor.live(open_browser=True)  # doctest: +SKIP
     >>> page.url  # doctest: +SKIP
     'http://127.0.0.1:40123/aZ…/'
 

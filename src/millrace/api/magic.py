@@ -35,8 +35,8 @@ def _parser() -> _Parser:
     return made
 
 
-def register(shell: Any) -> None:
-    """Register the magic in a shell of IPython."""
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook the magic ``%%millrace``; called by ``%load_ext millrace``."""
 
     def millrace(line: str, cell: str) -> Any:
         return run(shell, line, cell)

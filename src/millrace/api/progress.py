@@ -1,4 +1,4 @@
-"""``millrace.progress``, and the line that is shown by default while an action runs."""
+"""``millrace.monitor.progress``, and the line that is shown by default while an action runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from millrace.api.line import EVERY, Watch, is_notebook, is_seen, room, writer
 from millrace.spark import actions
 from millrace.spark.handles import tasks_of
+from millrace.spark.session import alive, session_of
 from millrace.spark.stages import repeatedly, tasks_shown
-from millrace.spark.stopped import alive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SOME = frozenset({"take", "first", "head", "tail", "show", "isEmpty"})
 """Actions for which Spark runs as few tasks as will do."""
 
-_READ = ("toLocalIterator", "stream_results")
+_READ = ("toLocalIterator", "to_batches")
 """Actions whose rows are read one by one: a reader who prints them sees how far they are."""
 
 __all__ = ["Watch", "by_default", "progress"]
@@ -30,9 +30,18 @@ __all__ = ["Watch", "by_default", "progress"]
 
 @contextmanager
 def progress(spark: SparkSession | None = None, *, shown: bool | None = None) -> Iterator[None]:
-    """Show a line while the body runs; see :func:`millrace.progress`."""
-    from millrace.api.session import session_of
+    """Show a line of progress while the body runs: tasks, rows and their rate, the orders in use.
 
+    >>> with millrace.monitor.progress():  # doctest: +SKIP
+    ...     kept.write.parquet("kept")
+
+    It stands on standard error where that is a terminal, below the cell in a notebook, and nowhere else. Rows
+    are those of tasks that have ended; Spark Connect tells of tasks only.
+
+    Args:
+        spark: The session; by default the active one.
+        shown: False for no line, True for one also where there is no terminal.
+    """
     with room():  # also without a line of its own, so that none is shown by default either
         write = None if shown is False else writer(anywhere=shown is True)
         if write is None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.api.results import query_stream
 from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import Call, show
 from millrace.engine.figures import CellFigures
 from millrace.engine.values import show as show_value
 from millrace.errors import ExecutionError, QueryError
 from millrace.predicates.estimate import Estimate, LookupEstimate
-from millrace.reports.explanation import Explanation
 from millrace.reports.micro_batch import PREFIX
-from millrace.reports.planned import BlockShape, Planned, settings
+from millrace.reports.planned import BlockShape, Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
 from millrace.spark.block import Block, FrameInput, LookupInput
 from millrace.spark.lookup_estimate import lookup_estimates
@@ -27,7 +27,7 @@ from millrace.sql.plan import Read
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 
 Estimating = Callable[[int, int, Mapping[str, float] | None], Estimate]
@@ -135,7 +135,7 @@ class Query(Prepared):
             unknown.append("predicates, whose rows come from lookups, all of which would have to be asked")
         return Estimate(0, 0, (0, 0, 0), (), tuple(found), tuple(unknown))
 
-    def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run the query and yield its rows as they come, while the tasks still run.
 
         Their order is that in which they come, also with an ORDER BY. Closing the iterator, or Ctrl-C,
@@ -149,9 +149,7 @@ class Query(Prepared):
             UnsupportedType: A column has a type that cannot be sent.
             Exception: What the job raised, once the rows that came before are given out.
         """
-        from millrace.api.results import stream
-
-        return stream(self, batch_size)
+        return query_stream(self, batch_size)
 
     def lookups(self) -> list[LookupProgress]:
         """Return how far the query's lookups are, at any time, also while it runs."""
@@ -199,7 +197,7 @@ class Query(Prepared):
         if any(name.startswith(PREFIX) for name in self.runs):
             raise ExecutionError(
                 "a join of streams has a report for each query that was started of it: "
-                "millrace.stream_report(df.writeStream.….start())"
+                "millrace.streams.report(df.writeStream.….start())"
             )
         found: dict[str, list[CellFigures]] = {}
         for one in self.taken:

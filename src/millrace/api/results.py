@@ -1,4 +1,4 @@
-"""Results as they come, from the block itself where Spark does nothing above it."""
+"""What a DataFrame that Millrace returned is asked for: its rows as they come, its plan, its figures."""
 
 from __future__ import annotations
 
@@ -9,20 +9,64 @@ import pyarrow as pa
 
 from millrace.errors import OptionError, UnsupportedType
 from millrace.options import Options
+from millrace.reports.planned import Explanation
+from millrace.reports.run_report import RunReport
 from millrace.spark.actions import acted
+from millrace.spark.handles import handle_of, known_query, running
+from millrace.spark.plans import Mode
 from millrace.spark.streaming import endless, sent, stream_of
 from millrace.spark.types import arrow_schema
+from millrace.sql.build import Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.api.query import Query
-
-_ACTION = "stream_results"
+_ACTION = "to_batches"
 
 
-def stream(query: Query, batch_size: int | None) -> Iterator[pa.RecordBatch]:
-    """Run a query and return its rows as they come; see :meth:`Query.stream_results`."""
+def explain(df: DataFrame, mode: Mode = "simple") -> Explanation:
+    """Return, as text (in notebooks by parts), what Millrace does for a DataFrame, and what Spark does.
+
+    Args:
+        df: One that Millrace returned, or one derived from it.
+        mode: Of Spark's plan: ``"simple"`` is the physical one, ``"extended"`` all of them, ``"cost"`` with
+            Spark's estimates.
+
+    Raises:
+        MillraceError: Millrace has no part in it, or the mode is another.
+    """
+    return handle_of(df).explain(mode)
+
+
+def report(df: DataFrame) -> RunReport:
+    """Return the figures of the latest run of a DataFrame that Millrace returned, or of one derived from it.
+
+    Raises:
+        MillraceError: Millrace has no part in it, it has not run yet, or the option ``report`` is off.
+    """
+    return handle_of(df).report(running(df))
+
+
+def to_batches(df: DataFrame, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    """Run any DataFrame and yield its rows as they come, while Spark's tasks still run.
+
+    Their order is that in which they come. Closing the iterator, or Ctrl-C, cancels the job.
+
+    Args:
+        df: One that Millrace returned, or any other.
+        batch_size: Rows in a batch, at most; None leaves batches as they come.
+
+    Raises:
+        MillraceError: ``batch_size`` is out of range, or a column's type cannot be sent.
+        Exception: What the job raised, once the rows that came before are given out.
+    """
+    df = running(df)
+    query = known_query(df)
+    return frame_stream(df, None, batch_size) if query is None else query.to_batches(batch_size)
+
+
+def query_stream(query: Prepared, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+    """Run a query and return its rows as they come: the block's own where Spark does nothing above it."""
     _check(batch_size)
     direct = query.direct
     taken = next((one for one in query.taken if direct is not None and one.plan.name == direct.block), None)
@@ -36,7 +80,7 @@ def stream(query: Query, batch_size: int | None) -> Iterator[pa.RecordBatch]:
     return _sized(_renamed(batches, direct.columns, arrow_schema(query.df.schema)), batch_size)
 
 
-def _same_types(query: Query, given: pa.Schema, columns: Sequence[str]) -> bool:
+def _same_types(query: Prepared, given: pa.Schema, columns: Sequence[str]) -> bool:
     try:
         wanted = arrow_schema(query.df.schema)
     except UnsupportedType:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from millrace.api.arguments import Args, formatted, parameters
 from millrace.api.estimating import estimate_of
 from millrace.api.joining import Condition, Side, joining
 from millrace.api.progress import by_default
@@ -22,26 +21,27 @@ from millrace.lookups.declared import lookup as declare
 from millrace.options import Options, StorageOptions
 from millrace.spark.filter import where
 from millrace.spark.handles import remember
-from millrace.spark.own_work import own_work
 from millrace.spark.patches import watch
-from millrace.spark.stopped import alive
+from millrace.spark.session import alive, own_work, session_of
 from millrace.spark.types import arrow_schema
 from millrace.sql import kept
 from millrace.sql.calls import Calls
 from millrace.sql.functions import Predicates, by_name
-from millrace.sql.parse import PARAMETER, Statement, parse
+from millrace.sql.parse import Statement, parse
 from millrace.sql.pipeline import Pipeline
 from millrace.sql.tables import Tables, check_tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
+    from millrace.api.hub import Hub
+    from millrace.lookups.source import Source
     from millrace.lookups.table import LookupTable
     from millrace.spark.predicates import Predicate
+    from millrace.streams.hub.delivery import Sink
 
 by_default()  # before there is a DataFrame to run
-
-Args = Mapping[str, Any] | list[Any]
 
 
 class Session:
@@ -88,12 +88,13 @@ class Session:
         tables: Tables | None = None,
         predicates: Predicates | None = None,
         options: Options | dict[str, Any] | None = None,
+        **values: Any,
     ) -> DataFrame:
         """Return the answer of a query as a DataFrame; see :func:`millrace.sql`.
 
         Tables, predicates and options are used beside those of the session, and before them.
         """
-        return self.query(query, args, tables=tables, predicates=predicates, options=options).df
+        return self.query(query, args, tables=tables, predicates=predicates, options=options, **values).df
 
     def query(
         self,
@@ -103,20 +104,22 @@ class Session:
         tables: Tables | None = None,
         predicates: Predicates | None = None,
         options: Options | dict[str, Any] | None = None,
+        **values: Any,
     ) -> Query:
         """Return a query with its DataFrame, its explanation and its report; see :func:`millrace.query`."""
         check_tables(tables)
         settings = self._options.updated(options)
-        merged = _merged(self._tables, tables or {})
+        text, own = formatted(query, values)
+        merged = _merged(self._tables, {**(tables or {}), **own})
         named = self._predicates | by_name(predicates)
-        made = prepare(query, self._spark, merged, settings, named, args)
+        made = prepare(text, self._spark, merged, settings, named, args)
         if named:
 
-            def run(text: str) -> DataFrame:
-                return prepare(text, self._spark, merged, settings, {}, args).df
+            def run(rest: str) -> DataFrame:
+                return prepare(rest, self._spark, merged, settings, {}, args).df
 
             # A query is what was planned; this is how to plan another like it.
-            object.__setattr__(made, "_estimating", partial(estimate_of, query, named, run))
+            object.__setattr__(made, "_estimating", partial(estimate_of, text, named, run))
         return made
 
     def where(
@@ -162,6 +165,56 @@ class Session:
         frame = made.kept(query.df)
         return remember(frame, query, query.runs, made.text)
 
+    def hub(
+        self,
+        on: str,
+        checkpoint: str | Path,
+        *,
+        streams: Mapping[str, DataFrame] | None = None,
+        sinks: Mapping[str, Sink] | None = None,
+        keep: Literal["all", "wanted"] = "all",
+        options: Options | dict[str, Any] | None = None,
+    ) -> Hub:
+        """Return a hub: many standing queries over one join of streams, run by one eddy for all of them.
+
+        >>> shop = millrace.Session(spark, tables={"orders": orders, "payments": payments})  # doctest: +SKIP
+        >>> hub = shop.hub(  # doctest: +SKIP
+        ...     "orders o JOIN payments p ON o.id = p.id AND p.t BETWEEN o.t AND o.t + INTERVAL 1 HOUR",
+        ...     checkpoint="hub",
+        ... )
+        >>> hub.add("large", "o.id, p.amount", "o.total > 1000", sink="large")  # doctest: +SKIP
+        >>> hub.start()  # doctest: +SKIP
+        >>> hub.add("late", "o.id", "o.region IN (3, 5)", sink=print, since="window")  # doctest: +SKIP
+
+        Each query has the rows of ``SELECT select FROM on WHERE where`` run by :meth:`sql` alone. As in CACQ
+        (Madden et al. 2002) the queries' conditions are grouped filters, tuples carry a bit for each query
+        that may still want them, and all queries share the join's state; as in PSoup (Chandrasekaran &
+        Franklin 2002) a new query may ask for what the window has. The session's state store has to be
+        RocksDB, as for :meth:`sql` over streams.
+
+        Args:
+            on: The join that all queries share, as behind FROM: equalities, and ranges of event time.
+            checkpoint: A folder for the queries and for Spark's checkpoint; one that has a hub is gone on
+                with.
+            streams: Streaming DataFrames with watermarks, by name, beside the session's tables, and before
+                them.
+            sinks: Functions for queries that are there from before and give their rows to one, by name. Where
+                a query has gone and another has its name, the function is the other's.
+            keep: ``"all"`` keeps every row of the window, for queries to come; ``"wanted"`` those that pass
+                the conditions of some query, and queries begin with ``since="now"``.
+            options: Settings of the run, beside the session's, and before them.
+
+        Raises:
+            MillraceError: The join is none that an eddy runs as a whole, or the folder has another one.
+            pyspark.errors.AnalysisException: Spark refuses it.
+        """
+        from millrace.api.hub import Hub
+
+        check_tables(streams)
+        tables = _merged(self._tables, streams or {})
+        settings = self._options.updated(options)
+        return Hub(session_of(self._spark, tables), tables, on, checkpoint, sinks, keep, settings)
+
     def lookup(self, name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
         """Declare a lookup table and keep it among the session's tables; see :func:`millrace.lookup`."""
         table = lookup(name, schema, bind, via, **settings)
@@ -169,14 +222,157 @@ class Session:
         return table
 
 
-def lookup(name: str, schema: Any, bind: Any, via: Any, **settings: Any) -> LookupTable:
-    """Declare a lookup table; see :func:`millrace.lookup`."""
+def sql(
+    query: str,
+    args: Args | None = None,
+    *,
+    spark: SparkSession | None = None,
+    tables: Tables | None = None,
+    options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
+    **values: Any,
+) -> DataFrame:
+    """Return the answer of a query as a DataFrame, its inner joins executed by eddies.
+
+    >>> millrace.sql("SELECT … FROM {orders} o JOIN {people} p ON …", orders=df, people=df2)  # doctest: +SKIP
+
+    Args:
+        query: Any SELECT that Spark SQL accepts; set operations and WITH are fine.
+        args: Values of the query's parameters: a dictionary for ``:name``, a list for ``?``.
+        spark: The session; by default the active one, or a new one.
+        tables: Names that the query uses, each a path of Parquet, CSV (with a header), JSON or ORC data (a
+            file, a folder, a glob), a DataFrame, or what :func:`lookup` returns. Paths may be in object
+            stores (``s3://bucket/orders``), see the option ``storage_options``. Other names are looked up in
+            the session's catalog and views.
+        options: Settings of the run.
+        predicates: Python predicates that the query calls by name: ``{name: predicate}``, or several
+            that have names of their own, as :func:`where` takes them. Conditions that are a call of
+            one are run by eddies, within joins and alone; the names become temporary functions of
+            the session, so that the query may call them anywhere else too.
+        values: What stands for ``{name}`` in the text, as in PySpark's ``sql``: DataFrames, lookup tables
+            too, are tables, ``{df.a}`` and ``{df[a]}`` columns of theirs; a string is a literal; anything
+            else is written as ``str`` writes it. Where there are some, ``{{`` is a brace of SQL's own. Each
+            has to stand in the text. None can have a name of the other arguments.
+
+    Raises:
+        MillraceError: A table, file, column, predicate, value or option cannot be used, or the query is no
+            SELECT.
+        pyspark.errors.AnalysisException: Spark refuses the query.
+    """
+    session = Session(spark)
+    return session.sql(query, args, tables=tables, options=options, predicates=predicates, **values)
+
+
+def query(
+    query: str,
+    args: Args | None = None,
+    *,
+    spark: SparkSession | None = None,
+    tables: Tables | None = None,
+    options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
+    **values: Any,
+) -> Query:
+    """Return the query with its ``df``, ``explain()`` and, after a run, ``report()``.
+
+    Takes and raises what :func:`sql` does.
+    """
+    session = Session(spark)
+    return session.query(query, args, tables=tables, options=options, predicates=predicates, **values)
+
+
+def join(
+    *relations: Any,
+    on: Condition | Iterable[Condition] = (),
+    where: Side | Iterable[Side] = (),
+    how: str = "inner",
+    select: str | Iterable[str] | None = None,
+    spark: SparkSession | None = None,
+    options: Options | dict[str, Any] | None = None,
+    predicates: Predicates | None = None,
+) -> DataFrame:
+    """Return the join of several relations, without writing the query.
+
+    >>> millrace.join(  # doctest: +SKIP
+    ...     orders, customer, "nation.parquet",
+    ...     on=[("o_custkey", "c_custkey"), ("c_nationkey", "n_nationkey")],
+    ...     where=customer.c_acctbal > 0,
+    ... )
+
+    Args:
+        relations: DataFrames, names of tables, paths of data and lookup tables, from left to right;
+            or one mapping of names to these, for conditions in SQL.
+        on: What joins them: the name of a column that two of them share, which is in the result once, as in
+            PySpark; a pair of columns, each a name (``"c_custkey"`` or ``"customer.c_custkey"``) or a Column
+            over one relation, of any expression; or a condition in SQL over the names of a mapping.
+        where: Further conditions: Columns, predicates of Python that are applied to columns, or conditions in
+            SQL. What reads one relation filters that before the join; in a left, right or full join, where
+            that is not the same, the result.
+        how: ``"inner"``, ``"cross"``, or ``"left"``, ``"right"``, ``"full"``, ``"semi"`` and ``"anti"``,
+            which Spark evaluates.
+        select: Result columns in SQL; all by default.
+        spark: The session; by default that of a DataFrame among the relations, the active one, or a new one.
+        options: Settings of the run.
+        predicates: As for :func:`sql`, to call in conditions in SQL.
+
+    Raises:
+        MillraceError: As :func:`sql`; or nothing joins the relations, or it is not clear which of them a pair
+            joins.
+    """
+    return Session(spark).join(
+        *relations, on=on, where=where, how=how, select=select, options=options, predicates=predicates
+    )
+
+
+def lookup(
+    name: str,
+    schema: str | pa.Schema | StructType,
+    bind: Sequence[str] | Sequence[Sequence[str]],
+    via: Source | Sequence[Source],
+    *,
+    scan: object = None,
+    on_error: Literal["fail", "skip", "null"] = "fail",
+    cache: str | Path | None = None,
+    ttl: float | None = None,
+) -> LookupTable:
+    """Declare a table whose rows are got by asking for keys, to be joined in :func:`sql` like any other.
+
+    >>> prices = millrace.lookup(  # doctest: +SKIP
+    ...     "prices", "sku string, price double", bind=["sku"],
+    ...     via=millrace.http("https://api.example/price/{sku}", per_second=50),
+    ... )
+    >>> millrace.sql("SELECT … FROM orders o JOIN prices p ON o.sku = p.sku",  # doctest: +SKIP
+    ...              tables={"orders": "orders.parquet", "prices": prices})
+
+    A query gives the keys: by equalities with other relations (of inner, outer, semi and anti joins),
+    by constants, or by ``IN (SELECT …)``. Each distinct key is asked once per run. With a scan, or with
+    several indexes, the table is a set: equal rows from several of them are one, and none of them may
+    return a row twice.
+
+    Args:
+        name: What plans, reports and errors call it.
+        schema: Its columns: Spark's DDL, an Arrow schema or a ``StructType``.
+        bind: The columns whose values are sent; or several lists of them, one for each index. They may
+            be integers, strings, booleans, decimals, dates and timestamps.
+        via: What is asked: :func:`http`, :func:`database` or :func:`function`; a list gives each index
+            its own.
+        scan: A path of Parquet data, a DataFrame, or a source that can return all rows; or several of
+            these, of which at most one is a path or DataFrame. It is read while the indexes are asked.
+        on_error: What becomes of a key for which asking fails, after the source's retries: ``"fail"``
+            fails the query, ``"skip"`` gives it no rows, ``"null"`` one row with nulls beside the key.
+        cache: A folder, or a file that ends in ``.sqlite``, in which answers outlive the run.
+        ttl: Seconds for which they do; None for ever.
+
+    Raises:
+        InputError: A column, source or scan cannot be used.
+        OptionError: A setting is out of range.
+    """
     if isinstance(schema, StructType):
         try:
             schema = arrow_schema(schema)
         except UnsupportedType as error:
             raise InputError(f"lookup table {name!r}: {error}") from None
-    return declare(name, schema, bind, via, **settings)
+    return declare(name, schema, bind, via, scan=scan, on_error=on_error, cache=cache, ttl=ttl)
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,13 +405,13 @@ def _prepare(
     predicates: Mapping[str, Predicate],
     args: Args | None,
 ) -> Query:
-    parameters = _parameters(args)
-    key = None if predicates else kept.key_of(query, parameters, tables, options)
+    values = parameters(args)
+    key = None if predicates else kept.key_of(query, values, tables, options)
     statement = None
     if not kept.is_known(key):
         statement = _parsed(query, predicates, args)  # before a session is made
     session = alive(session_of(spark, tables))
-    with closing(Pipeline(session, options, tables, predicates, parameters)) as pipeline:
+    with closing(Pipeline(session, options, tables, predicates, values)) as pipeline:
         own = kept.find(key, pipeline.catalog)
         if own is not None:
             prepared = own.prepared
@@ -238,38 +434,3 @@ def _parsed(query: str, predicates: Mapping[str, Predicate], args: Args | None) 
             "for each"
         )
     return statement
-
-
-def _parameters(args: Args | None) -> dict[str, Any]:
-    """Return a query's parameters by name; those without one get names of ours."""
-    if args is None:
-        args = {}
-    if isinstance(args, Mapping):
-        return dict(args)
-    if not isinstance(args, list):
-        raise QueryError(
-            f"args are given as {type(args).__name__}: expected a dictionary for parameters with names "
-            "(:low), a list for those without (?)"
-        )
-    return {f"{PARAMETER}{number}": value for number, value in enumerate(args)}
-
-
-def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
-    """Return the session given, that of a DataFrame among the tables, the active one, or a new one."""
-    if spark is None:
-        frames = [each for each in tables.values() if hasattr(each, "sparkSession")]
-        found = frames[0].sparkSession if frames else SparkSession.getActiveSession()
-        return found or _new_session()
-    if not hasattr(spark, "sql") or not hasattr(spark, "conf"):
-        raise InputError(
-            f"spark is given as {type(spark).__name__}: expected a SparkSession; tables and options go by "
-            "name, such as tables={'orders': 'orders.parquet'}"
-        )
-    session: SparkSession = spark
-    return session
-
-
-def _new_session() -> SparkSession:
-    """Make a session whose workers run this Python: the one on the PATH may lack what they need."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SparkSession.builder.getOrCreate()

@@ -1,6 +1,20 @@
-"""``python -m millrace``: the command line, where its script is not on the PATH."""
+"""The script ``millrace``, and ``python -m millrace.cli`` where that is not on the PATH."""
 
-from millrace.cli.app import main
+import sys
+
+from millrace.errors import MissingExtra, require
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        require("cli", "the command line", "rich", "typer")
+    except MissingExtra as error:
+        sys.exit(f"error: {error}")
+    from millrace.cli.app import app
+
+    app()
+
 
 if __name__ == "__main__":
     main()

@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import answers, bench, experiment, hub, json_text
-from millrace.cli.console import consoles
-from millrace.cli.errors import one_message
-from millrace.cli.json_text import Json
-from millrace.cli.report_option import WithReport
-from millrace.options import POLICY_NAMES
+from millrace.cli import cache, console
+from millrace.cli.console import Json, consoles
+from millrace.cli.errors import USAGE, one_message
+from millrace.errors import OptionError
 
 app = typer.Typer(
     name="millrace",
@@ -22,10 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(answers.app, name="answers")
-app.add_typer(bench.app, name="bench")
-app.add_typer(experiment.app, name="experiment")
-app.add_typer(hub.app, name="hub")
+app.add_typer(cache.app, name="cache")
 
 
 class Engine(StrEnum):
@@ -36,7 +31,13 @@ class Engine(StrEnum):
 
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting. Repeatable.")
+]
+Master = Annotated[str, typer.Option(help="Spark master.")]
+Remote = Annotated[
+    str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -54,7 +55,7 @@ def _root(
     """Joins on Spark through eddies: tuples find their own order while the query runs."""
 
 
-@app.command("sql", cls=WithReport)
+@app.command("sql")
 def sql_command(
     query: Annotated[str, typer.Argument(help="A SELECT.", show_default=False)],
     table: Annotated[
@@ -73,13 +74,10 @@ def sql_command(
         bool,
         typer.Option("--estimate", help="Show what its lookups will take, by a sample of keys; run no more."),
     ] = False,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report", help="Show what the eddies did; with FILE.html behind it, write that as a page."
-        ),
-    ] = False,
-    report_page: Annotated[Path | None, typer.Option("--report-page", hidden=True)] = None,
+    report: Annotated[bool, typer.Option("--report", help="Show what the eddies did.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write what the eddies did as a page.")
+    ] = None,
     engine: Annotated[Engine, typer.Option(help="Who answers.")] = Engine.millrace,
     output: Annotated[
         Path | None,
@@ -92,17 +90,13 @@ def sql_command(
     live: Annotated[
         bool, typer.Option("--live", help="Print the address of a page that shows the query while it runs.")
     ] = False,
-    live_wait: Annotated[
-        bool, typer.Option("--live-wait", help="The same, and serve the page until Ctrl-C.")
-    ] = False,
-    policy: Annotated[str | None, typer.Option(help=f"Routing policy: {', '.join(POLICY_NAMES)}.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="With --live: serve the page until Ctrl-C.")] = False,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other option. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option, such as policy=fixed. Repeatable."),
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    remote: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
-    ] = None,
+    master: Master = "local[*]",
+    remote: Remote = None,
     conf: Conf = None,
     json: Json = None,
     debug: Debug = False,
@@ -112,26 +106,29 @@ def sql_command(
     from millrace.cli.session import session
 
     stdout, stderr = consoles()
-    wanted = report or report_page is not None
-    with one_message(stderr, debug):
+    with one_message(stderr, debug, USAGE):
+        if wait and not live:
+            raise OptionError("--wait needs --live: it is for the page that --live serves")
         request = sql.Request(
             text=query,
             tables=sql.pairs(table or (), "--table"),
             lookups=sql.pairs(lookup or (), "--lookup"),
             engine=engine.value,
-            options=sql.options_of(sql.pairs(option or (), "--option"), policy, wanted),
+            options=sql.options_of(sql.pairs(option or (), "--option"), report=report or page is not None),
             explain=explain,
             estimate=estimate,
             report=report,
-            page=report_page,
+            page=page,
             output=output,
             overwrite=overwrite,
             json=json,
             limit=limit,
-            live=live or live_wait,
-            wait=live_wait,
+            live=live,
+            wait=wait,
         )
         settings = sql.pairs(conf or (), "--conf")
+    with one_message(stderr, debug):
+        sql.check(request)
         with session("millrace sql", master, remote, settings, debug) as spark:
             sql.run(request, spark, stdout, stderr)
 
@@ -142,47 +139,29 @@ def demo_command(
         Path | None, typer.Option(metavar="FOLDER", help="Keep the data here, not in the cache folder.")
     ] = None,
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="TPC-H scale factor.")] = 0.1,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Join three made-up streams live instead; Ctrl-C ends it.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(min=1, help="With --stream: how long.")] = 60,
-    rate: Annotated[
-        float, typer.Option(min=1, max=1_000_000, help="With --stream: rows a second of each stream.")
-    ] = 1000,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Master = "local[*]",
     json: Json = None,
     debug: Debug = False,
 ) -> None:
     """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
+    from millrace.cli import demo
     from millrace.cli.session import session
 
     stdout, stderr = consoles()
     with one_message(stderr, debug):
-        json_text.check(json)
-        shown = json_text.beside(json, stdout, stderr)
-        if stream:
-            from millrace.cli import demo_stream  # without what the other demo needs
-            from millrace.streams.plan import SETTINGS
-
-            with session("millrace demo", master, conf=SETTINGS, debug=debug) as spark:
-                report = demo_stream.run(spark, shown, seconds, rate)
-            json_text.write(report.to_dict(), json)
-            raise typer.Exit
-        from millrace.cli import demo
-
+        console.check(json)
+        shown = console.beside(json, stdout, stderr)
         files = demo.prepare(scale, data, shown)
         with session("millrace demo", master, debug=debug) as spark:
             sides = demo.run(spark, files, shown)
-        json_text.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
+        console.write([vars(side) | {"report": side.report.to_dict()} for side in sides], json)
     raise typer.Exit(1 if any(side.unequal for side in sides) else 0)
 
 
 @app.command("doctor")
 def doctor_command(
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
-    remote: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark Connect server: sc://host:port or local[N].")
-    ] = None,
+    master: Master = "local[*]",
+    remote: Remote = None,
     conf: Conf = None,
     limits_host: Annotated[
         str | None,
@@ -199,13 +178,9 @@ def doctor_command(
     from millrace.cli import doctor, sql
 
     stdout, stderr = consoles()
-    with one_message(stderr, debug):
-        json_text.check(json)
+    with one_message(stderr, debug, USAGE):
         settings = sql.pairs(conf or (), "--conf")
+    with one_message(stderr, debug):
+        console.check(json)
         well = doctor.run(master, remote, settings, limits_host, json, stdout, stderr, debug=debug)
     raise typer.Exit(0 if well else 1)
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

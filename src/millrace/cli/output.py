@@ -1,32 +1,38 @@
 """Write a result to one file: whole or not at all, in bounded memory.
 
-On classic Spark its own writer fills a hidden folder beside the target, all tasks in parallel; the
-parts are then copied into one file, batch by batch. A Spark Connect server may run on another
-machine, so there the rows come to this process as Arrow blocks, a partition's worth at a time. Either
-way the target appears by a rename at the end, and what was begun is removed when something fails.
+Tasks turn the rows into Arrow batches, and Spark keeps these on its disks until this process has
+fetched them in order: on classic Spark and on Spark Connect alike, all tasks side by side. CSV and JSON are
+lines of text that tasks make with Spark's own ``to_csv`` and ``to_json``, so that Spark's readers get back
+what they would from files of Spark's. The target appears by a rename at the end, and what was begun is
+removed when something fails.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from millrace.cli import formats
 from millrace.errors import InputError
-from millrace.spark.parallelism import is_connect
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-_BLOCK_ROWS = 65_536
+_LINES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_FORMATS = (".parquet", *_LINES, ".arrow", ".feather")
+"""By the end of a name, in lower case. JSON has an object a line, as Spark reads and writes it."""
+
+_Put = Callable[[pa.RecordBatch], object]
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
@@ -38,7 +44,11 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     """
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder, expected the name of a file")
-    formats.form_of(target)
+    if target.suffix.lower() not in _FORMATS:
+        raise InputError(
+            f"cannot write {target}: its name tells no format; "
+            f"expected one that ends in {', '.join(_FORMATS)}"
+        )
     if not target.parent.is_dir():
         raise InputError(f"cannot write {target}: there is no folder {target.parent}; make it first")
     if not os.access(target.parent, os.W_OK):
@@ -54,37 +64,33 @@ def write(frame: DataFrame, target: Path, *, overwrite: bool = False) -> int:
         InputError: As :func:`check_target`, or the format has no place for a column.
     """
     check_target(target, overwrite=overwrite)
-    form = formats.form_of(target)
-    rows = form.rows(frame)
-    with workspace(target) as folder:
-        single = folder / target.name
-        spark = frame.sparkSession
-        batches = _from_connect(rows) if is_connect(spark) else _from_writer(rows, spark, folder)
-        count = 0
-        schema = next(batches)
-        assert isinstance(schema, pa.Schema)
-        with form.writer(single, schema, frame.columns) as put:
+    form = target.suffix.lower()
+    names = frame.columns
+    rows = _as_text(frame, _LINES[form]) if form in _LINES else _numbered(frame)
+    count = 0
+    with workspace(target) as folder, _batches(rows) as batches:
+        part = folder / target.name
+        with _writer(part, form, names, next(batches)) as put:
             for batch in batches:
-                assert isinstance(batch, pa.RecordBatch)
                 put(batch)
                 count += batch.num_rows
         if overwrite:
-            single.replace(target)
+            part.replace(target)
         else:
-            _place(single, target)
+            _place(part, target)
     return count
 
 
-def _place(single: Path, target: Path) -> None:
+def _place(part: Path, target: Path) -> None:
     """Give a file its name, unless another has taken it meanwhile."""
     try:
-        os.link(single, target)
+        os.link(part, target)
     except FileExistsError:
         raise InputError(
             f"cannot write {target}: a file of that name was made meanwhile; --overwrite replaces it"
         ) from None
     except OSError:  # a file system without links
-        single.replace(target)
+        part.replace(target)
 
 
 @contextmanager
@@ -97,37 +103,88 @@ def workspace(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _from_writer(frame: DataFrame, spark: SparkSession, folder: Path) -> Iterator[pa.Schema | pa.RecordBatch]:
-    """Let Spark write parts, then yield the schema and the parts' batches in order."""
-    # Spark's default is a format that Arrow reads as nanoseconds, which end in the year 2262.
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    parts = folder / "parts"
-    frame.write.parquet(parts.absolute().as_uri())
-    names = sorted(parts.glob("part-*.parquet"))
-    schema = pq.read_schema(names[0]) if names else _schema(frame)
-    yield schema
-    for name in names:
-        with pq.ParquetFile(name) as part:
-            yield from part.iter_batches(_BLOCK_ROWS)
-        name.unlink()
+@contextmanager
+def _batches(frame: DataFrame) -> Iterator[Iterator[Any]]:
+    """Run a query; give an iterator of its schema and then of its batches, in order."""
+    from pyspark import StorageLevel
 
-
-def _from_connect(frame: DataFrame) -> Iterator[pa.Schema | pa.RecordBatch]:
-    """Yield the schema, and the rows as they come from the server, one binary value per batch."""
-    schema = _schema(frame)
-    yield schema
-
-    def to_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             payload = pa.BufferOutputStream()
             with pa.ipc.new_stream(payload, batch.schema) as stream:
                 stream.write_batch(batch)
             yield pa.RecordBatch.from_arrays([pa.array([payload.getvalue().to_pybytes()])], ["block"])
 
-    for row in frame.mapInArrow(to_blocks, "block binary").toLocalIterator():
-        for batch in pa.ipc.open_stream(row.block):
-            yield pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(pa.struct(list(schema))))
+    def fetch() -> Iterator[Any]:
+        kept.count()  # all tasks side by side; the iterator alone runs one partition after the other
+        schema = None
+        for row in kept.toLocalIterator():
+            with pa.ipc.open_stream(row.block) as stream:
+                if schema is None:
+                    schema = stream.schema
+                    yield schema
+                yield from stream
+        if schema is None:
+            yield frame.limit(0).toArrow().schema
+
+    kept = frame.mapInArrow(pack, "block binary").persist(StorageLevel.DISK_ONLY)
+    try:
+        yield fetch()
+    finally:
+        kept.unpersist()
 
 
-def _schema(frame: DataFrame) -> pa.Schema:
-    return frame.limit(0).toArrow().schema
+@contextmanager
+def _writer(path: Path, form: str, names: Sequence[str], schema: pa.Schema) -> Iterator[_Put]:
+    """Open a file; what is given writes a batch behind those before it."""
+    if form in _LINES:
+        header = io.StringIO()
+        csv.writer(header, lineterminator="\n").writerow(names)
+        with path.open("wb") as file:
+            file.write(header.getvalue().encode() if form == ".csv" else b"")
+            yield lambda batch: file.write(_joined(batch.column(0)))
+        return
+    named = pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+    writer: AbstractContextManager[Any] = (
+        pq.ParquetWriter(path, named) if form == ".parquet" else pa.ipc.new_file(str(path), named)
+    )
+    with writer as opened:
+        yield lambda batch: opened.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=named))
+
+
+def _joined(lines: pa.Array) -> bytes:
+    """Return lines as bytes, each ended."""
+    whole = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")
+    text: bytes = whole[0].as_buffer().to_pybytes()
+    return text + b"\n" if len(lines) else b""
+
+
+def _numbered(frame: DataFrame) -> DataFrame:
+    """Return the rows with column names that differ, and that Spark's Arrow functions take."""
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+
+
+def _as_text(frame: DataFrame, form: str) -> DataFrame:
+    """Return a line of text for each row.
+
+    Raises:
+        InputError: The format has no place for a column.
+    """
+    from pyspark.sql import functions as sf, types as t
+
+    nested = (t.ArrayType, t.MapType, t.StructType, t.BinaryType, t.VariantType)
+    for field in frame.schema if form == "csv" else ():
+        if isinstance(field.dataType, nested):
+            raise InputError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, for which CSV has no place: "
+                "write .json, .parquet or .arrow, or make text of it in the query"
+            )
+    twice = next((name for name in frame.columns if frame.columns.count(name) > 1), None)
+    if form == "json" and twice is not None:
+        raise InputError(f"two columns are named {twice!r}, which JSON does not tell apart: name one with AS")
+    row = sf.struct(*(sf.col(f"c{place}").alias(name) for place, name in enumerate(frame.columns)))
+    # Quotes are doubled, as RFC 4180 has it.
+    line = (
+        sf.to_csv(row, {"escape": '"'}) if form == "csv" else sf.to_json(row, {"ignoreNullFields": "false"})
+    )
+    return _numbered(frame).select(line.alias("line"))

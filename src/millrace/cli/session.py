@@ -11,12 +11,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from millrace.cli.errors import note_interrupts
-from millrace.errors import SetupError
+from millrace.errors import SetupError, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,11 +96,7 @@ def session(
 
 def _check_connect() -> None:
     # Spark would end the process without a word, and with exit code 0.
-    missing = [name for name in ("grpc", "grpc_status", "zstandard") if find_spec(name) is None]
-    if missing:
-        raise SetupError(
-            f"Spark Connect needs {', '.join(missing)}, not installed here: pip install 'millrace[connect]'"
-        )
+    require("connect", "Spark Connect", "grpc", "grpc_status", "zstandard")
 
 
 @contextmanager

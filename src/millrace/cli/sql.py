@@ -6,69 +6,53 @@ import json
 import os
 import threading
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from millrace.cli import json_text, output, render
+from millrace.api.progress import progress
+from millrace.cli import console, output
+from millrace.cli.errors import message_of
 from millrace.cli.lookups import lookup_from
-from millrace.cli.progress import task_bar
-from millrace.errors import ExecutionError, InputError, OptionError
+from millrace.cli.tables import Fitted
+from millrace.errors import ExecutionError, InputError, OptionError, require
 from millrace.options import Options
-from millrace.reports.board.query import first_line
 from millrace.reports.pages.files import check_target
-from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import planned
+from millrace.spark.session import is_connect
 from millrace.spark.stored import stored_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from millrace.api.query import Query
+    from millrace.limits.progress import LookupProgress
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
-
-    Attributes:
-        text: The query.
-        tables: Paths by table name.
-        lookups: Files that declare lookup tables, by table name.
-        engine: ``"millrace"`` or ``"spark"``.
-        options: Millrace's settings.
-        explain: Show the plan instead of running the query.
-        estimate: Show what its lookups will take instead of running the query.
-        report: Show the figures of the run.
-        page: HTML file to write them to, or None.
-        overwrite: Whether ``output`` may replace a file.
-        json: Where to write columns, rows and figures as JSON instead of showing them, or None.
-        output: File to write, its format told by its name, or None to show rows.
-        limit: Rows to show.
-        live: Serve a page that shows the query while it runs.
-        wait: Serve that page until Ctrl-C.
-    """
+    """What the command line asks for: the query's text, and options by their names, which say the rest."""
 
     text: str
     tables: Mapping[str, str]
+    lookups: Mapping[str, str]
     engine: str
     options: Options
     explain: bool
+    estimate: bool
     report: bool
+    page: Path | None
     output: Path | None
+    overwrite: bool
+    json: Path | None
     limit: int
-    lookups: Mapping[str, str] = field(default_factory=dict)
-    page: Path | None = None
-    overwrite: bool = False
-    json: Path | None = None
-    estimate: bool = False
-    live: bool = False
-    wait: bool = False
+    live: bool
+    wait: bool
 
     @property
     def wants_figures(self) -> bool:
@@ -98,21 +82,17 @@ _EXAMPLE = {
     "--lookup": "--lookup prices=prices.toml",
     "--option": "--option batch_size=10000",
     "--conf": "--conf spark.driver.memory=8g",
-    "--stream": "--stream orders=landing/orders",
-    "--time": "--time 'orders=t:10 minutes'",
 }
 
 
-def options_of(settings: Mapping[str, str], policy: str | None, report: bool) -> Options:
-    """Return the options that ``--option`` and ``--policy`` name, read by the type of each.
+def options_of(settings: Mapping[str, str], report: bool) -> Options:
+    """Return the options that ``--option`` names, read by the type of each.
 
     Raises:
         OptionError: A name is unknown or a value out of its range.
     """
     types = typing.get_type_hints(Options)
     values: dict[str, Any] = {"report": report}
-    if policy is not None:
-        values["policy"] = policy
     for name, text in settings.items():
         values[name] = _value(name, text, types.get(name, str))
     return Options.of(values)
@@ -142,16 +122,25 @@ def _value(name: str, text: str, kind: Any) -> Any:
     return text
 
 
-def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console) -> None:
-    """Answer the request; errors come out as exceptions.
+def check(request: Request) -> None:
+    """Check where the request wants something written, before Spark starts.
 
-    On Ctrl-C the running job is cancelled before the exception goes on.
+    Raises:
+        MillraceError: Nothing can be written there.
     """
     if request.output is not None:
         output.check_target(request.output, overwrite=request.overwrite)
     if request.page is not None:
         check_target(request.page)
-    json_text.check(request.json)
+        require("report", "--page", "jinja2")
+    console.check(request.json)
+
+
+def run(request: Request, spark: SparkSession, stdout: Console, stderr: Console) -> None:
+    """Answer the request; errors come out as exceptions.
+
+    On Ctrl-C the running job is cancelled before the exception goes on.
+    """
     with _shown_live(request, stderr):
         _answer(request, spark, stdout, stderr)
 
@@ -163,33 +152,34 @@ def _answer(request: Request, spark: SparkSession, stdout: Console, stderr: Cons
             raise InputError("--estimate needs --engine millrace: Spark alone asks for nothing")
         found = query.estimate()
         if request.json is not None:
-            json_text.write({"estimate": asdict(found)}, request.json)
+            console.write({"estimate": asdict(found)}, request.json)
         else:
             stdout.print(Text(str(found)), soft_wrap=True)
         return
     if request.explain:
         if request.json is not None:
             told = str(query.explain()) if query is not None else planned(frame, "simple")
-            json_text.write({"explain": told}, request.json)
+            console.write({"explain": told}, request.json)
         elif query is not None:
             stdout.print(Text(query.explain()), soft_wrap=True)
         else:
             frame.explain()
         return
     try:
-        with task_bar(spark, stderr, query.lookups if query is not None and request.lookups else None):
+        with progress(spark):
             message, rows = _consume(frame, request)
     except KeyboardInterrupt:
         _cancel(spark)
         raise
     if request.json is not None:
-        json_text.write(_document(frame, rows, query, request), request.json)
+        console.write(_document(frame, rows, query, request), request.json)
     elif request.output is None:
-        render.print_rows(stdout, frame.columns, rows, message)
+        stdout.print(Fitted(frame.columns, rows))
+        stdout.print(Text(message, style="dim"))
     else:
         stderr.print(Text(message))
     if query is not None and request.lookups:
-        for line in render.failures(query.lookups()):
+        for line in failures(query.lookups()):
             stderr.print(Text(line, style="yellow"))
     if request.page is not None or (request.report and request.json is None):
         _report(query, request, stdout, stderr)
@@ -209,7 +199,7 @@ def _shown_live(request: Request, stderr: Console) -> Iterator[None]:
             yield
         except Exception as error:
             if request.wait:  # what failed is on the page, and here already
-                stderr.print(Text(first_line(error), style="bold red"), soft_wrap=True)
+                stderr.print(Text(message_of(error), style="bold red"), soft_wrap=True)
                 _wait(stderr)
             raise
         if request.wait:
@@ -221,6 +211,20 @@ def _wait(stderr: Console) -> None:
     stderr.print("the page is served until Ctrl-C", style="dim")
     with suppress(KeyboardInterrupt):
         threading.Event().wait()
+
+
+def failures(lookups: Iterable[LookupProgress]) -> list[str]:
+    """Return a line for each lookup of which keys failed."""
+    lines = []
+    for one in lookups:
+        if one.failed:
+            kinds = ", ".join(f"{kind}: {count:,}" for kind, count in one.failures)
+            lines.append(
+                f"{one.failed:,} of {one.keys:,} keys of {one.name} could not be looked up ({kinds})"
+            )
+        if one.problem:
+            lines.append(f"the cache of {one.name} is not kept: {one.problem}")
+    return lines
 
 
 def _frame(request: Request, spark: SparkSession) -> tuple[DataFrame, Query | None]:
@@ -266,7 +270,7 @@ def _report(query: Query | None, request: Request, stdout: Console, stderr: Cons
         stderr.print(Text(f"no report: {error}", style="dim"))
         return
     if request.report:
-        stdout.print(render.report_view(report))
+        stdout.print(Text(str(report)), soft_wrap=True)
     if request.page is not None:
         report.save(request.page)
         stderr.print(Text(f"report page: {request.page}"), soft_wrap=True)

@@ -3,14 +3,18 @@
 Each pair of signature and destination keeps two accounts: totals over the whole run, for reports,
 and a window that forgets, for decisions. The window halves itself whenever it holds
 ``window`` tuples, so that older tuples weigh ever less and drifting data is followed.
+
+What an eddy has learned is kept as a text for the eddies of later tasks (:class:`WarmStart`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -219,3 +223,38 @@ class Statistics:
     def items(self) -> Iterator[tuple[object, Account]]:
         """Yield every key with its account, in the order of first use."""
         yield from self._accounts.items()
+
+
+FORMAT = 1
+"""Version of the text: of what statistics export and of the names they give to accounts."""
+
+
+class WarmStart(Protocol):
+    """A place where one text is kept for all eddies of a run on this machine."""
+
+    def read(self) -> str | None:
+        """Return the text, or None when there is none yet."""
+
+    def write(self, text: str) -> None:
+        """Replace the text."""
+
+
+def recall(warm_start: WarmStart | None, statistics: Statistics) -> None:
+    """Begin with what was learned before; a text that is damaged, or of another version, is none."""
+    text = None if warm_start is None else warm_start.read()
+    if text is not None:
+        with suppress(KeyError, OverflowError, TypeError, ValueError):
+            lessons = json.loads(text)
+            if lessons["format"] == FORMAT:
+                statistics.learn(lessons["learned"])
+
+
+def share(warm_start: WarmStart | None, statistics: Statistics) -> None:
+    """Leave what was learned to others."""
+    if warm_start is not None:
+        warm_start.write(as_text(statistics))
+
+
+def as_text(statistics: Statistics) -> str:
+    """Return what was learned as the text that :func:`recall` reads."""
+    return json.dumps({"format": FORMAT, "learned": statistics.export()}, separators=(",", ":"))

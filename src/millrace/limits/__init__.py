@@ -1,32 +1,13 @@
-"""What all tasks of a job share: limits of calls under way and a second, each question asked once."""
+"""What all tasks of a job share: calls under way, calls a second, budgets, and the answers to questions.
 
-from millrace.limits.cache import check_cache
-from millrace.limits.chunk import Chunk, Claimed, Failure, Notification
-from millrace.limits.client import Client
-from millrace.limits.coordinator import Coordinator
-from millrace.limits.digest import KEY_BYTES, digest
-from millrace.limits.lookup_session import LookupSession
-from millrace.limits.permits import Permits
-from millrace.limits.process import CoordinatorProcess
-from millrace.limits.progress import FailedKey, LookupProgress
-from millrace.limits.registration import Address, Registration, Settings
+A coordinator beside the planning process keeps them; tasks reach it as clients over encrypted connections.
+The invariant: all tasks together call no more than the limits allow, and no key is asked for twice.
+The door loads nothing: importers name the module they need, so a query without limits needs no extra.
+"""
 
-__all__ = [
-    "KEY_BYTES",
-    "Address",
-    "Chunk",
-    "Claimed",
-    "Client",
-    "Coordinator",
-    "CoordinatorProcess",
-    "FailedKey",
-    "Failure",
-    "LookupProgress",
-    "LookupSession",
-    "Notification",
-    "Permits",
-    "Registration",
-    "Settings",
-    "check_cache",
-    "digest",
-]
+from millrace.errors import require
+
+
+def check_libraries(purpose: str) -> None:
+    """Raise :class:`millrace.errors.MissingExtra` unless what clients and coordinators load is installed."""
+    require("lookups", purpose, "cryptography", "msgspec", "tenacity")

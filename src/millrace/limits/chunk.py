@@ -1,4 +1,6 @@
-"""Rows of looked-up keys on their way between tasks, and what a task hears of the keys that it wants.
+"""Keys, their rows on the way between tasks, and what a task hears of the keys that it wants.
+
+A key is the digest of a call's arguments: equal arguments have equal keys, in every process.
 
 Rows of several keys travel and are kept together, as one Arrow IPC stream: what is done once a chunk
 would cost too much once a key. They are cut only where somebody wants a part of them.
@@ -6,18 +8,63 @@ would cost too much once a key. They are cut only where somebody wants a part of
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import pickle
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import accumulate
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.errors import encodable
-from millrace.limits.digest import KEY_BYTES
 
 _FEW_RANGES = 8
+
+KEY_BYTES = 16
+
+# Their repr tells value and type exactly. An object's own repr might not: it may name a memory
+# address, which means something else in each process, or leave out the middle of an array.
+_EXACT = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        str,
+        bytes,
+        bytearray,
+        decimal.Decimal,
+        dt.date,
+        dt.datetime,
+        dt.time,
+        dt.timedelta,
+    }
+)
+
+
+def digest(arguments: Sequence[Any]) -> bytes:
+    """Return a key of ``KEY_BYTES`` bytes for the arguments of one call.
+
+    Values that are equal but of different types (1, 1.0, True) have different keys: a function can
+    tell them apart.
+    """
+    return blake2b(_text(arguments).encode(), digest_size=KEY_BYTES).digest()
+
+
+def _text(value: Any) -> str:
+    kind = type(value)
+    if kind in _EXACT:
+        return repr(value)
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_text(key)}:{_text(each)}' for key, each in value.items())}}}"
+    if isinstance(value, tuple | list):
+        fields = getattr(value, "__fields__", ())  # of a struct, as Spark makes them
+        return f"{kind.__name__}{fields!r}[{','.join(map(_text, value))}]"
+    return f"{kind.__name__}<{pickle.dumps(value, protocol=5).hex()}>"
 
 
 class _Failure(NamedTuple):

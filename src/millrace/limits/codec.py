@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millrace.limits.chunk import Chunk, Claimed, Failure, cut, encoded, split_keys
-from millrace.limits.digest import KEY_BYTES
+from millrace.limits.chunk import KEY_BYTES, Chunk, Claimed, Failure, cut, encoded, split_keys
 
 Message = dict[str, Any]
 Frame = tuple[bytes, bytes]

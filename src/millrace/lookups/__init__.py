@@ -1,24 +1,10 @@
-"""Lookups: sources that are asked for rows by key, over HTTP, in databases and from functions."""
+"""Tables that are asked by key, over HTTP, in databases, by functions and by language models.
 
-from millrace.limits.secrets import Secrets, names_in
-from millrace.lookups.database import DatabaseSource, database
-from millrace.lookups.function import FunctionSource, function
-from millrace.lookups.http import HttpSource, http
-from millrace.lookups.refused import Refused
-from millrace.lookups.source import Session, Source
-from millrace.lookups.terms import Terms
+A source says what to ask and on what terms: it is frozen, travels with the plan and has no values of secrets.
+A session is a source that one task has opened. The invariant: each key is asked for once a job, as often
+again as its terms allow, and its rows go to every task that wants them. Importers name the modules.
+"""
 
-__all__ = [
-    "DatabaseSource",
-    "FunctionSource",
-    "HttpSource",
-    "Refused",
-    "Secrets",
-    "Session",
-    "Source",
-    "Terms",
-    "database",
-    "function",
-    "http",
-    "names_in",
-]
+from millrace.lookups.source import Refused
+
+__all__ = ["Refused"]

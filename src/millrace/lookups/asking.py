@@ -29,13 +29,13 @@ from tenacity import (
 )
 
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Claimed, Client, Failure, codec
-from millrace.limits.client import KEYS_A_MESSAGE
+from millrace.limits import codec
+from millrace.limits.chunk import Chunk, Claimed, Failure
+from millrace.limits.client import KEYS_A_MESSAGE, Client
 from millrace.limits.secrets import Secrets
-from millrace.lookups.grouping import grouped
+from millrace.lookups.bindings import grouped
 from millrace.lookups.index_spec import IndexSpec
-from millrace.lookups.refused import Refused
-from millrace.lookups.source import Fetched, Keeping, Session
+from millrace.lookups.source import Fetched, Keeping, Refused, Session
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 30.0

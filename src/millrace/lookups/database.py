@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millrace.errors import InputError, OptionError, SetupError, near
+from millrace.errors import InputError, OptionError, near, require
 from millrace.limits.budget import Cost, budget_of
-from millrace.limits.secrets import NAME, Secrets, names_in
+from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials
 from millrace.lookups.json_rows import check_bound, check_columns, check_types
 from millrace.lookups.terms import Terms
@@ -77,7 +77,7 @@ class DatabaseSource:
         check_types(schema)
         check_bound(columns, schema)
         check_columns(self.names, schema, "columns")
-        _sqlalchemy()
+        require("lookups", self.describe(), "sqlalchemy")
         from millrace.lookups.engines import inspected
 
         has = inspected(self, secrets)
@@ -90,7 +90,7 @@ class DatabaseSource:
 
     def open(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> DatabaseSession:
         """Return a session; it connects with its first request."""
-        _sqlalchemy()
+        require("lookups", self.describe(), "sqlalchemy")
         from millrace.lookups.database_session import DatabaseSession
 
         return DatabaseSession(self, schema, columns, secrets)
@@ -174,19 +174,5 @@ def database(
     )
 
 
-def is_whole_secret(url: str) -> bool:
-    """Whether a URL is nothing but ``${NAME}``."""
-    return NAME.fullmatch(url) is not None
-
-
 def _for(column: str, name: str) -> str:
     return "" if column == name else f" (column {column!r} of the lookup)"
-
-
-def _sqlalchemy() -> None:
-    try:
-        import sqlalchemy  # noqa: F401  # only whether it is there
-    except ImportError as error:
-        raise SetupError(
-            "lookups in databases need the package SQLAlchemy: pip install 'millrace[lookups]'"
-        ) from error

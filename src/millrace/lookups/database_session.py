@@ -13,19 +13,21 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from millrace.limits.secrets import Secrets
-from millrace.lookups.database import DatabaseSource
 from millrace.lookups.engines import connected, refused
 from millrace.lookups.json_rows import RowReader
-from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.threads import Threads
+
+if TYPE_CHECKING:
+    from millrace.lookups.database import DatabaseSource
 
 SCAN_ROWS = 10_000
 """Rows of a scan in one batch."""

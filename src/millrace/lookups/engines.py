@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -12,10 +12,12 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
 from millrace.errors import InputError, MillraceError, SetupError, near
-from millrace.limits.secrets import Secrets
-from millrace.lookups.database import DatabaseSource, is_whole_secret
-from millrace.lookups.refused import Refused, shortened
+from millrace.limits.secrets import NAME, Secrets
+from millrace.lookups.source import Refused, shortened
 from millrace.lookups.threads import within
+
+if TYPE_CHECKING:
+    from millrace.lookups.database import DatabaseSource
 
 CHECK_SECONDS = 10.0
 """For connecting and looking for the table, before anything runs."""
@@ -36,7 +38,7 @@ def filled_url(source: DatabaseSource, secrets: Secrets) -> tuple[URL, Secrets]:
         InputError: It is no URL of a database.
     """
     text = source.url
-    whole = is_whole_secret(text)
+    whole = NAME.fullmatch(text) is not None
     try:
         url = make_url(secrets.fill(text) if whole else text)
     except (exc.ArgumentError, ValueError):

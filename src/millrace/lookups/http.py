@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import pyarrow as pa
 
-from millrace.errors import InputError, OptionError, SetupError, UnsupportedType, near
+from millrace.errors import InputError, OptionError, UnsupportedType, near, require
 from millrace.limits.budget import Cost, budget_of
 from millrace.limits.secrets import Secrets, names_in
 from millrace.lookups import credentials, paths
 from millrace.lookups.json_rows import RowReader, check_bound, check_columns, check_types
-from millrace.lookups.reachable import check_reachable
 from millrace.lookups.strict import IfAbsent, Rules
 from millrace.lookups.template import base_parts, columns_of, parts, texts_of
 from millrace.lookups.terms import Terms
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "QUERY")
 MEBIBYTE = 1 << 20
+PATIENCE = 2.0
+"""Seconds for a connection, before a job of many tasks finds out that there is none."""
+
+_UNTRIED = "With check=False it is not tried before the query runs"
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x20-\x7e\t]*")
@@ -156,12 +162,9 @@ class HttpSource:
                     f"header {name!r} ({value!r}) has a character that headers cannot have, within its "
                     "secrets: is there a line break at their end?"
                 )
-        try:
-            from millrace.lookups.http_session import base_url
-        except ImportError as error:
-            raise SetupError(
-                "lookups over HTTP need the package httpx: pip install 'millrace[lookups]'"
-            ) from error
+        require("lookups", self.describe(), "aiohttp", "httpx")
+        from millrace.lookups.http_session import base_url
+
         scheme, host, port = base_url(self, secrets)
         if self.connects:
             check_reachable(scheme, host, port, self.describe(), secrets)
@@ -306,3 +309,32 @@ def _check_maps(name: str, kind: pa.DataType) -> None:
         )
     for i in range(kind.num_fields):
         _check_maps(name, kind.field(i).type)
+
+
+def check_reachable(scheme: str, host: str, port: int, what: str, secrets: Secrets) -> None:
+    """Open a TCP connection and close it; to the proxy, where one leads to the host.
+
+    Raises:
+        InputError: The host has no address, or nobody accepts the connection.
+    """
+    proxies = getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if proxy and not proxy_bypass(host):
+        pieces = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if pieces.hostname is None:
+            return
+        host, port = pieces.hostname, pieces.port or (443 if pieces.scheme == "https" else 80)
+        what = f"{what}, through a proxy"
+    shown = secrets.scrub(f"{host}:{port}")
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except socket.gaierror as error:
+        raise InputError(
+            f"{what}: the host {secrets.scrub(host)!r} has no address ({error.strerror}): is its name right? "
+            f"{_UNTRIED}"
+        ) from None
+    except (OSError, UnicodeError) as error:
+        raise InputError(
+            f"{what}: nobody accepts a connection at {shown} within {PATIENCE:g} s ({type(error).__name__}): "
+            f"is the service up, and can this process reach it? {_UNTRIED}"
+        ) from None

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pyarrow as pa
@@ -21,13 +21,14 @@ import pyarrow as pa
 from millrace.errors import InputError
 from millrace.limits.secrets import Secrets
 from millrace.lookups import paths, template
-from millrace.lookups.clients import client_of, unlogged
-from millrace.lookups.http import HttpSource
+from millrace.lookups.clients import ACCEPTED, client_of, unlogged, unpacked
 from millrace.lookups.json_text import parse
-from millrace.lookups.refused import Refused, shortened
+from millrace.lookups.source import Refused, shortened
 from millrace.lookups.strict import ABSENT, Unfit
 from millrace.lookups.terms import Terms
-from millrace.lookups.unpacking import ACCEPTED, unpacked
+
+if TYPE_CHECKING:
+    from millrace.lookups.http import HttpSource
 
 MAX_REDIRECTS = 5
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 from millrace.engine.arrivals.access_modules import Answer
 from millrace.engine.figures import ModuleFigures
 from millrace.errors import ExecutionError
-from millrace.limits import Chunk, Failure, digest
+from millrace.limits.chunk import Chunk, Failure, digest
 from millrace.limits.clock import Clock
 from millrace.lookups.asking import Asking, Connect
+from millrace.lookups.bindings import narrowed
 from millrace.lookups.index_spec import IndexSpec
 from millrace.lookups.loop import Loop
-from millrace.lookups.narrowing import narrowed
 
 CAPACITY = 65_536
 """Bindings that wait for their answers, from which on the eddy is not to bring more tuples."""

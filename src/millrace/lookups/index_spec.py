@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from millrace.limits import Registration
+from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from millrace.lookups.source import Source
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from millrace.errors import InputError, SetupError
+from millrace.errors import InputError, require
 from millrace.lookups.strict import ABSENT
 
 if TYPE_CHECKING:
@@ -59,15 +59,12 @@ def path(text: str, what: str) -> Path:
 
     Raises:
         InputError: It is not a JSON path.
-        SetupError: The library is missing.
+        MissingExtra: The library is not installed.
     """
-    try:
-        import jsonpath
-        from jsonpath.selectors import IndexSelector, NameSelector
-    except ImportError as error:
-        raise SetupError(
-            "JSON paths need the package python-jsonpath: pip install 'millrace[lookups]'"
-        ) from error
+    require("lookups", f"{what}, a JSON path,", "jsonpath")
+    import jsonpath
+    from jsonpath.selectors import IndexSelector, NameSelector
+
     if not str(text).startswith("$"):
         raise InputError(f"{what} is {text!r}, which is no JSON path: one begins with $, such as $.items[*]")
     try:

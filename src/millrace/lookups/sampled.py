@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.limits import Client, LookupSession
+from millrace.limits.client import Client
 from millrace.limits.clock import WallClock
+from millrace.limits.lookup_session import LookupSession
 from millrace.limits.secrets import Secrets
 from millrace.lookups.index import LookupIndex
 from millrace.lookups.index_spec import IndexSpec

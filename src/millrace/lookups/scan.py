@@ -18,8 +18,7 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.asking import FIRST_WAIT
 from millrace.lookups.index import Keep
 from millrace.lookups.loop import Loop
-from millrace.lookups.refused import Refused
-from millrace.lookups.source import Source
+from millrace.lookups.source import Refused, Source
 
 _AHEAD = 4
 """Batches that wait for the eddy before the source is asked for more."""

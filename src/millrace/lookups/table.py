@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from millrace import limits
 from millrace.engine.relations.keys import is_key_type
 from millrace.errors import ExecutionError, InputError, OptionError, near
 from millrace.limits.secrets import Secrets
@@ -82,6 +83,7 @@ class LookupTable:
         Raises:
             MillraceError: A source cannot work as it is declared, or a secret is missing.
         """
+        limits.check_libraries(f"lookup table {self.name!r}")
         asked = [*zip(self.bind, self.via, strict=True), *(((), source) for source in self.sources)]
         for columns, source in asked:
             secrets = Secrets.of_environment(source.secrets, f"lookup table {self.name!r}")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from millrace.lookups.refused import Refused
+from millrace.lookups.source import Refused
 
 ABANDONED = 32
 """Calls that were given up and have not returned; with more, no further one is begun."""

@@ -1,8 +1,11 @@
-"""Users' predicates: what they are and how they are called. Knows nothing of eddies or Spark."""
+"""Users' Python predicates: what they are, how they are called, and what a sample says of them.
 
-from millrace.predicates.outcome import KEPT, RAISED, REJECTED, Caller, Failure, Outcome
+Here is nothing of eddies or Spark. The invariant: what a call raises is an outcome of its row, not an error,
+for another predicate may reject the row. Whoever ran all predicates of a row says what the failure means.
+"""
+
+from millrace.predicates.calls import KEPT, RAISED, REJECTED, Caller, Failure, Outcome, PlainValues, Values
 from millrace.predicates.spec import KINDS, PredicateSpec, is_coroutine
-from millrace.predicates.values import PlainValues, Values
 
 __all__ = [
     "KEPT",

@@ -20,26 +20,18 @@ import pyarrow as pa
 from tenacity import AsyncRetrying, retry_if_exception
 
 from millrace.errors import ExecutionError, PredicateError
-from millrace.limits import (
-    Address,
-    Chunk,
-    Client,
-    Failure as Failed,
-    LookupSession,
-    Permits,
-    Settings,
-    digest,
-)
 from millrace.limits.budget import Spending
+from millrace.limits.chunk import Chunk, Failure as Failed, digest
+from millrace.limits.client import Client
 from millrace.limits.event_loop import runner
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.permits import Permits
+from millrace.limits.registration import Address, Settings
 from millrace.limits.secrets import Secrets
-from millrace.predicates.outcome import RAISED, Failure, Outcome
-from millrace.predicates.registering import registration_of
-from millrace.predicates.retries import schedule
+from millrace.predicates.calls import RAISED, Failure, Outcome, Values
 from millrace.predicates.service import Answered, CallError, Service, ServiceSession, within
-from millrace.predicates.spec import PredicateSpec
+from millrace.predicates.spec import PredicateSpec, registration_of, schedule
 from millrace.predicates.truth import check_sized, truth_of, truths
-from millrace.predicates.values import Values
 
 WIDTH = 64
 """Calls of one task under way or waiting for their turn, unless ``max_in_flight`` is larger."""

@@ -10,15 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.errors import PredicateError
+from millrace.predicates.calls import RAISED, Caller, Failure, Outcome, Values
 from millrace.predicates.cascade import Surely
-from millrace.predicates.outcome import RAISED, Caller, Failure, Outcome
-from millrace.predicates.retries import retried
-from millrace.predicates.spec import PredicateSpec
+from millrace.predicates.spec import PredicateSpec, retried
 from millrace.predicates.truth import Truth
-from millrace.predicates.values import Values
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.limits.registration import Address
 
 
 def caller_of(spec: PredicateSpec, values: Values, limits: Address | None, namespace: str) -> Caller:

@@ -28,8 +28,7 @@ import pyarrow.compute as pc
 
 from millrace.errors import OptionError, PredicateError
 from millrace.predicates.binomial import least_share, most_below
-from millrace.predicates.outcome import KEPT, Caller, Outcome
-from millrace.predicates.values import Values
+from millrace.predicates.calls import KEPT, Caller, Outcome, Values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ScoreKind = Literal["row", "pandas", "arrow"]

@@ -1,4 +1,8 @@
-"""What a user's predicate is: a Python function, and how it is to be called."""
+"""What a user's predicate is: a Python function, how it is to be called, and how often again.
+
+The library for repeating calls is loaded only where one is to be repeated: it takes asyncio with it, and most
+tasks need neither.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from millrace import limits
 from millrace.errors import OptionError, PredicateError, near
 from millrace.limits.budget import Budget, Cost, budget_of
+from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from millrace.predicates.cascade import Score
 from millrace.predicates.identity import identity_of
@@ -21,6 +27,10 @@ from millrace.predicates.truth import Truths, strict
 Kind = Literal["row", "pandas", "arrow", "pandas_iter", "arrow_iter", "async"]
 KINDS: tuple[str, ...] = ("row", "pandas", "arrow", "async")
 """What a user may name; the two others are PySpark's functions over iterators of batches."""
+
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 30.0
+"""Seconds between attempts: random, up to these bounds, doubling from the first to the longest."""
 
 _MOST = 1_000_000
 _LIMITS = ("max_in_flight", "per_second", "tokens_per_minute", "max_requests", "max_cost")
@@ -124,6 +134,8 @@ class PredicateSpec:
             raise OptionError(
                 f"predicate {self.name!r}: batch is of no use for kind 'row', which gets single rows"
             )
+        if self.kind == "async" or self.retries:
+            limits.check_libraries(f"predicate {self.name!r}, which is async or has retries,")
         budget_of(f"predicate {self.name!r}", self.max_requests, self.max_cost, self.cost)
         self._group()
         for setting in (*_LIMITS, "timeout", "dedupe"):
@@ -219,3 +231,48 @@ def is_coroutine(function: Callable[..., Any]) -> bool:
     """Return whether calling the function gives something to await."""
     call = getattr(function, "__call__", None)  # noqa: B004  # an object with an async __call__
     return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(call)
+
+
+def schedule(spec: PredicateSpec) -> dict[str, Any]:
+    """Return when to repeat and when to stop, as tenacity's classes take it."""
+    from tenacity import stop_after_attempt, wait_random_exponential
+
+    return {
+        "stop": stop_after_attempt(spec.retries + 1),
+        "wait": wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
+        "reraise": True,
+    }
+
+
+def retried(spec: PredicateSpec, before: Callable[[Any], None] = lambda _: None) -> Callable[..., Any]:
+    """Return the predicate's function with its retries, after the last of which it raises.
+
+    Args:
+        spec: Of any kind but ``async``.
+        before: Called before each wait.
+    """
+    if not spec.retries:
+        return spec.function
+    from tenacity import Retrying
+
+    return Retrying(**schedule(spec), before_sleep=before).wraps(spec.function)
+
+
+def registration_of(spec: PredicateSpec) -> Registration:
+    """Return the registration of a predicate, with the place where its answers are kept, if it has one.
+
+    To the coordinator it is a lookup of one column, the truth. To be called where the query is planned; see
+    :meth:`millrace.predicates.PredicateSpec.fingerprint`.
+    """
+    kept = spec.answers is not None
+    return Registration(
+        spec.name,
+        spec.max_in_flight,
+        spec.per_second,
+        cache=spec.answers,
+        fingerprint=spec.fingerprint() if kept else "",
+        secrets=Secrets.of_environment(spec.secrets, f"predicate {spec.name!r}").values(),
+        budget=spec.budget[0],
+        tokens_per_minute=spec.tokens_per_minute,
+        group=spec.limit_group,
+    )

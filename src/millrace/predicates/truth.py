@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import PredicateError
-from millrace.predicates.outcome import KEPT, REJECTED
+from millrace.predicates.calls import KEPT, REJECTED
 
 Truth = np.ndarray[Any, np.dtype[np.int8]]
 """``KEPT`` or ``REJECTED`` for each row."""

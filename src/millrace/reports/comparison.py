@@ -103,7 +103,9 @@ _SCHEMA = pa.schema(
 
 
 def compare(first: RunReport, second: RunReport) -> Comparison:
-    """Return how the figures of two runs differ.
+    """Return how the figures of two runs differ, for example of two settings or of two days.
+
+    >>> print(millrace.monitor.compare(report_a, report_b))  # doctest: +SKIP
 
     Modules and orders are found by block and name, so a block of the one that the other lacks counts as 0
     there.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millrace.errors import OptionError, near
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
     from millrace.reports.run_report import RunReport
 
 Rows = Iterator[dict[str, Any]]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millrace.spark.own_work import at_own_work
+from millrace.spark.session import at_own_work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""A block with its inputs: what the SQL front hands to Spark execution.
+"""A block with its inputs, which ``sql`` hands to Spark execution, and a block that is ready to run.
 
 ``Block.join`` is what the eddies run. ``Block.inputs`` says, for each relation, where its tuples
 come from: Parquet files that the tasks read themselves, a Spark DataFrame, or the indexes of a lookup
@@ -7,10 +7,11 @@ table, which are asked for the values that other relations have.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millrace.engine.aggregates.spec import AggregateSpec
+from millrace.engine.aggregates import AggregateSpec
 from millrace.engine.expressions import Predicate
 from millrace.engine.spec import JoinSpec
 from millrace.engine.values import Value
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from millrace.engine.figures import CellFigures
+    from millrace.limits.budget import Spent
+    from millrace.limits.progress import FailedKey, LookupProgress
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.source import Source
     from millrace.parquet.parquet import ParquetTable
@@ -97,3 +101,37 @@ class Block:
         """The columns that it hands on."""
         joined = self.join.output_schema
         return joined if self.aggregate is None else self.aggregate.schema(joined)
+
+
+@dataclass(frozen=True)
+class PreparedBlock:
+    """A block that is ready to run.
+
+    Attributes:
+        name: Identifies it, in Spark's plans too.
+        frame: Its result: a DataFrame with the columns of ``Block.schema``.
+        plan: What will happen, as text.
+        figures: Returns the figures of the latest run of ``frame``, and never waits; see
+            :meth:`millrace.spark.reports.Reports.figures`.
+        stream: Runs it and returns its result as it comes, without Spark in between.
+        progress: Returns how far the lookups are, at any time.
+        failed: Returns the keys that could not be looked up.
+        weaker: What is promised less of limits and lookups because tasks do not reach the coordinator.
+        spent: Returns what was spent of budgets.
+        calls: Returns what calls of predicates with limits have come to.
+        tasks: How many tasks tell figures, at most; None where Spark alone knows.
+        forget: Forgets the figures of runs so far.
+    """
+
+    name: str
+    frame: DataFrame
+    plan: str
+    figures: Callable[..., list[CellFigures]]
+    stream: Callable[[], Iterator[pa.RecordBatch]]
+    progress: Callable[[], list[LookupProgress]] = list
+    failed: Callable[[], list[FailedKey]] = list
+    weaker: tuple[str, ...] = ()
+    spent: Callable[[], list[Spent]] = list
+    calls: Callable[[], list[LookupProgress]] = list
+    tasks: int | None = None
+    forget: Callable[[], object] = list

@@ -8,10 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, functions as sf
 
 from millrace.errors import ExecutionError, PredicateError
+from millrace.predicates.calls import KEPT, RAISED, Values
 from millrace.predicates.cascade import Maybe, Score, Thresholds, learned
-from millrace.predicates.outcome import KEPT, RAISED
 from millrace.predicates.spec import PredicateSpec
-from millrace.predicates.values import Values
 from millrace.spark.judging import drawn, judged
 from millrace.spark.predicates import Applied, Predicate, check_arity
 from millrace.spark.values import spark_values

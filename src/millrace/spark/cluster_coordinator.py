@@ -23,12 +23,12 @@ from millrace.errors import ExecutionError, OptionError, first_line
 from millrace.limits.detached import IDLE_SECONDS, Call, Seal, Started, call, start
 from millrace.limits.process import RemoteCoordinator
 from millrace.options import EXECUTOR
-from millrace.spark.attempts import own_address
 from millrace.spark.failures import is_sparks, translated
-from millrace.spark.own_work import own_work
+from millrace.spark.reach import own_address
+from millrace.spark.session import own_work
 
 if TYPE_CHECKING:
-    from millrace.limits import Address, Registration
+    from millrace.limits.registration import Address, Registration
 
 _FRESH_SECONDS = 30.0
 """So long after a reply it is taken for granted that the coordinator is there."""

@@ -18,11 +18,12 @@ from pyspark.sql import SparkSession
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
 from millrace.spark import actions
-from millrace.spark.attempts import own_address, tried
-from millrace.spark.parallelism import default_parallelism
+from millrace.spark.reach import own_address, tried
+from millrace.spark.session import default_parallelism
 
 if TYPE_CHECKING:
-    from millrace.limits import Address, CoordinatorProcess, Registration
+    from millrace.limits.process import CoordinatorProcess
+    from millrace.limits.registration import Address, Registration
     from millrace.spark.cluster_coordinator import ClusterCoordinator
 
 DIAL_SECONDS = 2.0
@@ -143,7 +144,7 @@ def _begun(_name: str, carried: actions.Carried) -> actions.End:
             _since.setdefault(run, time.monotonic())
 
     def end(error: BaseException | None) -> None:
-        from millrace.limits import CoordinatorProcess
+        from millrace.limits.process import CoordinatorProcess
 
         with _counting:
             _under_way.subtract(carried.runs)
@@ -164,7 +165,7 @@ def predicates_of(run: str) -> str:
 def _started(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:
     """Return the coordinator where the options want it, or why there can be none."""
     # Here, for they load asyncio and ciphers: tasks without limits do without.
-    from millrace.limits import CoordinatorProcess
+    from millrace.limits.process import CoordinatorProcess
     from millrace.spark.cluster_coordinator import ClusterCoordinator
 
     if options.limits_host == EXECUTOR:
@@ -185,7 +186,7 @@ def coordinator_at(address: Address) -> CoordinatorProcess | ClusterCoordinator:
     Raises:
         ExecutionError: There is none, or not any more.
     """
-    from millrace.limits import CoordinatorProcess
+    from millrace.limits.process import CoordinatorProcess
     from millrace.spark.cluster_coordinator import ClusterCoordinator
 
     return ClusterCoordinator.at(address) or CoordinatorProcess.at(address)
@@ -256,7 +257,8 @@ def _why(address: Address) -> str:
 
 
 async def _dialled(address: Address) -> str:
-    from millrace.limits import Client, Settings
+    from millrace.limits.client import Client
+    from millrace.limits.registration import Settings
 
     try:
         async with asyncio.timeout(DIAL_SECONDS):

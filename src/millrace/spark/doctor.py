@@ -30,8 +30,8 @@ from millrace.spark.coordinating import Alone, coordinator_of, host_of
 from millrace.spark.execute import execute
 from millrace.spark.failures import is_sparks, translated
 from millrace.spark.filter import where
-from millrace.spark.parallelism import default_parallelism, is_connect
 from millrace.spark.predicates import predicate
+from millrace.spark.session import default_parallelism, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +121,7 @@ def examine(spark: SparkSession, options: Options | None = None) -> Iterator[Fin
 
 
 _ADVICE_HOST = (
-    "limits of a whole job, shared answers and stream_results() need it: set the option limits_host to an "
+    "limits of a whole job, shared answers and to_batches() need it: set the option limits_host to an "
     "address of this machine that executors reach, and let them connect to its ports"
 )
 

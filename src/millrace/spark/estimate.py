@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, functions as sf
 
 from millrace.errors import OptionError, PredicateError, near
 from millrace.predicates import PredicateSpec
+from millrace.predicates.calls import KEPT, RAISED
 from millrace.predicates.estimate import Estimate, Judged, estimated
-from millrace.predicates.outcome import KEPT, RAISED
 from millrace.spark.filter import conditions_of
 from millrace.spark.judging import drawn, judged
 from millrace.spark.predicates import Applied

@@ -20,20 +20,18 @@ from millrace.options import Options
 from millrace.parquet.parquet import Split, splits
 from millrace.parquet.types import fixed_width
 from millrace.predicates import PredicateSpec
-from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
+from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput, PreparedBlock
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA, NOTHING, Cut
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
-from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import Mode, Size, place
-from millrace.spark.prepared import PreparedBlock
 from millrace.spark.reduction import Reduction, small_relations
-from millrace.spark.reports import Reports
+from millrace.spark.reports import FileWarmStart, Reports
+from millrace.spark.session import default_parallelism
 from millrace.spark.streaming import Target, endless, stream_of
 from millrace.spark.tasks import CutTask, EddyTask, ScanTask
 from millrace.spark.types import spark_schema
-from millrace.spark.warm_start import FileWarmStart
 
 # A DataFrame of unknown size is taken to be as large as the largest relation, and at least this large.
 _UNKNOWN_BYTES = 256 * 1024 * 1024

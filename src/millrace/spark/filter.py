@@ -13,15 +13,13 @@ from pyspark.sql import Column, DataFrame
 
 from millrace.errors import InputError, MillraceError, MillraceWarning, PredicateError, near
 from millrace.options import Options
-from millrace.reports.explanation import Explanation
-from millrace.reports.planned import Planned, settings
+from millrace.reports.planned import Explanation, Planned, settings
 from millrace.reports.run_report import RunReport
-from millrace.spark.applied import noted
 from millrace.spark.handles import remember
-from millrace.spark.own_work import own_work
+from millrace.spark.patches import noted
 from millrace.spark.plans import Mode, explained, planned
 from millrace.spark.predicates import Applied, Predicate, check_sendable
-from millrace.spark.stopped import alive
+from millrace.spark.session import alive, own_work
 from millrace.spark.where import Mask, Slot, mask
 
 _MASK = "__millrace_mask"

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.reports.explanation import Explanation
+from millrace.reports.planned import Explanation
 from millrace.reports.run_report import RunReport
 from millrace.spark import live
 from millrace.spark.actions import Carried, carry
@@ -28,7 +28,7 @@ from millrace.spark.reports import task_name
 from millrace.spark.telling import telling
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 
 class Handle(Protocol):
@@ -55,7 +55,7 @@ class Handle(Protocol):
 class QueryHandle(Handle, Protocol):
     """The account of a query's DataFrame."""
 
-    def stream_results(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
+    def to_batches(self, batch_size: int | None = None) -> Iterator[pa.RecordBatch]:
         """Run it and yield its rows as they come."""
 
     def lookups(self) -> list[LookupProgress]:

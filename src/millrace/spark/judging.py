@@ -14,10 +14,9 @@ from pyspark.sql import Column, DataFrame, functions as sf
 from millrace.errors import BudgetError, InputError, OptionError
 from millrace.limits.budget import cost_of
 from millrace.predicates.callers import caller_of
-from millrace.predicates.outcome import Outcome
+from millrace.predicates.calls import Outcome, Values
 from millrace.predicates.service import CallError, Service
 from millrace.predicates.spec import PredicateSpec
-from millrace.predicates.values import Values
 
 _LEAST, _MOST = 10, 1_000_000
 

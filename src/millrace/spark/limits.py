@@ -15,7 +15,7 @@ from millrace.limits.budget import Spent
 from millrace.options import Options
 from millrace.predicates import Caller, PredicateSpec
 from millrace.predicates.callers import caller_of
-from millrace.predicates.registering import registration_of
+from millrace.predicates.spec import registration_of
 from millrace.spark.coordinating import (
     Alone,
     coordinator_at,
@@ -26,7 +26,8 @@ from millrace.spark.coordinating import (
 )
 
 if TYPE_CHECKING:
-    from millrace.limits import Address, LookupProgress, Registration
+    from millrace.limits.progress import LookupProgress
+    from millrace.limits.registration import Address, Registration
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Limits:
 
 def _registrations(specs: Mapping[int, PredicateSpec]) -> list[Registration]:
     """Return what the coordinator has to know of predicates before their tasks join."""
-    from millrace.limits import Registration
+    from millrace.limits.registration import Registration
 
     found = [Registration("") for _ in range(max(specs) + 1)]
     for number, spec in specs.items():

@@ -28,13 +28,15 @@ from millrace.options import Options
 from millrace.spark.coordinating import Alone, coordinator_at, coordinator_of, execution_of
 
 if TYPE_CHECKING:
-    from millrace.limits import Address, FailedKey, LookupProgress, Registration
     from millrace.limits.budget import Spent
-    from millrace.lookups import Secrets, Source
+    from millrace.limits.progress import FailedKey, LookupProgress
+    from millrace.limits.registration import Address, Registration
+    from millrace.limits.secrets import Secrets
     from millrace.lookups.asking import Connect
     from millrace.lookups.index import LookupIndex
     from millrace.lookups.index_spec import IndexSpec
     from millrace.lookups.scan import LookupScan
+    from millrace.lookups.source import Source
     from millrace.spark.block import LookupInput
 
 
@@ -110,8 +112,9 @@ class Lookups:
             OptionError: Tasks do not reach a coordinator, and a lookup has what needs one.
             ExecutionError: The coordinator cannot listen, or is not reached and has to be.
         """
-        from millrace.limits import CoordinatorProcess, Registration
-        from millrace.lookups import Secrets
+        from millrace.limits.process import CoordinatorProcess
+        from millrace.limits.registration import Registration
+        from millrace.limits.secrets import Secrets
 
         registrations: list[Registration] = []
         relations = []
@@ -188,7 +191,8 @@ class Lookups:
             loop.close()
 
     def _connecting(self, job: str, number: int) -> Connect:
-        from millrace.limits import Client, LookupSession
+        from millrace.limits.client import Client
+        from millrace.limits.lookup_session import LookupSession
 
         async def connected() -> Client:
             if self.address is None:
@@ -198,7 +202,7 @@ class Lookups:
         return connected
 
     def _secrets(self, job: str, number: int) -> Callable[[], Awaitable[Secrets]]:
-        from millrace.lookups import Secrets
+        from millrace.limits.secrets import Secrets
 
         connected = self._connecting(job, number)
 

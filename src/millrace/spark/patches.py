@@ -2,10 +2,16 @@
 
 ``import millrace`` and ``millrace.sql`` replace none. What stands in a method's place does what the method
 did, and more for whoever asked for it.
+
+A Column does not tell which Python function is behind it, and no public call of PySpark's does; so
+``where(df, is_spam("text"))`` could not see what ``is_spam`` made by ``udf`` is. So ``where`` has calls of
+PySpark's function objects noted: their ``__call__`` also puts a note on the Column it returns. Nothing else
+about them changes. A predicate that is given as ``(is_spam, "text")`` needs no note.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -13,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
-
-from millrace.spark.applied import noting_calls
 
 REPLACED = {
     "where": {("UserDefinedFunction", "__call__")},
@@ -39,6 +43,7 @@ accessor: from the first time that one of these is asked for until the process e
 
 _CLASSIC, _CONNECT = "pyspark.sql.udf", "pyspark.sql.connect.udf"
 _NOTHING = object()
+_NOTE = "_millrace_call"
 
 
 @dataclass
@@ -118,3 +123,36 @@ def watch(owner: str = "where") -> None:
         names.append(_CONNECT)
     for name in names:
         replace(owner, import_module(name).UserDefinedFunction, "__call__", noting_calls)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A call of one of PySpark's function objects.
+
+    Attributes:
+        function: The function object.
+        arguments: As they were given.
+        named: Those given by name.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+def noted(column: object) -> Noted | None:
+    """Return the call that a Column is, or None where it is something else."""
+    note = getattr(column, "__dict__", {}).get(_NOTE)
+    return note if isinstance(note, Noted) else None
+
+
+def noting_calls(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``__call__`` of function objects that puts a note on the Column that it returns."""
+
+    @functools.wraps(call)
+    def noting(self: Any, *arguments: Any, **named: Any) -> Any:
+        column = call(self, *arguments, **named)
+        setattr(column, _NOTE, Noted(self, arguments, named))
+        return column
+
+    return noting

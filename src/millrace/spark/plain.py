@@ -19,7 +19,7 @@ from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
 from millrace.errors import PredicateError
 from millrace.predicates import PredicateSpec
-from millrace.predicates.retries import retried
+from millrace.predicates.spec import retried
 from millrace.predicates.truth import truth_of
 from millrace.spark.predicates import Predicate
 

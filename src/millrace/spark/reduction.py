@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.engine.architectures.base import stems_of
+from millrace.engine.architectures.stems import stems_of
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.paths import Paths
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.figures import ModuleFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Operator, Step
 from millrace.engine.operators.transfer import Transfers
 from millrace.engine.spec import JoinSpec
+from millrace.engine.state.stem import singletons
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import TupleBatch
 from millrace.spark.dealt_scan import LEAST_ROWS, Scan

@@ -5,19 +5,24 @@ ended, and reading them never waits. Spark Connect has none, so there the task a
 row with its figures in a hidden column; an observation collects these as the rows pass, and a
 filter removes them. (An observation costs about 60 ns a row, so it is not used where accumulators
 are; and on Connect, unlike on classic Spark, reading it does not wait for a run.)
+
+What a task has learned also goes to the tasks after it on the same machine: :class:`FileWarmStart`.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
@@ -27,7 +32,7 @@ from millrace.errors import ExecutionError
 from millrace.options import Options
 from millrace.spark.coordinating import execution_of
 from millrace.spark.live import address_of
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -269,3 +274,34 @@ class Reports:
         if not seen and executed is not None and (info := executed.executionInfo) is not None:
             seen = dict(info.flows).get(self._name, {}).get("reports")
         return list(seen or [])
+
+
+@dataclass(frozen=True)
+class FileWarmStart:
+    """What the tasks of a run on one machine tell each other.
+
+    It is in a file of the executor's own folder, which Spark removes with the executor.
+
+    Attributes:
+        run: Identifies the run.
+    """
+
+    run: str
+
+    def read(self) -> str | None:
+        """Return what the latest task that ended on this machine has learned."""
+        try:
+            return self._path.read_text()
+        except FileNotFoundError:
+            return None
+
+    def write(self, text: str) -> None:
+        """Replace it, so that a reader sees the old or the new text and never a part of one."""
+        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix="millrace-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(self._path)
+
+    @property
+    def _path(self) -> Path:
+        return Path(SparkFiles.getRootDirectory()) / f"{self.run}.lessons"

@@ -28,10 +28,9 @@ from millrace.parquet.partitions import Doubtful
 from millrace.parquet.remote import Remote
 from millrace.parquet.stores import DISKS, Store, located
 from millrace.parquet.tables import ParquetTable
-from millrace.spark.conf import SessionConf
-from millrace.spark.disks import paths_are_local, shares_disks
 from millrace.spark.plans import SIZE_UNITS, explained, is_cached
-from millrace.spark.reach import unreached
+from millrace.spark.reach import paths_are_local, shares_disks, unreached
+from millrace.spark.session import SessionConf
 from millrace.spark.types import arrow_schema
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from millrace.spark.parallelism import is_connect
+from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def _connect(spark: SparkSession, show: Show) -> Iterator[None]:
             known[operation_id, stage.stage_id] = (stage.num_tasks, stage.num_completed_tasks)
         show(sum(total for total, _ in known.values()), sum(done for _, done in known.values()))
 
-    handler = cast(Any, look)
+    handler = cast("Any", look)
     spark.registerProgressHandler(handler)
     try:
         yield

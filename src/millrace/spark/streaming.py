@@ -17,16 +17,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from millrace import limits
 from millrace.errors import InputError
 from millrace.options import Options
 from millrace.spark.coordinating import host_of
 from millrace.spark.failures import shortened
-from millrace.spark.own_work import own_work
+from millrace.spark.session import own_work
 from millrace.spark.types import normalise
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import Address
+    from millrace.limits.registration import Address
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def stream_of(
     Raises:
         Exception: What the job raised.
     """
+    limits.check_libraries("a result that is read as it comes")
     from millrace.spark.results import ResultsServer
 
     port = options.limits_port + 1 if options.limits_port else 0  # the coordinator has the first

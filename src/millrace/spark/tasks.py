@@ -16,7 +16,7 @@ from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.engine.peak import peak_memory
 from millrace.engine.spec import JoinSpec
-from millrace.engine.spill import run_of
+from millrace.engine.spill.run_of import run_of
 from millrace.options import Options
 from millrace.spark.dealing import ByContent, Deal, InTurn
 from millrace.spark.dealt_scan import LEAST_ROWS, Held, Scan, tell_sizes
@@ -25,10 +25,9 @@ from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
 from millrace.spark.lookups import Lookups
 from millrace.spark.reduction import Reducer, Reduction
-from millrace.spark.reports import Sink, task_name
+from millrace.spark.reports import FileWarmStart, Sink, task_name
 from millrace.spark.streaming import Target
 from millrace.spark.types import normalise
-from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 
 

@@ -26,13 +26,12 @@ from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from millrace.spark.failures import shortened
 from millrace.spark.limits import Limits
-from millrace.spark.reports import Reports, Sink, task_name
+from millrace.spark.reports import FileWarmStart, Reports, Sink, task_name
 from millrace.spark.values import SparkValues, spark_values
-from millrace.spark.warm_start import FileWarmStart
 from millrace.spark.worker import prompt
 
 if TYPE_CHECKING:
-    from millrace.limits import LookupProgress
+    from millrace.limits.progress import LookupProgress
 
 _ROWS = "rows"
 

@@ -11,8 +11,7 @@ from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
-from millrace.sql.estimates import estimate
-from millrace.sql.frames import Frames
+from millrace.sql.frames import Frames, estimate
 from millrace.sql.functions import Functions
 from millrace.sql.plan import BlockPlan, Direct, LookedUp, Plan, Read, Rows, Values
 from millrace.sql.template import unescape
@@ -22,7 +21,7 @@ from millrace.streams.plan import continuous
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.spark.prepared import PreparedBlock
+    from millrace.spark.block import PreparedBlock
     from millrace.spark.where import Mask
 
 

@@ -12,8 +12,8 @@ from millrace.engine.expressions import And, ColumnRef, Predicate, relations_of
 from millrace.errors import InputError
 from millrace.sql.clause import Clause
 from millrace.sql.components import Groups
+from millrace.sql.computed import length_of, shifted
 from millrace.sql.conditions import Sorted
-from millrace.sql.intervals import length_of, shifted
 from millrace.sql.members import Member
 from millrace.sql.parse import Leave, conjuncts, unwrap
 from millrace.streams.retention import EventTimes, TimeBound, retention

@@ -1,4 +1,4 @@
-"""Running templates on a session: the DataFrames that they name, and the caller's parameters.
+"""Running templates on a session: the DataFrames that they name, how large these are, and the parameters.
 
 On classic Spark a DataFrame that a text names is a temporary view under a name of ours, made once a query and
 dropped when the query is ready: what Spark has analysed keeps the rows, not the name. (``spark.sql(text,
@@ -13,14 +13,23 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 
-from millrace.spark.parallelism import is_connect
-from millrace.spark.plans import kept_in_cache
+from millrace.parquet.types import fixed_width
+from millrace.spark.plans import SIZE_UNITS, explained, kept_in_cache
+from millrace.spark.session import is_connect
+from millrace.sql.coercion import field_of
 from millrace.sql.template import PLACEHOLDER, Segment, placeholders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
+_UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
+# Where Spark knows nothing it takes 8 EiB, or what is left of these after a projection or a filter.
+_UNKNOWN_BYTES = 1 << 50
 
 # As long as the names that Spark Connect's client makes up.
 _SOME_NAME = "_pyspark_connect_temp_view_" + 32 * "0"
@@ -118,3 +127,27 @@ class Frames:
             return names[match[1]] if match[1] else match[0][0]
 
         return PLACEHOLDER.sub(put, template)
+
+
+def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
+    """Return Spark's own estimate of a DataFrame's rows and bytes, None where it has none."""
+    try:
+        plan = explained(frame, "COST")
+    except PySparkException:
+        return None, None
+    match = _SIZE.search(plan)
+    if match is None:
+        return None, None
+    size = int(float(match[1]) * _UNITS.get(match[2], 1))
+    if size > _UNKNOWN_BYTES:
+        return None, None
+    if match[3] is not None:
+        return int(float(match[3])), size
+    return max(1, size // (8 + sum(default_widths(frame.schema)))), size
+
+
+def default_widths(schema: t.StructType) -> Iterable[int]:
+    """Yield what Spark takes a value of each column to need, in bytes."""
+    for column in map(field_of, schema.fields):
+        nested = column.arrow is None or pa.types.is_nested(column.arrow)
+        yield 100 if nested else fixed_width(column.arrow) or 20

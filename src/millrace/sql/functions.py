@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from millrace.errors import PredicateError, QueryError
 from millrace.options import Options
-from millrace.spark.parallelism import is_connect
 from millrace.spark.plain import certain, plain_function
 from millrace.spark.predicates import Predicate, check_sendable
+from millrace.spark.session import is_connect
 from millrace.spark.where import Mask, Slot, mask
 
 Predicates = Mapping[str, object] | Iterable[object]

@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from millrace.errors import MillraceError
 from millrace.options import Options
 from millrace.spark.live import looking
-from millrace.spark.parallelism import default_parallelism
+from millrace.spark.session import default_parallelism
 from millrace.sql.build import Prepared
 from millrace.sql.original import Understood
 from millrace.sql.tables import Catalog, Table, Tables

@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
+from millrace.sql.errors import as_written
 from millrace.sql.parse import Statement
-from millrace.sql.spark_errors import as_written
 from millrace.sql.suggestions import suggestion
 from millrace.sql.tables import Catalog
 from millrace.sql.template import EditedText, Segment, join

@@ -30,14 +30,13 @@ from millrace.errors import InputError, MillraceError, MillraceWarning, QueryErr
 from millrace.options import Options
 from millrace.sql.blocks import take_blocks
 from millrace.sql.build import Filter, Prepared, build
-from millrace.sql.containment import contain
 from millrace.sql.ctes import base_tables
+from millrace.sql.errors import contain
 from millrace.sql.filters import take_filter
 from millrace.sql.frames import Frames
 from millrace.sql.functions import Functions, restored
 from millrace.sql.labels import keep_names
-from millrace.sql.lookups.refusals import refusal
-from millrace.sql.lookups.restriction import Restriction
+from millrace.sql.lookups.restriction import Restriction, refusal
 from millrace.sql.original import Original, Understood, analysed
 from millrace.sql.parse import NO_QUERY, PARAMETER, Leave, Statement, name_span, parse
 from millrace.sql.plan import Plan

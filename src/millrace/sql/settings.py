@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millrace.options import Options, StorageOptions
-from millrace.spark.conf import SessionConf
+from millrace.spark.session import SessionConf
 from millrace.sql.parse import Statement
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millrace.engine.expressions import ColumnRef, Predicate, columns_of
 from millrace.errors import InputError
 from millrace.options import Options
-from millrace.spark.own_work import own_work
+from millrace.spark.session import own_work
 from millrace.spark.types import arrow_schema
 from millrace.sql.build import block_of
 from millrace.sql.components import Groups

@@ -21,14 +21,12 @@ from millrace.options import StorageOptions
 from millrace.parquet.parquet import ParquetTable
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.block import ParquetInput
-from millrace.spark.conf import SessionConf
-from millrace.spark.parallelism import is_connect
 from millrace.spark.plans import is_cached
 from millrace.spark.scans import scan_of, table_at
+from millrace.spark.session import SessionConf, is_connect
 from millrace.spark.stored import stored_at
 from millrace.sql.coercion import Field, field_of, is_plain
-from millrace.sql.estimates import estimate
-from millrace.sql.frames import Frames
+from millrace.sql.frames import Frames, estimate
 from millrace.sql.lookups.tables import Lookup, lookup_of
 from millrace.sql.plan import Plan
 from millrace.sql.settings import Settings

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from millrace.spark.parallelism import default_parallelism
-from millrace.spark.start_cost import start_seconds
+from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.clause import Clause
 from millrace.sql.ctes import cte_of, definitions, tables_in
 from millrace.sql.semijoins import asked

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from millrace.reports.stream_figures import Orders, StreamFigures
+from millrace.reports.micro_batch import Orders, StreamFigures
 from millrace.streams.arrivals import Arrived
-from millrace.streams.log import Head, Log, Part, Stored, mergeable
+from millrace.streams.block_log import Head, Log, Part, Stored, mergeable
 from millrace.streams.task import ContinuousJoin, Stream
 
 if TYPE_CHECKING:

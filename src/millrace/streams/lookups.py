@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 from millrace.engine.expressions import Call, ColumnRef, columns_of, relations_of
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.options import Options
-from millrace.spark.block import Block, FrameInput, LookupInput
+from millrace.spark.block import Block, FrameInput, LookupInput, PreparedBlock
 from millrace.spark.execute import execute
-from millrace.spark.prepared import PreparedBlock
 from millrace.streams.plan import continuous, without_watermark
 from millrace.streams.retention import EventTimes
 
@@ -94,12 +93,12 @@ def divided(join: JoinSpec, streams: Iterable[str], lookups: Collection[str]) ->
 def renamed(node: T, names: Mapping[ColumnRef, ColumnRef]) -> T:
     """Return an expression, or anything made of them, with other names for some columns."""
     if isinstance(node, ColumnRef):
-        return cast(T, names.get(node, node))
+        return cast("T", names.get(node, node))
     if isinstance(node, tuple):
-        return cast(T, tuple(renamed(each, names) for each in node))
+        return cast("T", tuple(renamed(each, names) for each in node))
     if isinstance(node, Call):
-        return cast(T, replace(node, arguments=renamed(node.arguments, names)))
+        return cast("T", replace(node, arguments=renamed(node.arguments, names)))
     if is_dataclass(node) and not isinstance(node, type):
         changed = {each.name: renamed(getattr(node, each.name), names) for each in fields(node)}
-        return cast(T, replace(node, **changed))
+        return cast("T", replace(node, **changed))
     return node

@@ -6,10 +6,10 @@ streams there are; what it gives out are blocks of results. The only state is th
 
 from __future__ import annotations
 
-import importlib
 import math
 import uuid
 import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -18,24 +18,22 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from millrace.errors import MillraceWarning, OptionError, SetupError
+from millrace.engine.spec import JoinSpec
+from millrace.errors import MillraceWarning, OptionError, SetupError, require
 from millrace.options import Options
 from millrace.parquet.parquet import splits
-from millrace.reports.micro_batch import PREFIX
-from millrace.reports.stream_figures import SEPARATOR
-from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.reports.micro_batch import PREFIX, SEPARATOR
+from millrace.spark.block import Block, FrameInput, ParquetInput, PreparedBlock
 from millrace.spark.dealt_scan import Held, Scan, held
 from millrace.spark.exchange import BLOCK_SCHEMA
 from millrace.spark.hypercube import Cube, choose
-from millrace.spark.parallelism import default_parallelism
 from millrace.spark.placement import dealing, with_nulls
-from millrace.spark.prepared import PreparedBlock
+from millrace.spark.session import default_parallelism
 from millrace.spark.streaming import endless
 from millrace.spark.types import spark_schema
 from millrace.streams.exchange import Pack, Unpack
 from millrace.streams.processor import OUTPUT, CellProcessor
 from millrace.streams.retention import EventTimes, retention
-from millrace.streams.roles import in_roles, roles
 from millrace.streams.tagged_union import tagged_union
 from millrace.streams.task import ContinuousJoin, Stream
 
@@ -174,13 +172,7 @@ def deal(
 
 def _check_provider(spark: SparkSession) -> None:
     """Raise SetupError unless state is kept in RocksDB, by an operator that can be had."""
-    try:
-        importlib.import_module("google.protobuf")
-    except ImportError:
-        raise SetupError(
-            "a join of streams needs the package protobuf, which Spark talks to Python's state with: "
-            "pip install 'millrace[streams]'"
-        ) from None
+    require("streams", "a join of streams, whose state Spark sends to Python,", "google.protobuf")
     provider = str(spark.conf.get(_PROVIDER, ""))
     if provider != _ROCKSDB:
         raise SetupError(
@@ -281,3 +273,34 @@ def _show(block: Block, task: ContinuousJoin, cube: Cube) -> str:
     lines += [f"  on {equality}" for equality in task.join.equalities]
     lines += [f"  where {predicate}" for predicate in task.join.residuals]
     return "\n".join(lines)
+
+
+def roles(block: Block, streams: Collection[str], cube: Cube) -> Mapping[str, str]:
+    """Return which streams are the tuples of an earlier one, under another name: that one's alias by theirs.
+
+    Such tuples come, are kept and are logged once (SteMs, section 2.2). They are where the block has one
+    input for both, and where a tuple goes to the same cells in both roles: else it would be in cells for one
+    role, and meet there what it met elsewhere in the other.
+
+    Args:
+        block: The block.
+        streams: Aliases of its streams.
+        cube: How tuples are dealt to cells.
+    """
+    found: dict[str, str] = {}
+    numbers = {alias: number for number, alias in enumerate(block.join.aliases) if alias in streams}
+    for alias, number in numbers.items():
+        for lead, other in numbers.items():
+            if other == number:
+                break
+            alike = all(axis.column(number) == axis.column(other) for axis in cube.axes)
+            if alike and lead not in found and block.inputs[lead] is block.inputs[alias]:
+                found[alias] = lead
+                break
+    return found
+
+
+def in_roles(join: JoinSpec, found: Mapping[str, str]) -> JoinSpec:
+    """Return a join whose relations share tuples as :func:`roles` says."""
+    relations = (replace(each, same_as=found.get(each.alias)) for each in join.relations)
+    return replace(join, relations=tuple(relations))

@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from millrace.errors import StateError
-from millrace.reports.stream_figures import told
+from millrace.reports.micro_batch import told
 from millrace.spark.exchange import NOTHING
 from millrace.spark.worker import acknowledge, keep_modules
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived, arrived
+from millrace.streams.block_log import Head, Log
 from millrace.streams.cell import Cell
-from millrace.streams.log import Head, Log
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
 

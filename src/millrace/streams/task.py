@@ -165,7 +165,7 @@ def _shape(kind: pa.DataType) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Lessons:
-    """What was learned, for one who begins (:class:`millrace.engine.runs.warm_start.WarmStart`)."""
+    """What was learned, for one who begins (:class:`millrace.engine.statistics.WarmStart`)."""
 
     text: str | None
 

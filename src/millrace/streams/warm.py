@@ -12,8 +12,8 @@ from collections import OrderedDict
 from pyspark import TaskContext
 
 from millrace.spark.worker import look_again
+from millrace.streams.block_log import Head
 from millrace.streams.cell import Cell
-from millrace.streams.log import Head
 
 _CELLS: OrderedDict[tuple[str, str, int], Cell] = OrderedDict()
 

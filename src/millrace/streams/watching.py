@@ -118,8 +118,36 @@ class _Listener(StreamingQueryListener):
         self._watch.ended(str(event.runId), event.exception)
 
 
-def logged(spark: SparkSession, path: str | Path) -> StreamWatch:
-    """Write a line of JSON for each micro-batch; see :func:`millrace.stream_log`."""
+def watch(spark: SparkSession, call: Callable[[MicroBatch], object]) -> StreamWatch:
+    """Call a function with the figures of each micro-batch of queries that join streams by Millrace.
+
+    >>> with millrace.streams.watch(spark, lambda batch: print(batch.lag)):  # doctest: +SKIP
+    ...     query.awaitTermination()
+
+    It holds for all queries of the session until ``stop()`` of what is returned, or the end of ``with``. What
+    the function raises is raised there, and stops no query.
+
+    Args:
+        spark: The session; of Spark Connect, too.
+        call: Gets a micro-batch's figures, in a thread of Spark's, a moment after the micro-batch has ended.
+    """
+    return StreamWatch(spark, call)
+
+
+def log(spark: SparkSession, path: str | Path) -> StreamWatch:
+    """Append a line of JSON to a file for each micro-batch of queries that join streams by Millrace.
+
+    A line is appended by one call, so that lines of several processes do not mix; and the file may be moved
+    away while it is written. A micro-batch that is run again after a crash may have a line for each run. It
+    goes on until ``stop()`` of what is returned, or the end of ``with``.
+
+    Args:
+        spark: The session; of Spark Connect, too.
+        path: The file; on a local disk, of this process.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

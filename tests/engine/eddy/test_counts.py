@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.migration import counts as module
 from millrace.engine.migration.counts import counts, sampled
 from millrace.engine.migration.estimate import FOUND, MOVED, MigrationEstimate
 from millrace.engine.migration.placement import Misplaced
 from millrace.engine.state.segment import Segment
+from millrace.engine.state.stem import singletons
 from millrace.engine.tuples import Signature
 from tests.engine.state.rig import EQUALITIES, Rig, Tables
 from tests.engine.state.test_segment import pairs, tuples_of

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.graph import QueryGraph
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.inequalities import inequalities
-from millrace.engine.state.stem import SteM
+from millrace.engine.state.stem import SteM, singletons
 from tests.engine.eddy.blocks import block
 from tests.engine.eddy.oracle import key_values
 

@@ -14,7 +14,7 @@ from millrace.engine.expressions import And, Column, ColumnRef, Compare, Exists,
 from millrace.engine.operators import exists
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
-from millrace.engine.spill import run_of as spilling_run_of
+from millrace.engine.spill.run_of import run_of as spilling_run_of
 from millrace.engine.state import matching
 from millrace.engine.state.matching import combined
 from millrace.errors import InputError

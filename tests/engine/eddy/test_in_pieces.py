@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.architectures.partial import joined
 from millrace.engine.architectures.stairs import StairState
+from millrace.engine.architectures.stems import joined
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.engine.router.buffer import Buffer

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.relations import RelationStore
-from millrace.engine.spill import run_of
+from millrace.engine.spill.run_of import run_of
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, Options
 from millrace.parquet.parquet import open_table, splits

@@ -12,8 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from millrace.engine.operator import Operator
 from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
-from millrace.engine.router.decision_lifetime import DecisionLifetime
-from millrace.engine.router.routing_table import RoutingTable
+from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
 from millrace.engine.statistics import Account
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import RoutingError

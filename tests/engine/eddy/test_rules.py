@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.arrivals import singletons as admission
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.relations import codes, keys
 from millrace.engine.router import routing_table as routing
 from millrace.engine.router.legality import Legality
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.state import matching
+from millrace.engine.state import matching, stem as admission
 from millrace.engine.state.stem import SteM
 from millrace.engine.state.waiting import Waiting
 from millrace.engine.tuples import TupleBatch

@@ -1,10 +1,9 @@
-"""How a SteM searches: a list that becomes a hash table, and an order for inequalities."""
+"""How a SteM searches by inequalities: in order."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +11,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from millrace.engine.expressions import Column, ColumnRef, Compare, Predicate
-from millrace.engine.kernels import Multimap
-from millrace.engine.state.listed import LISTED, Index
 from millrace.engine.state.ordered import OrderedIndex, is_ordered, places
 from millrace.options import POLICY_NAMES, Options
 from tests.engine.eddy.access_cases import options, run, with_self_joins
@@ -126,54 +123,3 @@ def test_an_ordered_index_equals_a_filter(data: st.DataObject, inserts: list[lis
         and all(v <= b[i] if closed else v < b[i] for b, closed in highs)
     ]
     assert sorted(pairs) == expected
-
-
-@LAWS
-@given(st.data(), st.lists(st.lists(st.integers(0, 9), max_size=20), min_size=1, max_size=6))
-def test_a_list_finds_what_a_hash_table_finds(data: st.DataObject, inserts: list[list[int]]) -> None:
-    """Before and after the switch, with and without bounds, however small the output."""
-    index, reference = Index(), Multimap()
-
-    def found(by: Any, codes: Any, low: int, high: Any, limit: int) -> list[tuple[int, int]]:
-        walk = by.probe(codes, low, high)
-        pairs: list[tuple[int, int]] = []
-        while not walk.is_done:
-            left, right = by.matches(walk, limit)
-            assert len(left) == len(right) <= limit
-            pairs += zip(left.tolist(), right.tolist(), strict=True)
-        return sorted(pairs)
-
-    for part in inserts:
-        codes = np.array(part, np.int64)
-        index.insert(codes)
-        reference.insert(codes)
-        assert (index.rows, index.distinct, index.unique) == (
-            reference.rows,
-            reference.distinct,
-            reference.unique,
-        )
-        probes = np.array(data.draw(st.lists(st.integers(-1, 10), max_size=9)), np.int64)
-        low = data.draw(st.integers(0, 5))
-        high = np.array([data.draw(st.integers(0, 60)) for _ in probes], np.int32)
-        for bounds in (None, high):
-            got = found(index, probes, low, bounds, data.draw(st.integers(1, 12)))
-            assert got == found(reference, probes, low, bounds, 100)
-
-
-def test_a_list_becomes_a_hash_table_by_itself() -> None:
-    """It does so once: when it grows, or when comparing has taken as long as hashing would have."""
-    index = Index()
-    index.insert(np.arange(LISTED))
-    assert index.is_list
-    index.insert(np.arange(1))
-    assert not index.is_list
-    index.insert(np.arange(0))
-    assert index.rows == LISTED + 1
-    probed = Index()
-    probed.insert(np.arange(10))
-    walk = probed.probe(np.arange(100))
-    assert probed.is_list
-    probed.probe(np.arange(3))
-    assert not probed.is_list
-    # What is under way goes on.
-    assert probed.matches(walk, 100)[1].tolist() == list(range(10))

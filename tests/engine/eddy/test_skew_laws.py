@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings, strategies as st
 
-from millrace.engine.architectures.partial import joined
+from millrace.engine.architectures.stems import joined
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.state import stairs

@@ -12,7 +12,8 @@ from hypothesis import given, note, settings, strategies as st
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.state.materialization import BaseTuplesOnly
+from millrace.engine.state.stair import STAIR
+from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import VirtualClock
 from millrace.options import MIGRATIONS, POLICY_NAMES, Options
 from tests.engine.eddy.blocks import batches
@@ -86,10 +87,11 @@ def plain(case: Case, options: Options) -> EddyRun:
 def test_demoted_tuples_must_be_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule broken: a part that is stored again for every tuple that had it makes results twice."""
 
-    def careless(self: Any, stair: Any, batch: Any, tree: Any) -> Any:
-        stair.insert(stair.part(batch, 1 << stair.owner))
-        return []
+    def careless(self: STAIR, batch: TupleBatch) -> TupleBatch:
+        part = self.part(batch, 1 << self.owner)
+        self.insert(part)
+        return part.cut(0, 0)
 
-    monkeypatch.setattr(BaseTuplesOnly, "parts", careless)
+    monkeypatch.setattr(STAIR, "demoted_to_base", careless)
     with pytest.raises(AssertionError):
         ran(chain(), Options(architecture="stairs", intermediate=False, online=True, batch_size=4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec, RelationSpec, Window
 from millrace.engine.spill.run_of import run_of as run_within
-from millrace.engine.state.materialization import LongLiving
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.state.waiting import Waiting
 from millrace.engine.state.windows import Windows
@@ -216,59 +214,6 @@ def test_what_has_no_window_is_never_evicted_and_holds_up_eviction() -> None:
         assert evicted["SteM(a)"] > 80
         rows, run = ran(case, Options(architecture=architecture, batch_size=5), Schedule(None, True, (0, 1)))
         assert rows == case.expected()
-
-
-def lives(monkeypatch: pytest.MonkeyPatch, share: float) -> Mapping[str, int]:
-    """Run streams with STAIRs; return how many tuples were demoted, and how many were evicted from STAIRs."""
-    monkeypatch.setattr("millrace.engine.state.materialization.SHARE", share)
-    demoted = evicted = 0
-    for seed in SEEDS[:3]:
-        case = lagging(seed)
-        options = Options(
-            architecture="stairs", migration="never", long_living=True, batch_size=4, policy="cumulative"
-        )
-        rows, run = ran(case, options, Schedule(None, True, (0, 1, 2), times=("at",) * 3))
-        assert rows == case.expected()
-        stairs = [one for one in run.figures().state if one.name.startswith("STAIR")]
-        demoted += sum(one.demoted for one in stairs)
-        evicted += sum(one.evicted for one in stairs)
-    return {"demoted": demoted, "evicted": evicted}
-
-
-def lagging(seed: int) -> Windowed:
-    """Return a stream whose first relation has a shorter window than the others."""
-    case = stream(seed, length=12, rows=40)
-    short = replace(case.spec.relations[0], window=Window("at", 3))
-    return Windowed(replace(case.spec, relations=(short, *case.spec.relations[1:])), case.tables)
-
-
-def test_tuples_with_a_short_life_are_stored_as_what_lives_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The more life a tuple must have left to be stored whole, the more are demoted on insertion."""
-    none, half, all_ = (lives(monkeypatch, share)["demoted"] for share in (0.0, 0.5, 2.0))
-    assert none < half <= all_
-
-
-def test_the_longest_living_part_keeps_the_owner_and_is_connected() -> None:
-    """Demoted tuples are connected parts with the STAIR's relation; none outlives its owner."""
-    seen: list[tuple[int, int, int]] = []
-    right = LongLiving.parts
-
-    def noted(self: LongLiving, stair: Any, batch: Any, tree: Any) -> Any:
-        parts = right(self, stair, batch, tree)
-        for part in parts or ():
-            assert part.signature.span >> stair.owner & 1
-            assert tree.connected(part.signature.span)
-            seen.append((part.size, part.signature.span, batch.signature.span))
-        return parts
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LongLiving, "parts", noted)
-        for seed in SEEDS[:3]:
-            ran(
-                lagging(seed),
-                Options(architecture="stairs", migration="never", long_living=True, batch_size=4),
-            )
-    assert any(part != whole for _, part, whole in seen)
 
 
 # What cannot be

@@ -51,9 +51,11 @@ def read_only(tmp_path: Path) -> dict[str, object]:
     """The kernels where nothing can be written beside them nor at home: files stand where folders should."""
     package = tmp_path / "installed" / "millrace"
     source = Path(kernels.__file__).parent
-    shutil.copytree(source, package / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    copied = package / "engine" / "kernels"
+    shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "__init__.py").write_text("")
-    (package / "kernels" / "__pycache__").write_text("")
+    (package / "engine" / "__init__.py").write_text("")
+    (copied / "__pycache__").write_text("")
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.write_text("")
     temporary.mkdir()

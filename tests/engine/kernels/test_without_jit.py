@@ -26,7 +26,7 @@ def test_the_kernels_pass_their_tests_as_interpreted_python() -> None:
     done = subprocess.run(
         command + files,
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        cwd=here.parents[1],
+        cwd=here.parents[2],
         capture_output=True,
         text=True,
         check=False,

@@ -6,7 +6,7 @@ import random
 
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.migration import Majority
+from millrace.engine.migration.majority import Majority
 from millrace.engine.tuples import Signature
 
 LAWS = settings(max_examples=60, deadline=None, derandomize=True)

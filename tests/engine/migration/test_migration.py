@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from millrace.engine.migration import MIGRATION_POLICIES, Change, default_migration, weighing
-from millrace.engine.migration.staged import FIRST, SLICE
+from millrace.engine.migration import MIGRATION_POLICIES, Change, default_migration, policies
 from millrace.options import MIGRATIONS, Options
 from tests.engine.migration.simulator import Phase, Simulation, simulate
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
 TUPLES = 400_000
-WEIGHED = ["backoff", "staged"]
 
 
 def run(name: str, phases: list[Phase], **settings: float) -> Simulation:
@@ -75,23 +71,20 @@ def test_eager_moves_all_and_never_moves_nothing() -> None:
         assert MIGRATION_POLICIES["never"](Options()).allowance(asked) == 0
 
 
-@pytest.mark.parametrize("name", WEIGHED)
 @pytest.mark.parametrize(("share", "matches"), [(0.3, 5.0), (0.55, 5.0), (0.3, 50.0), (0.1, 20.0)])
-def test_a_single_right_change_is_followed(name: str, share: float, matches: float) -> None:
+def test_a_single_right_change_is_followed(share: float, matches: float) -> None:
     """Where one migration is what is needed, the work is nearly that of doing it at once."""
     drawn = two_phases(share, matches)
-    most = 1.05 if name == "backoff" else 1.35  # slices cost some of the benefit
-    assert run(name, drawn).work <= most * run("eager", drawn).work
-    assert run(name, drawn).work < 0.75 * run("never", drawn).work
+    assert run("backoff", drawn).work <= 1.05 * run("eager", drawn).work
+    assert run("backoff", drawn).work < 0.75 * run("never", drawn).work
 
 
-@pytest.mark.parametrize("name", WEIGHED)
 @pytest.mark.parametrize("matches", [2.0, 5.0, 20.0, 50.0])
 @pytest.mark.parametrize("period", [2000, 4000, 10_000, 20_000, 50_000, 100_000])
-def test_fluctuations_do_not_make_it_thrash(name: str, matches: float, period: int) -> None:
+def test_fluctuations_do_not_make_it_thrash(matches: float, period: int) -> None:
     """However fast selectivities change hands, it is at most a quarter more work than moving nothing."""
     drawn = fluctuating(period, matches)
-    assert run(name, drawn).work <= 1.25 * run("never", drawn).work
+    assert run("backoff", drawn).work <= 1.25 * run("never", drawn).work
 
 
 def test_eager_thrashes() -> None:
@@ -100,12 +93,11 @@ def test_eager_thrashes() -> None:
     assert run("eager", drawn).work > 5 * run("never", drawn).work
 
 
-@pytest.mark.parametrize("name", WEIGHED)
-def test_random_changes_gain_more_than_they_lose(name: str) -> None:
+def test_random_changes_gain_more_than_they_lose() -> None:
     """Over random sequences: less work than moving nothing, almost never a quarter more, eager far above."""
     drawn = [random_phases(seed) for seed in range(150)]
     never = np.array([run("never", each).work for each in drawn])
-    ratios = np.array([run(name, each).work for each in drawn]) / never
+    ratios = np.array([run("backoff", each).work for each in drawn]) / never
     eager = np.array([run("eager", each).work for each in drawn]) / never
     assert ratios.mean() < 1.0
     assert np.quantile(ratios, 0.97) <= 1.25
@@ -114,43 +106,19 @@ def test_random_changes_gain_more_than_they_lose(name: str) -> None:
 
 
 def test_without_patience_and_horizon_it_would_thrash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weighing alone, as if every change were for ever, is not enough."""
-    monkeypatch.setattr(weighing, "_MOST", weighing._LEAST)
-    monkeypatch.setattr(weighing, "max", lambda *_: 1e18, raising=False)
+    """To weigh alone, as if every change were for ever, is not enough."""
+    monkeypatch.setattr(policies, "_MOST", policies._LEAST)
+    monkeypatch.setattr(policies, "max", lambda *_: 1e18, raising=False)
     drawn = fluctuating(4000, 50.0)
     assert run("backoff", drawn).work > 1.25 * run("never", drawn).work
 
 
-@pytest.mark.parametrize("name", WEIGHED)
 @pytest.mark.parametrize("foresight", [0.0, 1.0])
-def test_a_large_late_change_is_not_followed(name: str, foresight: float) -> None:
+def test_a_large_late_change_is_not_followed(foresight: float) -> None:
     """Nothing comes after it that would pay for the migration; eager does it all the same."""
     drawn = two_phases(0.97, 5.0)
-    assert run(name, drawn, foresight=foresight).moves == []
+    assert run("backoff", drawn, foresight=foresight).moves == []
     assert sum(moved for _, moved in run("eager", drawn).moves) > 0.4 * TUPLES
-
-
-@pytest.mark.parametrize("matches", [5.0, 50.0])
-@pytest.mark.parametrize("share", [0.3, 0.8])
-def test_staged_moves_slices_and_stops_when_they_no_longer_pay(share: float, matches: float) -> None:
-    """The first slice is a small share of what arrived, later ones are in proportion to a batch."""
-    batch = 2000
-    moves = run("staged", two_phases(share, matches), batch=batch).moves
-    assert len(moves) > 5
-    assert moves[0][1] <= moves[0][0] / FIRST
-    assert all(moved <= SLICE * batch for _, moved in moves[1:])
-    assert all(later - earlier == batch for (earlier, _), (later, _) in pairwise(moves))
-
-
-@LAWS
-@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 1), st.integers(1, 10**6)), max_size=20))
-def test_staged_never_moves_more_than_its_slice(asked: list[tuple[int, int, int]]) -> None:
-    """Whatever it is asked, and however much that would save."""
-    policy = MIGRATION_POLICIES["staged"](Options())
-    arrived = decision = 0
-    for more, changed, tuples in asked:
-        arrived, decision = arrived + more, decision + changed
-        assert policy.allowance(change(tuples, arrived=arrived, decision=decision)) <= SLICE * more
 
 
 def test_patience_grows_with_migrations_and_returns_when_it_is_calm() -> None:

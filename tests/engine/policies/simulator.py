@@ -12,8 +12,7 @@ import numpy as np
 
 from millrace.engine.operator import Operator
 from millrace.engine.policies import POLICIES, Candidate, Policy
-from millrace.engine.router.decision_lifetime import DecisionLifetime
-from millrace.engine.router.routing_table import RoutingTable
+from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.options import Options

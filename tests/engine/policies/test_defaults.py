@@ -13,11 +13,11 @@ import pytest
 from millrace.engine.architectures.choice import architecture_of, policy_of
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
-from millrace.engine.spill import run_of
+from millrace.engine.spill.run_of import run_of
 from millrace.options import ARCHITECTURES, Options, Research
 from millrace.predicates import PredicateSpec
 
-TABLE = Path(__file__).parents[2] / "docs" / "policies.md"
+TABLE = Path(__file__).parents[3] / "docs" / "policies.md"
 SCHEMA = pa.schema([("k", pa.int64())])
 KEYS = [ColumnRef(alias, "k") for alias in "ab"]
 

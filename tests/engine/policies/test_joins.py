@@ -13,8 +13,7 @@ from millrace.engine.operator import Operator
 from millrace.engine.policies import POLICIES, Candidate, bounded_exploration
 from millrace.engine.policies.bounded_exploration import TRIAL
 from millrace.engine.policies.cumulative import MARGIN
-from millrace.engine.router.decision_lifetime import DecisionLifetime
-from millrace.engine.router.routing_table import RoutingTable
+from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.options import Options

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.peak import peak_memory
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
-from millrace.engine.spill import SpillingEddy
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError
 from millrace.options import ALGORITHMS, Options
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine.spill import SpillingEddy
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.blocks import batches

@@ -10,8 +10,10 @@ import pytest
 
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.spill import SpillingEddy, algorithms, guard, partitions, run_of, runs
+from millrace.engine.spill import algorithms, guard, partitions, runs
 from millrace.engine.spill.folder import SpillFolder
+from millrace.engine.spill.run_of import run_of
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.state.memory import Watch
 from millrace.errors import InputError
 from millrace.options import ALGORITHMS, Options

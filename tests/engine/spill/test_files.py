@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.engine.spill import SpillingEddy, folder, run_of
+from millrace.engine.spill import folder
+from millrace.engine.spill.run_of import run_of
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError, InputError, OptionError
 from millrace.options import ALGORITHMS, Options
 from tests.engine.eddy.blocks import batches, block

@@ -16,8 +16,9 @@ from hypothesis import event, given, settings, strategies as st
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.runs.run_of import run_of
-from millrace.engine.spill import SpillingEddy, spilling
+from millrace.engine.spill import spilling
 from millrace.engine.spill.guard import Guard
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.state.memory import Held
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, ARCHITECTURES, POLICY_NAMES, Options

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.architectures.base import stems_of
 from millrace.engine.architectures.stairs import StairState
+from millrace.engine.architectures.stems import stems_of
 from millrace.engine.arrivals.paths import Paths
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.graph import QueryGraph
 from millrace.engine.state.stair import STAIR
+from millrace.engine.state.stem import singletons
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.limits.clock import VirtualClock
 from tests.engine.eddy.blocks import block

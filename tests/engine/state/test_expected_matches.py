@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.architectures.base import stems_of
+from millrace.engine.architectures.stems import stems_of
 from millrace.engine.arrivals.paths import Paths
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.graph import QueryGraph
-from millrace.engine.state.stem import SteM
+from millrace.engine.state.stem import SteM, singletons
 from millrace.engine.tuples import Signature
 from tests.engine.eddy.blocks import block
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings, strategies as st
 
 import millrace
 from millrace.errors import BudgetError, InputError, MillraceError, OptionError
-from millrace.limits import Coordinator
-from millrace.lookups.llm.prompt import Prompt
+from millrace.limits.coordinator import Coordinator
+from millrace.lookups.llm.endpoint import Prompt
 from millrace.predicates import KEPT, RAISED, REJECTED, PlainValues
 from millrace.predicates.asynchronous import AsyncCaller
-from millrace.predicates.registering import registration_of
+from millrace.predicates.spec import registration_of
 from tests.lookups.llm.model import KEY, ModelServer
 
 LAWS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -36,7 +36,7 @@ def even(question: str) -> bool:
 
 
 def asking(server, **how):
-    return millrace.llm_filter(QUESTION, model="m", base_url=server.url, api_key="${MODEL_KEY}", **how)
+    return millrace.models.filter(QUESTION, model="m", base_url=server.url, api_key="${MODEL_KEY}", **how)
 
 
 def outcome(predicate, values):
@@ -168,7 +168,7 @@ def test_a_wrong_key_is_told_without_showing_it(monkeypatch):
 def test_mistakes_are_told_where_they_are_made(how, message):
     """With what would work."""
     with pytest.raises(MillraceError, match=message):
-        millrace.llm_filter(**{"question": QUESTION, "model": "m", "base_url": "http://h/v1", **how})
+        millrace.models.filter(**{"question": QUESTION, "model": "m", "base_url": "http://h/v1", **how})
 
 
 def test_braces_and_nulls_in_prompts():
@@ -204,7 +204,7 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
         # Whoever passes arguments by name asks for itself.
         assert millrace.where(rows, is_even(x="x")).count() == 100
         text = "SELECT id FROM rows WHERE is_even(x + 0) AND id < 100"
-        again = millrace.sql(text, spark, {"rows": rows}, predicates={"is_even": is_even})
+        again = millrace.sql(text, spark=spark, tables={"rows": rows}, predicates={"is_even": is_even})
         assert again.count() == 50 and set(server.asked.values()) == {2}
 
     def facts(question: str) -> dict:
@@ -218,7 +218,7 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
         }
 
     with ModelServer(facts) as server:
-        lookup = millrace.llm_lookup(
+        lookup = millrace.models.lookup(
             "Tell of {x}",
             schema="x bigint, half double, words array<string>, note string, price decimal(5,2), "
             "map map<string,int>",
@@ -232,7 +232,7 @@ def test_a_filter_and_a_lookup_on_spark(spark, tmp_path):
             max_cost=1.0,
         )
         text = "SELECT r.id, f.* EXCEPT (x) FROM rows r JOIN facts f ON r.x = f.x"
-        query = millrace.query(text, spark, {"rows": rows, "facts": lookup})
+        query = millrace.query(text, spark=spark, tables={"rows": rows, "facts": lookup})
         found = {row.id: tuple(row)[1:] for row in query.df.collect()}
         price, mapped = Decimal("12.10"), {"a": 1}
         assert found == {n: (n % 50 / 2, ["a"] * (n % 50 % 3), None, price, mapped) for n in range(200)}
@@ -255,7 +255,7 @@ def test_values_of_other_types_fail_their_key_alone(spark, answer, message):
 
     rows = spark.range(6).selectExpr("id AS x")
     with ModelServer(facts) as server:
-        lookup = millrace.llm_lookup(
+        lookup = millrace.models.lookup(
             "Tell of {x}",
             schema="x bigint, half double",
             model="m",
@@ -265,7 +265,9 @@ def test_values_of_other_types_fail_their_key_alone(spark, answer, message):
             retries=1,
             on_error="skip",
         )
-        query = millrace.query("SELECT r.x FROM r JOIN f ON r.x = f.x", spark, {"r": rows, "f": lookup})
+        query = millrace.query(
+            "SELECT r.x FROM r JOIN f ON r.x = f.x", spark=spark, tables={"r": rows, "f": lookup}
+        )
         assert sorted(row.x for row in query.df.collect()) == [0, 1, 2, 4, 5]
         (failed,) = query.failed_keys().to_pylist()
     assert json.loads(failed["key"]) == {"x": 3}
@@ -275,4 +277,6 @@ def test_values_of_other_types_fail_their_key_alone(spark, answer, message):
 def test_a_lookup_binds_the_columns_of_its_prompt():
     """Others are refused where it is declared."""
     with pytest.raises((InputError, OptionError), match="x"):
-        millrace.llm_lookup("Tell of {x}", schema="y bigint, half double", model="m", base_url="http://h/v1")
+        millrace.models.lookup(
+            "Tell of {x}", schema="y bigint, half double", model="m", base_url="http://h/v1"
+        )

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from millrace.engine.figures import CellFigures, Change, ModuleFigures, OrderTrace
-from millrace.limits import LookupProgress
 from millrace.limits.clock import VirtualClock
+from millrace.limits.progress import LookupProgress
 from millrace.reports.board.board import MOST_QUERIES, Board
-from millrace.reports.board.query import MOST_TASKS, added, first_line
-from millrace.reports.board.series import Series
+from millrace.reports.board.query import MOST_TASKS, Series, added, first_line
 from millrace.reports.pages.live import query_part
 from millrace.reports.run_report import RunReport
 

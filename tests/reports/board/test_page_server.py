@@ -10,13 +10,12 @@ import pytest
 
 from millrace.api.live import Live
 from millrace.errors import InputError, SetupError
-from millrace.limits import LookupProgress
 from millrace.limits.clock import VirtualClock
+from millrace.limits.progress import LookupProgress
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer
-from millrace.reports.micro_batch import MicroBatch
+from millrace.reports.micro_batch import MicroBatch, StreamFigures
 from millrace.reports.run_report import RunReport
-from millrace.reports.stream_figures import StreamFigures
 from tests.reports.board.test_board import figures
 
 TITLE = "SELECT '<script>alert(1)</script>'"
@@ -182,9 +181,9 @@ def test_ports_and_ends(page):
         PageServer({}, port)
     for wrong in (-1, 1 << 16, True, "80"):
         with pytest.raises(InputError, match=r"port is .*: expected 0 for a free one"):
-            millrace.live(wrong)  # type: ignore[arg-type]
-    first = millrace.live()
-    assert millrace.live() is first
+            millrace.monitor.live(wrong)  # type: ignore[arg-type]
+    first = millrace.monitor.live()
+    assert millrace.monitor.live() is first
     assert first.url in first._repr_html_()
     first.close()
     first.close()

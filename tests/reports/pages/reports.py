@@ -18,7 +18,7 @@ from millrace.engine.figures import (
     StateFigures,
 )
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.limits import LookupProgress
+from millrace.limits.progress import LookupProgress
 from millrace.options import Options
 from millrace.reports.planned import BlockShape, Planned
 from millrace.reports.run_report import RunReport

@@ -14,12 +14,11 @@ import pytest
 from millrace.engine.figures import CellFigures, ModuleFigures
 from millrace.errors import InputError, SetupError
 from millrace.limits.budget import Spent
-from millrace.reports.explanation import Explanation
 from millrace.reports.pages import files
 from millrace.reports.pages.advice import advice
 from millrace.reports.pages.page import MOST_BYTES, block_view
 from millrace.reports.pages.saved import calls_of, headline
-from millrace.reports.planned import Planned
+from millrace.reports.planned import Explanation, Planned
 from millrace.reports.run_report import RunReport
 from tests.reports.pages.reports import HOSTILE, SHAPE, drawn, drifting, filtered, hostile, large
 

@@ -15,8 +15,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from millrace.errors import ExecutionError
 from millrace.limits.chunk import encoded
 from millrace.spark.results import payloads
-from millrace.spark.results.partition import Partition
-from millrace.spark.results.rows import row_keys
+from millrace.spark.results.partition import Partition, row_keys
 
 LAWS = settings(max_examples=75, deadline=None, derandomize=True)
 SCHEMA = pa.schema(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits import Coordinator, codec
+from millrace.limits import codec
+from millrace.limits.coordinator import Coordinator
 from millrace.spark.results import ResultsServer, ResultsSink
 from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
 from tests.spark.results import tasks

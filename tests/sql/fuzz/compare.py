@@ -117,11 +117,11 @@ class Comparison:
 
     def _prepare(self, text: str, mode: str) -> millrace.Query:
         if mode == "views":
-            return millrace.query(text, self._spark)
+            return millrace.query(text, spark=self._spark)
         given = dict(self._frames)
         if mode == "paths":
             given |= self._paths
-        return millrace.query(text, self._other, given)
+        return millrace.query(text, spark=self._other, tables=given)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -64,7 +64,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     """Rows of each query are those of the query alone: over all data, or over what came since."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     given = []
-    hub = millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub")
+    hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub")
     for name in ("all", "large", "pairs"):
         hub.add(name, *QUERIES[name], sink=tmp_path / name)
     hub.add("odd", *QUERIES["odd"], sink=lambda rows, batch: given.append((batch, rows)))
@@ -76,10 +76,8 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     hub.remove("large")
     before = written(tmp_path / "large")
     with pytest.raises(InputError, match=r"'odd' gives its rows to a function.*sinks=\{'odd'"):
-        millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub").start(availableNow=True)
-    hub = millrace.hub(
-        streaming,
-        feed.tables(),
+        millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub").start(availableNow=True)
+    hub = millrace.Session(streaming, feed.tables()).hub(
         ON,
         tmp_path / "hub",
         sinks={"odd": lambda rows, batch: given.append((batch, rows))},
@@ -117,14 +115,16 @@ def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
 
         return give
 
-    hub = millrace.hub(streaming, feed.tables(), TWO, tmp_path / "hub")
+    hub = millrace.Session(streaming, feed.tables()).hub(TWO, tmp_path / "hub")
     for name, before in (("one", None), ("two", "one"), ("three", "two")):
         feed.put(60)
         if before is not None:
             hub.remove("north")
         if name == "three":  # no restart remembers a function, and the name is another query's by now
             hub.add("north", f"p.k AS {name}", sink=lambda rows, batch: None)
-            hub = millrace.hub(streaming, feed.tables(), TWO, tmp_path / "hub", sinks={"north": sink(name)})
+            hub = millrace.Session(streaming, feed.tables()).hub(
+                TWO, tmp_path / "hub", sinks={"north": sink(name)}
+            )
         else:
             hub.add("north", f"p.k AS {name}", sink=sink(name))
         try:
@@ -138,8 +138,8 @@ def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
 
 def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monkeypatch):
     """Each query has its own, also where both want the same number."""
-    hub = millrace.hub(
-        streaming, Feed(streaming, tmp_path, ("orders", "payments")).tables(), TWO, tmp_path / "hub"
+    hub = millrace.Session(streaming, Feed(streaming, tmp_path, ("orders", "payments")).tables()).hub(
+        TWO, tmp_path / "hub"
     )
     both, write = threading.Barrier(2), folder._write
 
@@ -177,7 +177,7 @@ def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tm
             (crashes / point).touch()
         monkeypatch.setattr(plan, "HubProcessor", crashing(str(crashes), HubProcessor, number))
         monkeypatch.setattr(delivery, "Write", dying(str(crashes / "file"), number))
-        hub = millrace.hub(streaming, feed.tables(), ON, tmp_path / "hub", sinks={"first": sink})
+        hub = millrace.Session(streaming, feed.tables()).hub(ON, tmp_path / "hub", sinks={"first": sink})
         if number == 0:
             hub.add("first", *QUERIES["all"], sink=sink)
         elif number > 2:
@@ -221,7 +221,7 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     """With the reason, and what would work."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))
     tables = feed.tables()
-    hub = millrace.hub(streaming, tables, ON, tmp_path / "hub", keep="wanted")
+    hub = millrace.Session(streaming, tables).hub(ON, tmp_path / "hub", keep="wanted")
     sink = tmp_path / "out"
     for select, where, message in (
         ("o.v + 1", None, r"selects columns of the join as they are"),
@@ -256,8 +256,10 @@ def test_what_a_hub_cannot_give_is_refused(streaming, tmp_path):
     with pytest.raises(InputError, match=r"there is no query 'p'.*'q'"):
         hub.remove("p")
     with pytest.raises(StateError, match=r"is of another join"):
-        millrace.hub(streaming, tables, ON, tmp_path / "hub")
+        millrace.Session(streaming, tables).hub(ON, tmp_path / "hub")
     names = streaming.range(3).withColumnRenamed("id", "k")
     with pytest.raises(InputError, match=r"share a join of streams, and n is none"):
-        millrace.hub(streaming, {**tables, "n": names}, f"{ON} JOIN n ON n.k = o.k", tmp_path / "other")
+        millrace.Session(streaming, {**tables, "n": names}).hub(
+            f"{ON} JOIN n ON n.k = o.k", tmp_path / "other"
+        )
     assert pq.read_table(sink).schema.names == ["k"], "who reads it finds the columns before there are rows"

@@ -17,7 +17,6 @@ from millrace.engine.migration import MIGRATION_POLICIES, default_migration
 from millrace.engine.policies import default_policy
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import JoinState
-from millrace.engine.state.materialization import Footprint
 from millrace.engine.state.memory import Watch
 from millrace.engine.state.stem import SteM
 from millrace.limits.clock import Clock
@@ -100,11 +99,6 @@ def state_of(
     # A tuple that is made again would be judged again, and a second verdict may differ.
     if options.architecture == "stairs" and spec.is_repeatable and not index_joins.inner:
         migration = MIGRATION_POLICIES[options.migration or default_migration()](options)
-    footprint: Footprint = "all"
-    if spec.is_repeatable and not index_joins.inner and not options.intermediate:
-        footprint = "base"
-    elif migration is not None and options.long_living:
-        footprint = "long_living"
     window = 2 * options.reoptimize_every
     return StairState(
         spec,
@@ -113,7 +107,7 @@ def state_of(
         stems,
         window,
         migration,
-        footprint=footprint,
+        intermediate=options.intermediate or not spec.is_repeatable or bool(index_joins.inner),
         index_joins=index_joins,
         watch=watch,
         clock=clock,

@@ -14,21 +14,19 @@ import numpy as np
 
 from millrace.engine.architectures.enforcement import Enforcement
 from millrace.engine.architectures.index_joins import IndexJoins
-from millrace.engine.architectures.partial import each_once, joined
+from millrace.engine.architectures.stems import joined
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.graph import QueryGraph
-from millrace.engine.migration import Change, Majority, MigrationPolicy
+from millrace.engine.migration import Change, MigrationPolicy
 from millrace.engine.migration.estimate import FOUND, MOVED, REPLACED, MigrationEstimator, gain
-from millrace.engine.migration.forecast import Forecast
+from millrace.engine.migration.forecast import Forecast, TreeChoice
+from millrace.engine.migration.majority import Majority
 from millrace.engine.migration.placement import Misplaced, misplaced, move, places_of, settle
-from millrace.engine.migration.tree_choice import TreeChoice
-from millrace.engine.operator import Estimate, Join, Operator
+from millrace.engine.operator import Estimate, Join, Operator, Step
 from millrace.engine.operators.index_join import IndexJoin
-from millrace.engine.operators.join import StairJoin
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import StateTotals
 from millrace.engine.state.matching import Array, Matching
-from millrace.engine.state.materialization import BaseTuplesOnly, Footprint, LongLiving
 from millrace.engine.state.memory import Held, Watch, held_by
 from millrace.engine.state.stair import Segment, StairProbe
 from millrace.engine.state.stairs import Places, Stairs
@@ -55,13 +53,12 @@ class StairState:
         window: Tuples that decisions look back on.
         migration: When state is moved; None for joins that keep it.
         tree: The spanning tree to begin with; by default the pre-optimizer's.
-        footprint: ``"base"`` stores base tuples only: intermediate ones are demoted at once, and made again
-            when they are asked for, so that memory is what SteMs need. Then state does not follow routing.
-            ``"long_living"`` does so with those that windows will soon drop.
         index_joins: Relations that are asked by index alone. Where there are some, state is not moved: what
             an index join holds are answers, and outer tuples are not in it.
         watch: Told of what moving state makes.
         clock: What looking for misplaced state is measured by.
+        intermediate: Store intermediate tuples. Without them memory is what SteMs need, and state does not
+            follow routing.
     """
 
     grouped = False
@@ -75,10 +72,11 @@ class StairState:
         window: int,
         migration: MigrationPolicy | None = None,
         tree: JoinTree | None = None,
-        footprint: Footprint = "all",
         index_joins: IndexJoins | None = None,
         watch: Watch | None = None,
         clock: Clock | None = None,
+        *,
+        intermediate: bool = True,
     ) -> None:
         self.stems = stems
         sizes = [r.rows or 0 for r in spec.relations]
@@ -93,20 +91,16 @@ class StairState:
             make = index_joins.makers(self.stems, self.forecast.add)
         tree = tree or spanning_tree(graph, sizes, leaves, barred)
         made = None if watch is None else partial(watch.look, at_stasis=True)
-        self.stairs = Stairs(spec, graph, tree, self.stems, make, made, self._placed)
+        self.stairs = Stairs(
+            spec, graph, tree, self.stems, make, made, self._placed, intermediate=intermediate
+        )
         self.peak = 0
         names = edge_names(spec, graph, leaves)
         self._joins = [StairJoin(edge, name, self) for edge, name in enumerate(names)]
         self._spec, self._graph = spec, graph
         self._unbuilt = schedule.unbuilt
         self._migration = migration
-        self._footprint = footprint
-        self._watermark: int | None = None
-        windows = Matching(graph).windows
-        if footprint == "base":
-            self.stairs.materialization = BaseTuplesOnly()
-        elif footprint == "long_living" and windows.span:
-            self.stairs.materialization = LongLiving(windows, lambda: self._watermark)
+        self._intermediate = intermediate
         self._latest: dict[int, int] = {}
         self._majority = Majority(window)
         self._serial = 0
@@ -199,7 +193,7 @@ class StairState:
 
     def precompute(self, stalled: int) -> None:
         """Promote what waits for stalled relations (query scrambling), if state may be moved at all."""
-        if self._migration is not None and self._footprint != "base":
+        if self._migration is not None and self._intermediate:
             self.stairs.precompute(stalled)
             self._note_peak()
 
@@ -210,7 +204,7 @@ class StairState:
         are joined for the occasion.
         """
         missing = self._graph.everything & ~span
-        moves = self._migration is not None and self._footprint != "base"
+        moves = self._migration is not None and self._intermediate
         tree = self._connecting(span) if moves else None
         if not missing or tree is None or not self._are_waited_for(tree, span):
             return joined(self.stems, self._graph, span, limit)
@@ -243,7 +237,6 @@ class StairState:
     def expire(self, below: Mapping[int, int], watermark: int) -> None:
         """Drop what has expired from STAIRs, then from SteMs."""
         self._note_peak()
-        self._watermark = watermark
         for relation, row in below.items():
             self.stairs.expire(relation, row)
             self.stems[relation].evict(row)
@@ -277,10 +270,7 @@ class StairState:
         wrong = list(misplaced(self.stairs, places))
         if not wrong:
             self.stairs.enforcing = False
-        lazy = self.stairs.materialization is not None
-        if lazy:
-            wrong = list(misplaced(self.stairs, places, lazy=True))
-        if self._footprint == "base":
+        if not self._intermediate:
             return
         breaking = self._enforcement.find(wrong)
         if not policy.weighs:
@@ -288,7 +278,7 @@ class StairState:
             if not wrong:
                 return
             most = policy.allowance(self._change(everything, 0.0, 0.0))
-            settle(self.stairs, self.edge_of, places, most, lazy=lazy)
+            settle(self.stairs, self.edge_of, places, most)
             return
         self._move(breaking or self._worthy(policy, wrong))
 
@@ -402,3 +392,49 @@ class StairState:
         stairs = [stair.figures() for _, stair in self.stairs.stairs()]
         asked = tuple(j.figures() for j in self.stairs.joins.values() if isinstance(j, IndexJoin))
         return StateTotals((*bases, *stairs), self.peak, self.stairs.moved, self.stairs.recomputed, asked)
+
+
+class StairJoin(Join):
+    """The join along an edge that is, at present, one of the spanning tree's.
+
+    Args:
+        edge: The edge's number.
+        name: What the join is called.
+        state: The block's STAIRs.
+    """
+
+    def __init__(self, edge: int, name: str, state: StairState) -> None:
+        super().__init__(edge, name, name)
+        self._state = state
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return the matches that samples lead to expect, at the join and in all."""
+        return self._state.estimate(self.target, signature.span, alone=alone)
+
+    def due(self, batch: TupleBatch) -> float | None:
+        """Return until when an index join has to wait for its index."""
+        join = self._state.stairs.joins[self.target]
+        return join.due(batch) if isinstance(join, IndexJoin) else None
+
+    def start(self, batch: TupleBatch) -> StairProbe:
+        """Insert into a STAIR and begin to probe its dual (Dual Routing)."""
+        return self._state.start(self.target, batch)
+
+    def step(self, work: StairProbe, limit: int) -> Step:
+        """Return the next matches; what is to come will find the tuples in their STAIR."""
+        found = self._state.matches(self.target, work, limit)
+        return Step((found,), found.size, None if work.is_done else work)
+
+
+def each_once(batches: Sequence[TupleBatch]) -> Iterator[TupleBatch]:
+    """Yield the tuples of batches of one span, those that are there several times once."""
+    if not batches:
+        return
+    relations = sorted(batches[0].rows)
+    rows = np.concatenate([np.stack([b.rows[r] for r in relations], axis=1) for b in batches])
+    _, first = np.unique(rows, axis=0, return_index=True)
+    ends = np.cumsum([batch.size for batch in batches])
+    batch_of = np.searchsorted(ends, first, side="right")
+    for number, batch in enumerate(batches):
+        positions = np.sort(first[batch_of == number]) - (ends[number] - batch.size)
+        yield batch.take(positions)

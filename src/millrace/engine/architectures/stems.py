@@ -17,21 +17,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from millrace.engine.architectures.partial import joined
+import numpy as np
+
 from millrace.engine.arrivals.access_methods import AccessMethods
 from millrace.engine.arrivals.arrivals import Arrivals
+from millrace.engine.arrivals.paths import Paths
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.graph import QueryGraph
+from millrace.engine.graph import QueryGraph, members
 from millrace.engine.operator import Operator
-from millrace.engine.operators.lookup import IndexLookup
-from millrace.engine.operators.probe import SteMProbe
+from millrace.engine.operators.stems import IndexLookup, SteMProbe
 from millrace.engine.spec import JoinSpec
+from millrace.engine.state.inequalities import inequalities
 from millrace.engine.state.join_state import StateTotals
 from millrace.engine.state.matching import Matching
 from millrace.engine.state.memory import Held, held_by
 from millrace.engine.state.stem import SteM
 from millrace.engine.state.waiting import Waiting
 from millrace.engine.tuples import Signature, TupleBatch
+
+
+def stems_of(spec: JoinSpec, graph: QueryGraph, paths: Paths) -> list[SteM]:
+    """Return the SteMs of a block, by relation; those of relations that are the same data share their tuples.
+
+    Args:
+        spec: The block.
+        graph: Its query graph.
+        paths: Where tuples of each relation come from.
+    """
+    stems: list[SteM] = []
+    matching = Matching(graph)
+    for number, relation in enumerate(spec.relations):
+        mine = [(each.classes, each.keys) for each in paths.lookups if each.relation == number]
+        stems.append(
+            SteM(
+                number,
+                relation,
+                graph,
+                stems[graph.leads[number]] if relation.same_as is not None else None,
+                inequalities(spec, number),
+                scanned=bool(paths.scanned >> number & 1),
+                as_set=bool(paths.sets >> number & 1),
+                bindings=mine,
+                matching=matching,
+            )
+        )
+    return stems
 
 
 class SteMs:
@@ -159,3 +189,37 @@ class SteMs:
     def _bases(self) -> list[SteM]:
         """Return the SteMs that have tuples of their own."""
         return [stem for stem in self.stems if stem.number == stem.roles[0]]
+
+
+def joined(stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int) -> Iterator[TupleBatch]:
+    """Yield the join of the base tuples of some relations, by probing their SteMs one after the other.
+
+    Args:
+        stems: Base tuples by relation.
+        graph: The block's query graph.
+        span: The relations; join predicates connect them.
+        limit: Tuples of a batch.
+    """
+    first = min(members(span), key=lambda r: (stems[r].store.held, r))
+    stem = stems[first]
+    for low in range(stem.store.first, stem.rows, limit):
+        rows = np.arange(low, min(low + limit, stem.rows), dtype=np.int32)
+        (lead,) = {stems[r].roles[0] for r in stem.roles}
+        base = TupleBatch(Signature(1 << lead), {lead: rows}, {lead: stem.store})
+        yield from _completed(stem.in_role(base), stems, graph, span, limit)
+
+
+def _completed(
+    batch: TupleBatch, stems: Sequence[SteM], graph: QueryGraph, span: int, limit: int
+) -> Iterator[TupleBatch]:
+    """Yield what tuples join to, each piece of a probe's matches before the next one is made."""
+    if batch.signature.span == span:
+        yield batch
+        return
+    reachable = [r for r in graph.neighbours(batch.signature.span) if span >> r & 1]
+    target = stems[min(reachable, key=lambda r: (stems[r].store.held, r))]
+    probe = target.start(batch)
+    while not probe.is_done:
+        found = target.probe(probe, limit)
+        if found.size:
+            yield from _completed(found, stems, graph, span, limit)

@@ -1,4 +1,8 @@
-"""Compiled kernels: numpy arrays in, numpy arrays out, knowing nothing of the rest."""
+"""Compiled kernels: numpy arrays in, numpy arrays out, knowing nothing of the rest.
+
+Invariant: interpreted as plain Python, each returns the same; nothing is compiled before it is first
+called.
+"""
 
 from millrace.engine.kernels.hashing import combine, hash_bytes, hash_parts, mix
 from millrace.engine.kernels.multimap import MAX_ROWS, Multimap, Walk

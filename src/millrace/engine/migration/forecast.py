@@ -4,19 +4,22 @@ Deshpande & Hellerstein 2004, section 4.1: for a tuple and a join, how many tupl
 joined with everything reachable through that join. The paper computes join selectivities from domain sizes;
 here samples of both sides' keys say what recent tuples of one find among all of the other, so that keys which
 do not meet at all, and keys that change while the data stream in, are seen as well.
+
+For cyclic queries, which have several spanning trees, the same fan-outs say which tree leaves the least work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.sampling import KeySample, fanout
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.matching import Classes, Matching
 from millrace.engine.state.stem import SteM
-from millrace.engine.trees import JoinTree, edges_of
+from millrace.engine.trees import JoinTree, edges_of, spanning_trees
 from millrace.engine.tuples import TupleBatch
 from millrace.limits.clock import Clock, WallClock
 
@@ -30,6 +33,12 @@ _STEADY = 32
 
 _ESTIMATING = 1 / 16
 """Share of the run's time that making estimates anew may take: not a good part of a run of milliseconds."""
+
+_SWITCH_GAIN = 2.0
+"""Another spanning tree is taken if it is expected to leave less than half of the work."""
+
+_REBUILD_COST = 3
+"""Tuples' worth of work to put one base tuple into the state of another tree."""
 
 
 class Forecast:
@@ -167,3 +176,39 @@ class Forecast:
             if span >> other & 1 and other != near and self._classes[min(other, far), max(other, far)]:
                 result *= min(1.0, self.fan(other, far) / max(1, self.arrived[far]))
         return result
+
+
+class TreeChoice:
+    """Looks from time to time whether another spanning tree would leave much less work.
+
+    Args:
+        graph: The block's query graph.
+        forecast: Of the work that a tree leaves.
+        patience: Base tuples that arrive between two looks; twice as many after each change.
+    """
+
+    def __init__(self, graph: QueryGraph, forecast: Forecast, patience: int) -> None:
+        self._graph = graph
+        self._forecast = forecast
+        self._patience = patience
+        self._looked = 0
+
+    @cached_property
+    def _trees(self) -> tuple[JoinTree, ...]:
+        return tuple(spanning_trees(self._graph))
+
+    def better(self, present: JoinTree) -> JoinTree | None:
+        """Return the tree to go on with, None for the present one."""
+        arrived = sum(self._forecast.arrived)
+        if arrived - self._looked < self._patience:
+            return None
+        self._looked = arrived
+        if len(self._trees) < 2:
+            return None
+        work = self._forecast.work(present)
+        best = min(self._trees, key=self._forecast.work)
+        least = self._forecast.work(best)
+        if work <= _SWITCH_GAIN * least or work - least <= _REBUILD_COST * arrived:
+            return None
+        self._patience *= 2
+        return best

@@ -66,21 +66,17 @@ def places_of(tree: JoinTree, route: Route) -> Places:
     return frozenset((span, edge) for (edge, _), spans in stored.items() for span in spans)
 
 
-def misplaced(stairs: Stairs, places: Places, *, lazy: bool = False) -> Iterator[Misplaced]:
+def misplaced(stairs: Stairs, places: Places) -> Iterator[Misplaced]:
     """Yield the segments that are to be moved, demotions first: they make room for what is promoted.
 
     Args:
         stairs: The state.
         places: Where tuples belong.
-        lazy: Leave parts of what belongs into the same STAIR: they were stored instead of it on purpose.
     """
     found = []
     for edge, stair in stairs.stairs():
         for signature, segment in stair.segments.items():
             if not segment.live or (signature.span, edge) in places:
-                continue
-            span, owner = signature.span, stair.owner
-            if lazy and any(e == edge and s >> owner & 1 and not span & ~s for s, e in places):
                 continue
             border = stairs.tree.border(signature.span)
             parts = [
@@ -128,7 +124,7 @@ def move(stairs: Stairs, wrong: Misplaced, positions: Array | None = None) -> No
         stairs.promote(wrong.edge, wrong.owner, wrong.signature, wrong.place, positions)
 
 
-def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: bool = False) -> int:
+def settle(stairs: Stairs, route: Route, places: Places, most: int) -> int:
     """Move misplaced tuples, at most ``most`` of them; return how many were moved.
 
     When nothing is left to move, B+ holds by itself again and insertions are as cheap as before.
@@ -138,7 +134,6 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: boo
         route: Where tuples of each span go,
         places: and what follows from it.
         most: Tuples to move.
-        lazy: As for :func:`misplaced`; then insertions go on enforcing B.
     """
     moved = 0
     steps = _STEPS * stairs.tree.relations
@@ -148,9 +143,9 @@ def settle(stairs: Stairs, route: Route, places: Places, most: int, *, lazy: boo
             stairs.rebuild(stairs.tree, route)
             break
         steps -= 1
-        wrong = next(misplaced(stairs, places, lazy=lazy), None)
+        wrong = next(misplaced(stairs, places), None)
         if wrong is None:
-            stairs.enforcing = stairs.enforcing and lazy
+            stairs.enforcing = False
             break
         stair = stairs.joins[wrong.edge].stairs[wrong.owner]
         count = min(wrong.tuples, most - moved)

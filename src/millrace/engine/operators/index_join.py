@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,7 +108,7 @@ class IndexJoin(BinaryJoin):
         merged: bool = False,
         apart: Collection[int] = (),
         skip: int = 0,
-        stored: Sequence[TupleBatch] | None = None,
+        stored: TupleBatch | None = None,
     ) -> StairProbe:
         """Look up what outer tuples bind, wait for the answers, and begin to probe what is here then.
 

@@ -13,12 +13,11 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Estimate, Profiling, Select, Settle, Step
 from millrace.engine.operators.exists import ExistsSelection
-from millrace.engine.operators.ready import ready_predicates
 from millrace.engine.operators.selection import CompiledSelection, Selection, divide
 from millrace.engine.operators.udf_selection import UdfSelection
 from millrace.engine.spec import JoinSpec
 from millrace.engine.statistics import Statistics
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.tuples import Signature, TupleBatch, ready_predicates
 from millrace.limits.clock import Clock
 from millrace.options import Options
 from millrace.predicates import REJECTED, Caller

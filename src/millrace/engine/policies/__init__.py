@@ -1,4 +1,8 @@
-"""Routing policies, one algorithm a file."""
+"""Routing policies, a file for each family.
+
+Invariant: a policy sees signatures, legal operators and what was measured, never data, and returns shares
+of 1.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,10 @@ from millrace.engine.policies.base import (
     Shares,
 )
 from millrace.engine.policies.bounded import Bounded
-from millrace.engine.policies.chance import Random
 from millrace.engine.policies.cumulative import Cumulative
-from millrace.engine.policies.fixed import Fixed
-from millrace.engine.policies.greedy import Greedy
-from millrace.engine.policies.interactive import Interactive
-from millrace.engine.policies.lottery import Lottery
-from millrace.engine.policies.naive import Naive
-from millrace.engine.policies.rank import Rank
-from millrace.engine.policies.windowed_lottery import WindowedLottery
+from millrace.engine.policies.fixed import Fixed, Random
+from millrace.engine.policies.greedy import Greedy, Interactive, Rank
+from millrace.engine.policies.lottery import Lottery, Naive, WindowedLottery
 from millrace.options import Options
 
 POLICIES: Mapping[str, Callable[[Options], Policy]] = MappingProxyType(

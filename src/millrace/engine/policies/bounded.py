@@ -35,9 +35,8 @@ from millrace.engine.policies.filter_order import (
     FilterOrderPolicy,
     profiling_cost,
 )
-from millrace.engine.policies.greedy import Greedy
+from millrace.engine.policies.greedy import Greedy, Rank
 from millrace.engine.policies.joint import Joint, Order
-from millrace.engine.policies.rank import Rank
 from millrace.engine.statistics import Account, Profile
 from millrace.engine.tuples import Signature
 

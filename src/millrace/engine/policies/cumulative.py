@@ -17,8 +17,7 @@ from collections.abc import Sequence
 
 from millrace.engine.operator import Build, Operator, Select
 from millrace.engine.policies.base import Candidate, Policy, Shares, modules_of
-from millrace.engine.policies.greedy import Greedy
-from millrace.engine.policies.rank import UNMEASURED, Rank
+from millrace.engine.policies.greedy import UNMEASURED, Greedy, Rank
 from millrace.engine.tuples import Signature
 
 MARGIN = 1.25

@@ -1,7 +1,12 @@
-"""A static order: what a conventional plan would do, and the yardstick for the adaptive policies."""
+"""Policies that learn nothing: a static order, and chance.
+
+A static order is what a conventional plan would do, and the yardstick for adaptive policies. Chance makes
+no sense as a plan, but whatever it does the answer must be right.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 
 from millrace.engine.operator import Select
@@ -36,3 +41,18 @@ def _aliases(order: Order) -> Iterator[str]:
             yield part
         else:
             yield from _aliases(part)
+
+
+class Random(Policy):
+    """Splits tuples at random among all legal operators."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return random shares for a random choice of one or two candidates."""
+        chosen = self._random.sample(list(candidates), min(len(candidates), self._random.randint(1, 2)))
+        if len(chosen) == 1:
+            return ((chosen[0].operator, 1.0),)
+        share = self._random.random()
+        return ((chosen[0].operator, share), (chosen[1].operator, 1 - share))

@@ -1,11 +1,32 @@
-"""Lowest expected matches first: keep the number of intermediate tuples small.
+"""Policies that score each module by itself and take the best one.
 
-The routing policy for SteMs in Deshpande & Hellerstein 2004, section 4.1 ("lowest selectivity").
+* **Greedy**: the lowest expected matches first, to keep the number of intermediate tuples small. This is
+  the routing policy for SteMs in Deshpande & Hellerstein 2004, section 4.1 ("lowest selectivity").
+* **Rank** ordering: (selectivity - 1) / cost ascending, optimal for independent filters on one stream
+  (Hellerstein & Stonebraker 1993; Ibaraki & Kameda 1984 for joins). It prefers a cheap module that drops
+  little to a dear one that drops more. A predicate is ranked by what was measured for all tuples that met
+  it, so where predicates are correlated the rank depends on who came before: ``a_greedy`` and ``bounded``
+  know better.
+* **Interactive**: results that the user prefers come first (Raman, Deshpande & Hellerstein 2003, section
+  4.1). A tuple goes where benefit over time is highest. The benefit is what the partial results that come
+  back are worth to the user, the expected matches times how much they are wanted; the time is what a tuple
+  takes there. Tuples of one signature are all wanted alike, so how much cancels out, and what is left is
+  matches per second. Tuples that the user does not prefer have no such hurry and are routed greedily, for
+  little work.
 """
 
 from __future__ import annotations
 
-from millrace.engine.policies.base import Candidate, LearningPolicy
+from collections.abc import Sequence
+
+from millrace.engine.policies.base import EXPLORED_SHARE, Candidate, LearningPolicy, Policy, Shares
+from millrace.engine.tuples import Signature
+
+UNMEASURED = 50e-9
+"""Seconds per tuple assumed before a module was measured: about one probe of a cached index."""
+
+_FEW = 32
+"""Tuples after which what was measured at a predicate is believed: they may cost seconds each."""
 
 
 class Greedy(LearningPolicy):
@@ -14,3 +35,58 @@ class Greedy(LearningPolicy):
     def score(self, candidate: Candidate) -> float:
         """Return the expected tuples out per tuple in."""
         return candidate.selectivity
+
+
+class Rank(LearningPolicy):
+    """Routes to the operator that drops the most tuples per second spent there."""
+
+    def score(self, candidate: Candidate) -> float:
+        """Return the rank: negative for modules that drop tuples, the lower the better."""
+        measured = candidate.measured
+        known = candidate.overall is not None and measured.recent_in > 0
+        selectivity = measured.selectivity if known else candidate.selectivity
+        return (selectivity - 1) / self.price(candidate) if selectivity < 1 else selectivity
+
+    def price(self, candidate: Candidate) -> float:
+        """Return the seconds per tuple."""
+        return seconds(candidate)
+
+    def is_known(self, candidate: Candidate) -> bool:
+        """Whether enough tuples were sent there; few are enough for what every signature may call."""
+        if candidate.overall is None:
+            return super().is_known(candidate)
+        return candidate.overall.recent_in >= _FEW
+
+    def explored(self, best: Candidate, tried: Candidate) -> float:
+        """Return a share that costs no more than it would at a module as cheap as the best one."""
+        return EXPLORED_SHARE * min(1.0, self.price(best) / self.price(tried))
+
+
+def seconds(candidate: Candidate) -> float:
+    """Return the seconds that a tuple takes there, an assumption before any was measured."""
+    return candidate.measured.cost or UNMEASURED
+
+
+class Interactive(Policy):
+    """Routes preferred tuples for the most results per second, others for the least work.
+
+    Args:
+        seed: For what is explored.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._preferred = _MostPerSecond(seed)
+        self._others = Greedy(seed)
+
+    def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
+        """Return the operator that suits tuples like these, with a small share for exploration."""
+        policy = self._preferred if signature.preferred else self._others
+        return self.follow(policy, signature, candidates)
+
+
+class _MostPerSecond(LearningPolicy):
+    """Routes to the operator that returns the most tuples per second."""
+
+    def score(self, candidate: Candidate) -> float:
+        """Return the expected tuples out per second, negated, for the least score wins."""
+        return -candidate.selectivity / seconds(candidate)

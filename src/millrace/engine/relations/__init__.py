@@ -1,9 +1,12 @@
-"""Base tuples and their join keys."""
+"""Base tuples of a relation by row number, and the codes of their join keys.
+
+Invariant: keys that Spark calls equal have equal codes; where others may have them too, a match is
+verified.
+"""
 
 from millrace.engine.relations.code_column import MOST_ROOM, CodeColumn
-from millrace.engine.relations.keys import codes, is_exact, is_key_type
-from millrace.engine.relations.layout import KeyLayout
-from millrace.engine.relations.store import BATCH_BYTES, KeyColumn, RelationStore, keyed, slices
+from millrace.engine.relations.keys import KeyColumn, KeyLayout, codes, is_exact, is_key_type
+from millrace.engine.relations.store import BATCH_BYTES, RelationStore, keyed, slices
 
 __all__ = [
     "BATCH_BYTES",

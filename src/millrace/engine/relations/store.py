@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from millrace.engine.kernels import MAX_ROWS
 from millrace.engine.relations.code_column import CodeColumn
-from millrace.engine.relations.keys import codes, is_exact
+from millrace.engine.relations.keys import KeyColumn, codes
 from millrace.errors import ExecutionError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,15 +25,6 @@ _MERGE_BYTES = 1 << 30  # Arrow's strings have 32-bit offsets: never merge chunk
 
 BATCH_BYTES = 1 << 26
 """Bytes of texts and the like that are gathered at once, about: rows may be few and wide."""
-
-
-class KeyColumn:
-    """A key of a relation: ``name`` compared in ``type``; the store numbers them."""
-
-    def __init__(self, name: str, kind: pa.DataType) -> None:
-        self.name = name
-        self.type = kind
-        self.exact = is_exact(kind)
 
 
 def keyed(

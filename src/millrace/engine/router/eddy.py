@@ -12,11 +12,10 @@ from typing import Any, Protocol
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Operator, Step
-from millrace.engine.operators.ready import is_result
 from millrace.engine.router.buffer import Buffer
 from millrace.engine.router.routing_table import RoutingTable
 from millrace.engine.router.run_statistics import RunStatistics
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.tuples import Signature, TupleBatch, is_result
 
 
 class Visit(Protocol):

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Build, Operator, Profiling, Select, Settle
-from millrace.engine.operators.ready import is_complete, ready_predicates, to_settle
-from millrace.engine.tuples import Signature
+from millrace.engine.tuples import Signature, is_complete, ready_predicates, to_settle
 
 
 class Legality:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.graph import QueryGraph
 from millrace.engine.operator import Operator, Probe, Step
 from millrace.engine.operators.content import Divide
@@ -19,6 +18,7 @@ from millrace.engine.router.run_statistics import RunStatistics, anywhere
 from millrace.engine.runs.preference import Preference
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import JoinState
+from millrace.engine.state.stem import singletons
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.options import Options
 

@@ -10,13 +10,12 @@ from typing import Any, Protocol, TypedDict
 
 import pyarrow as pa
 
-from millrace.engine.architectures.base import stems_of
 from millrace.engine.architectures.index_joins import refuse_shared
+from millrace.engine.architectures.stems import stems_of
 from millrace.engine.arrivals.access_methods import Access, AccessMethods
 from millrace.engine.arrivals.arrivals import Arrivals
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import Schedule, Source
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.arrivals.watermark import Watermark
 from millrace.engine.expressions import Call
 from millrace.engine.figures import CellFigures
@@ -28,6 +27,7 @@ from millrace.engine.runs.output import Output, Sink
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import StateTotals
 from millrace.engine.state.memory import Watch
+from millrace.engine.state.stem import singletons
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.limits.clock import Clock, WallClock
 from millrace.options import Options

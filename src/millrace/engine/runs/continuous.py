@@ -16,8 +16,8 @@ from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Arrival, Source
 from millrace.engine.runs.block_run import Given
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.warm_start import WarmStart, as_text
 from millrace.engine.spec import JoinSpec
+from millrace.engine.statistics import WarmStart, as_text
 from millrace.options import Options
 
 

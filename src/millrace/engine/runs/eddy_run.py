@@ -15,22 +15,21 @@ from millrace.engine.architectures.choice import policy_of, settled, state_of
 from millrace.engine.arrivals.key_ranges import KeyRanges
 from millrace.engine.arrivals.schedule import STALLED, Arrival, Source
 from millrace.engine.operator import Operator, Step
-from millrace.engine.operators.build import StateBuild
+from millrace.engine.operators.stems import StateBuild
 from millrace.engine.policies import POLICIES, Policy
 from millrace.engine.router.back_pressure import Backpressure, QueuedBuffer
 from millrace.engine.router.buffer import Buffer
 from millrace.engine.router.candidates import Candidates
-from millrace.engine.router.decision_lifetime import DecisionLifetime
 from millrace.engine.router.eddy import Eddy
 from millrace.engine.router.legality import Legality
-from millrace.engine.router.routing_table import RoutingTable
+from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
 from millrace.engine.runs.admission import Admission
 from millrace.engine.runs.block_run import BlockRun, Given
 from millrace.engine.runs.partial import collected, passed, remaining, undisturbed
 from millrace.engine.runs.preference import Preference, Wanted
-from millrace.engine.runs.warm_start import WarmStart, recall, share
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.join_state import StateTotals
+from millrace.engine.statistics import WarmStart, recall, share
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import InputError, StateError
 from millrace.options import Options

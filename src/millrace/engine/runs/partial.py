@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from millrace.engine.expressions import Call
 from millrace.engine.graph import QueryGraph, members
-from millrace.engine.operators.ready import ready_predicates, to_settle
 from millrace.engine.operators.select import Selecting
 from millrace.engine.operators.selection import columns_by_relation
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.spec import JoinSpec
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.tuples import TupleBatch, ready_predicates, to_settle
 from millrace.errors import InputError, StateError, near
 
 

@@ -9,8 +9,8 @@ from millrace.engine.arrivals.schedule import Source
 from millrace.engine.runs.block_run import Given, Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.static import StaticPlan
-from millrace.engine.runs.warm_start import WarmStart
 from millrace.engine.spec import JoinSpec
+from millrace.engine.statistics import WarmStart
 from millrace.options import Options
 
 

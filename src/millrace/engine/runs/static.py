@@ -16,7 +16,6 @@ from millrace.engine.architectures.index_joins import IndexJoins
 from millrace.engine.arrivals.schedule import STALLED, Source
 from millrace.engine.operator import Build, Join, Step, Work
 from millrace.engine.operators.index_join import IndexJoin
-from millrace.engine.operators.ready import is_complete, is_result, ready_predicates, to_settle
 from millrace.engine.relations import RelationStore
 from millrace.engine.runs.block_run import BlockRun, Given
 from millrace.engine.runs.plan import Join as JoinNode, Plan, Scan, joins_of, plan_of
@@ -28,7 +27,7 @@ from millrace.engine.state.memory import held_by
 from millrace.engine.state.stair import StairProbe
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import edge_names
-from millrace.engine.tuples import TupleBatch
+from millrace.engine.tuples import TupleBatch, is_complete, is_result, ready_predicates, to_settle
 from millrace.errors import InputError
 from millrace.options import Options
 

@@ -1,6 +1,4 @@
-"""Joins larger than memory: Grace, hybrid hash, sort-merge and symmetric hash joins, by eddies."""
+"""Joins larger than memory: Grace, hybrid hash, sort-merge and symmetric hash joins, by eddies.
 
-from millrace.engine.spill.run_of import run_of
-from millrace.engine.spill.spilling import SpillingEddy
-
-__all__ = ["SpillingEddy", "run_of"]
+Invariant: pieces of work share no result, and together they make all of them.
+"""

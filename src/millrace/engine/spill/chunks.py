@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.relations import KeyColumn, codes
-
-if TYPE_CHECKING:
-    from millrace.engine.spill.folder import SpillFile
+from millrace.engine.spill.folder import Stored
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,6 @@ class Extent:
             tuple(map(min, self.lows, other.lows)),
             tuple(map(max, self.highs, other.highs)),
         )
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A record batch of a spill file: its number there, and the bytes it takes in the file."""
-
-    file: SpillFile
-    number: int
-    size: int
 
 
 @dataclass(frozen=True)

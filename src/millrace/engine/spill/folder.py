@@ -15,13 +15,13 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from millrace.engine.spill.chunks import Stored
 from millrace.engine.spill.tally import Tally
 from millrace.errors import ExecutionError, OptionError
 
@@ -64,6 +64,15 @@ class SpillFile:
         if self._source is not None:
             self._source.close()
             self._reader = self._source = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record batch of a spill file: its number there, and the bytes it takes in the file."""
+
+    file: SpillFile
+    number: int
+    size: int
 
 
 class SpillWriter:

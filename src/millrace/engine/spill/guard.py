@@ -10,7 +10,7 @@ are those of certain base tuples, each once.
   not been read of the stream, with all tuples of the others: any one relation may be cut anywhere.
 * All sources in turn, one batch at a time: results are out. The batch that is being joined meets what is in
   state, and nothing of it has to be kept if no other batch follows. So that is the last one: all sources are
-  taken to have ended (*early* tuples; :mod:`millrace.engine.spill.symmetric`).
+  taken to have ended (*early* tuples; :mod:`millrace.engine.spill.algorithms`).
 """
 
 from __future__ import annotations

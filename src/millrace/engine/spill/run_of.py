@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from millrace.engine.runs import run_of as in_memory
 from millrace.engine.runs.block_run import Given, Run
-from millrace.engine.runs.warm_start import WarmStart
 from millrace.engine.spec import JoinSpec
 from millrace.engine.spill.spilling import SpillingEddy
+from millrace.engine.statistics import WarmStart
 from millrace.errors import InputError
 from millrace.options import Options
 

@@ -18,18 +18,17 @@ from millrace.engine.graph import QueryGraph
 from millrace.engine.relations import BATCH_BYTES
 from millrace.engine.runs.output import Output, Sink
 from millrace.engine.runs.run_of import run_of
-from millrace.engine.runs.warm_start import WarmStart
 from millrace.engine.spec import JoinSpec
-from millrace.engine.spill.algorithms import grace, hybrid, joined, row_bytes, sort_merge
+from millrace.engine.spill.algorithms import grace, hybrid, joined, row_bytes, sort_merge, symmetric
 from millrace.engine.spill.chunks import Extent
 from millrace.engine.spill.division import remainder
 from millrace.engine.spill.folder import SpillFolder, check_folder
 from millrace.engine.spill.guard import Guard, OverBudget, Rest
 from millrace.engine.spill.memory import Memory, release
 from millrace.engine.spill.reading import Reading
-from millrace.engine.spill.symmetric import symmetric
 from millrace.engine.spill.tally import Tally
 from millrace.engine.spill.work import Inputs, Setting, Work, evened, sliced
+from millrace.engine.statistics import WarmStart
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import OptionError
 from millrace.limits.clock import Clock, WallClock

@@ -11,8 +11,8 @@ import pyarrow as pa
 from millrace.engine.graph import QueryGraph
 from millrace.engine.relations import KeyLayout
 from millrace.engine.spec import JoinSpec
-from millrace.engine.spill.chunks import Chunk, Extent, Stored, measured, selected, total, without_duplicates
-from millrace.engine.spill.folder import SpillFolder
+from millrace.engine.spill.chunks import Chunk, Extent, measured, selected, total, without_duplicates
+from millrace.engine.spill.folder import SpillFolder, Stored
 from millrace.engine.spill.memory import Budget, Memory, footprint, state_bytes
 from millrace.errors import OptionError
 from millrace.options import Options

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.engine.kernels import Multimap
 from millrace.engine.relations import KeyColumn, KeyLayout, RelationStore, codes
 from millrace.engine.state.bindings import BindingSet
 from millrace.engine.state.duplicates import Duplicates
-from millrace.engine.state.listed import Index
 from millrace.engine.state.matching import combined
 from millrace.engine.state.ordered import OrderedIndex, places
 
@@ -52,7 +52,7 @@ class BaseTuples:
         self._layouts = layouts
         self._stamps = np.empty(0, np.int64)
         self._roles = np.empty(0, np.uint64)
-        self._indexes: dict[Keys, Index] = {}
+        self._indexes: dict[Keys, Multimap] = {}
         self._ordered: dict[tuple[str, str], tuple[OrderedIndex, pa.DataType]] = {}
         self._duplicates: Duplicates | None = None
 
@@ -137,12 +137,12 @@ class BaseTuples:
         roles: Array = self._roles[rows - self.offset] >> np.uint64(role) & np.uint64(1)
         return roles.astype(np.bool_)
 
-    def index(self, keys: Keys) -> Index:
+    def index(self, keys: Keys) -> Multimap:
         """Return the index on these keys together; its row 0 is row ``offset``."""
         index = self._indexes.get(keys)
         if index is None:
             rows = np.arange(self.offset, self.store.rows)
-            index = self._indexes[keys] = Index(len(rows))
+            index = self._indexes[keys] = Multimap(len(rows))
             if len(rows):
                 index.insert(combined([self._held(k) for k in keys]))
         return index

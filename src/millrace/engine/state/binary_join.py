@@ -9,7 +9,7 @@ second phase of a hash join.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from millrace.engine.relations import RelationStore
 from millrace.engine.spec import JoinSpec
@@ -63,7 +63,7 @@ class BinaryJoin:
         merged: bool = False,
         apart: Collection[int] = (),
         skip: int = 0,
-        stored: Sequence[TupleBatch] | None = None,
+        stored: TupleBatch | None = None,
     ) -> StairProbe:
         """Insert tuples on their side and begin to probe the other.
 
@@ -73,13 +73,12 @@ class BinaryJoin:
             merged: Enforce Invariant B, for state has been moved.
             apart: Then, spans of stored tuples that none of these can agree with.
             skip: Leave out matches that would span these relations.
-            stored: What to insert instead of the tuples: parts of them.
+            stored: What to insert instead of the tuples: different parts of them.
         """
         near = self.near(batch)
         codes = near.codes(batch)
         if kept and stored is not None:
-            for part in stored:
-                near.merge(part)
+            near.merge(stored)
         elif kept and merged:
             near.merge(batch, apart)
         elif kept:

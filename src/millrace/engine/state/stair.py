@@ -22,7 +22,7 @@ from millrace.engine.figures import StateFigures
 from millrace.engine.kernels import Walk
 from millrace.engine.relations import RelationStore
 from millrace.engine.state.matching import Array, Classes, Matching
-from millrace.engine.state.product import Product
+from millrace.engine.state.ordered import Product
 from millrace.engine.state.segment import Segment, grouped
 from millrace.engine.tuples import Signature, TupleBatch
 
@@ -203,6 +203,11 @@ class STAIR:
         other = self._stores, segment.rows()
         keep = self._matching.verified(one, other, shared, left, right)
         return left[keep], right[keep]
+
+    def demoted_to_base(self, batch: TupleBatch) -> TupleBatch:
+        """Return the components of the STAIR's own relation in tuples, each once."""
+        self.demoted += batch.size
+        return distinct(self.part(batch, 1 << self.owner))
 
     def take_out(self, signature: Signature, positions: Array | None = None) -> TupleBatch:
         """Remove tuples of a segment and return them; all of them if no positions are given."""

@@ -38,7 +38,6 @@ from millrace.engine.relations import RelationStore
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.binary_join import BinaryJoin
 from millrace.engine.state.matching import Array, Matching
-from millrace.engine.state.materialization import Storing
 from millrace.engine.state.stair import STAIR, StairProbe, distinct
 from millrace.engine.state.stem import SteM
 from millrace.engine.trees import Edge, JoinTree, edge_names
@@ -71,6 +70,9 @@ class Stairs:
             What these hold is the answer to what was asked: it is not to be moved.
         grown: Called whenever moving state has made tuples. What it raises leaves no state to go on with.
         places: Returns where present routing puts tuples; nothing where that is not known.
+        intermediate: Store intermediate tuples. Else an inserted tuple is demoted at once to the component of
+            the STAIR's own relation (section 3.3), and what is not stored is made again when it is asked for.
+            That breaks B+: insertions have to enforce B.
 
     Attributes:
         stores: Base tuples by relation.
@@ -78,7 +80,6 @@ class Stairs:
         enforced: Tuples that were inserted with B enforced, since it was last looked whether B+ holds again.
         moved: Stored tuples demoted or promoted so far.
         recomputed: Tuples made by moving state so far.
-        materialization: What is stored of intermediate tuples; None for all of them as they are.
     """
 
     def __init__(
@@ -90,13 +91,14 @@ class Stairs:
         make: Mapping[int, MakeJoin] | None = None,
         grown: Callable[[], None] | None = None,
         places: Callable[[], Places] = frozenset,
+        *,
+        intermediate: bool = True,
     ) -> None:
         self.tree = tree
         self.enforcing = False
         self.enforced = 0
         self.moved = 0
         self.recomputed = 0
-        self.materialization: Storing | None = None
         self._spec = spec
         self._graph = graph
         self._stems = stems
@@ -105,6 +107,7 @@ class Stairs:
         self._make = make or {}
         self._grown = grown or (lambda: None)
         self._places = places
+        self._intermediate = intermediate
         self.joins: dict[int, BinaryJoin] = {}
         self._grow(tree)
 
@@ -161,9 +164,9 @@ class Stairs:
         # A base tuple that has just come agrees with nothing stored.
         intermediate = span & (span - 1) != 0
         stored = None
-        if kept and intermediate and self.materialization is not None:
-            stored = self.materialization.parts(join.near(batch), batch, self.tree)
-            self.enforcing = self.enforcing or stored is not None
+        if kept and intermediate and not self._intermediate:
+            stored = join.near(batch).demoted_to_base(batch)
+            self.enforcing = True
         merged, apart = self.enforcing and intermediate, frozenset[int]()
         if merged and kept and stored is None:
             places = self._places()

@@ -31,17 +31,15 @@ import pyarrow as pa
 
 from millrace.engine.figures import StateFigures
 from millrace.engine.graph import QueryGraph
-from millrace.engine.kernels import Walk
-from millrace.engine.relations import KeyColumn, RelationStore
+from millrace.engine.kernels import Multimap, Walk
+from millrace.engine.relations import KeyColumn, RelationStore, keyed
 from millrace.engine.spec import RelationSpec
 from millrace.engine.state.base_tuples import BaseTuples
 from millrace.engine.state.bindings import BindingSet, bound
 from millrace.engine.state.inequalities import Inequality, ranges
-from millrace.engine.state.listed import Index, ListWalk
 from millrace.engine.state.matching import Classes, Matching, combined
-from millrace.engine.state.ordered import Ranges
-from millrace.engine.state.product import Product
-from millrace.engine.tuples import Signature, TupleBatch
+from millrace.engine.state.ordered import Product, Ranges
+from millrace.engine.tuples import Signature, TupleBatch, singleton
 from millrace.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,7 +61,7 @@ class Probe:
 
     batch: TupleBatch
     classes: Classes
-    walk: Walk | ListWalk | Product | Ranges
+    walk: Walk | Product | Ranges
     end: int
     decided: int = 0
 
@@ -224,7 +222,7 @@ class SteM:
         if batch.stamps is not None:
             high = base.older(batch.stamps, self._role)
         low = max(batch.seen, self.store.first)
-        walk: Walk | ListWalk | Product | Ranges
+        walk: Walk | Product | Ranges
         decided = 0
         if classes:
             codes = self._matching.codes((batch.stores, batch.rows), classes)
@@ -289,14 +287,8 @@ class SteM:
             batch: Tuples that do not span this relation, and are tied to it by an attribute class.
         """
         classes = self._graph.bound(batch.signature.span, self.number)
-        index = self._index(classes)
-        walk = index.probe(self._matching.codes((batch.stores, batch.rows), classes))
-        if isinstance(walk, Walk):
-            return walk.probes[: walk.active]  # a chain is a match
-        met = np.zeros(batch.size, np.bool_)
-        while not walk.is_done:
-            met[index.matches(walk, max(_SAMPLE, batch.size))[0]] = True
-        return np.flatnonzero(met)
+        walk = self._index(classes).probe(self._matching.codes((batch.stores, batch.rows), classes))
+        return walk.probes[: walk.active]  # a chain is a match
 
     def missing(self, batch: TupleBatch) -> Array:
         """Return positions of the tuples that some match may be missing for: no EOT here covers them."""
@@ -390,7 +382,7 @@ class SteM:
         sample = np.linspace(0, held - 1, min(held, _SAMPLE)).astype(np.int64)
         return combined([self.store.codes(self.layout.of_class[c])[sample] for c in classes])
 
-    def _index(self, classes: Classes) -> Index:
+    def _index(self, classes: Classes) -> Multimap:
         return self.base.index(tuple(self.layout.of_class[c] for c in classes))
 
     def _verified(self, batch: TupleBatch, classes: Classes, left: Array, right: Array) -> Array:
@@ -422,3 +414,27 @@ class SteM:
             right = right + np.int32(self.base.offset)
             known[left[self._verified(candidates, everything, left, right)]] = True
         return first[~known]
+
+
+def singletons(stem: SteM, batch: pa.RecordBatch, alias: str, *, built: bool) -> TupleBatch:
+    """Return the base tuples of a batch that can match at all.
+
+    Args:
+        stem: The relation's SteM, which knows its keys.
+        batch: What has arrived.
+        alias: The relation's alias.
+        built: Whether they will not be built.
+    """
+    if len(stem.roles) > 1:
+        batch, coded = stem.base.coded(batch)
+    else:
+        batch, coded = keyed(batch, stem.layout.keys, stem.layout.same)
+    store = RelationStore.single(batch, stem.layout.keys, coded)
+    rows = np.arange(batch.num_rows, dtype=np.int32)
+    return TupleBatch(
+        singleton(stem.number, built=built),
+        {stem.number: rows},
+        {stem.number: store},
+        path=(alias,),
+        origin=len(rows),
+    )

@@ -1,4 +1,7 @@
-"""Values that tasks compute of a row's columns, exactly as Spark does: a language, and its evaluation."""
+"""Values that tasks compute of a row's columns: a language, and its evaluation.
+
+Invariant: they are exactly what Spark computes; what cannot be computed so is not in the language.
+"""
 
 from millrace.engine.values.evaluate import Values, computed
 from millrace.engine.values.spec import (

@@ -7,9 +7,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from millrace.limits.secrets import Secrets
-from millrace.lookups.llm.endpoint import Endpoint, Model, Priced
-from millrace.lookups.llm.prompt import Prompt
-from millrace.lookups.refused import Refused
+from millrace.lookups.llm.endpoint import Endpoint, Model, Priced, Prompt
+from millrace.lookups.source import Refused
 from millrace.predicates.service import Answered, CallError, Service
 
 _SYSTEM = "You decide questions. Answer each with true or false."
@@ -41,7 +40,7 @@ class ModelFilter(Service):
     @property
     def identity(self) -> str:
         """What it asks, as text without secrets."""
-        return f"llm_filter {self.model.asks} {self.prompt.text}"
+        return f"model_filter {self.model.asks} {self.prompt.text}"
 
     @property
     def cost(self) -> Priced | None:

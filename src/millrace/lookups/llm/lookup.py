@@ -12,10 +12,8 @@ from pyarrow import types as t
 from millrace.errors import InputError, OptionError, near
 from millrace.limits.secrets import Secrets
 from millrace.lookups.json_rows import RowReader, check_bound, check_types
-from millrace.lookups.llm.endpoint import Endpoint, Model
-from millrace.lookups.llm.prompt import Prompt
-from millrace.lookups.refused import Refused
-from millrace.lookups.source import Fetched
+from millrace.lookups.llm.endpoint import Endpoint, Model, Prompt
+from millrace.lookups.source import Fetched, Refused
 from millrace.lookups.strict import Rules, Unfit
 from millrace.lookups.terms import Terms
 
@@ -27,7 +25,7 @@ _SYSTEM = (
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that is asked for rows, one for each key; made by :func:`millrace.llm_lookup`."""
+    """A model that is asked for rows, one for each key; made by :func:`millrace.models.lookup`."""
 
     model: Model
     prompt: Prompt
@@ -51,7 +49,7 @@ class ModelSource:
     @property
     def identity(self) -> str:
         """What it asks, as text without secrets."""
-        return f"llm_lookup {self.model.asks} {self.prompt.text}"
+        return f"model_lookup {self.model.asks} {self.prompt.text}"
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Check what is declared, without a request; see :meth:`millrace.lookups.source.Source.check`."""

@@ -1,1 +1,4 @@
-"""Reports as pages of HTML: one file, no script, nothing to fetch."""
+"""Reports as pages of HTML.
+
+The invariant: a page is one file without a script and fetches nothing, so it reads the same on any machine.
+"""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from millrace.engine.figures import CellFigures, ModuleFigures
-from millrace.reports.pages.units import count, duration, share, size
 from millrace.reports.run_report import RunReport
+from millrace.reports.text import count, duration, share, size
 
 _NOTABLE_SECONDS = 0.5
 """Of work: below that nothing is worth advice about time."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.engine.figures import JoinFigures
-from millrace.reports.pages.units import count, short
 from millrace.reports.planned import BlockShape
+from millrace.reports.text import count, short
 
 _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 46, 132, 30, 8
 _LETTER, _PADDING, _LONGEST = 7.6, 26, 22

@@ -11,7 +11,6 @@ from typing import Any
 from millrace.limits.progress import merged, quantile
 from millrace.reports.board.query import QueryView
 from millrace.reports.board.stream import StreamView
-from millrace.reports.pages import units
 from millrace.reports.pages.page import (
     Bar,
     BlockView,
@@ -22,6 +21,7 @@ from millrace.reports.pages.page import (
     lookups_table,
 )
 from millrace.reports.pages.plots import COLOURS, Layer, Plot, Tick, areas, line, linear
+from millrace.reports.text import count, duration, share, short, size
 
 BUCKETS = 80
 _MOST_BLOCKS = 6
@@ -83,8 +83,8 @@ def stream_part(stream: StreamView) -> Part:
     results = [float(each.results) for each in stream.batches]
     seconds = [each.seconds for each in stream.batches]
     plots = [
-        _lines("Rows of each micro-batch", {"rows in time": rows, "results": results}, units.short, stream),
-        _lines("Seconds of each micro-batch", {"seconds": seconds}, units.duration, stream),
+        _lines("Rows of each micro-batch", {"rows in time": rows, "results": results}, short, stream),
+        _lines("Seconds of each micro-batch", {"seconds": seconds}, duration, stream),
         _orders_plot(stream),
     ]
     found = {
@@ -119,37 +119,37 @@ def _block(query: QueryView, name: str) -> BlockView:
 
 def _query_tiles(query: QueryView) -> Iterator[tuple[str, str, str]]:
     whole = query.state != "running"
-    yield "rows read", units.count(query.rows_in), ""
-    yield "rows out of eddies", units.count(query.rows_out), ""
-    yield "rows read a second", units.short(query.rate), "over all" if whole else "of late"
-    yield "time", units.duration(query.seconds), ""
-    tasks = units.count(query.tasks) + ("" if query.planned is None else f" of {units.count(query.planned)}")
-    yield "tasks that told", tasks, f"{units.count(query.over)} ended"
+    yield "rows read", count(query.rows_in), ""
+    yield "rows out of eddies", count(query.rows_out), ""
+    yield "rows read a second", short(query.rate), "over all" if whole else "of late"
+    yield "time", duration(query.seconds), ""
+    tasks = count(query.tasks) + ("" if query.planned is None else f" of {count(query.planned)}")
+    yield "tasks that told", tasks, f"{count(query.over)} ended"
     calls = sum(one.evaluated for _, one in query.report.modules())
     if calls:
-        yield "calls of functions", units.count(calls), ""
+        yield "calls of functions", count(calls), ""
     lookups = (*query.report.lookups, *query.report.calls)
     if lookups:
         asked = sum(one.requests for one in lookups)
         flying = sum(one.in_flight for one in lookups)
-        yield "requests", units.count(asked), f"{units.count(flying)} under way"
+        yield "requests", count(asked), f"{count(flying)} under way"
         took = merged(one.latencies for one in lookups)
         half, most = quantile(took, 0.5), quantile(took, 0.95)
         if half is not None and most is not None:
-            yield "half of them within", units.duration(half), f"95 % within {units.duration(most)}"
+            yield "half of them within", duration(half), f"95 % within {duration(most)}"
         if limited := sum(one.limited for one in lookups):
-            yield "refused as too many", units.count(limited), "429, 503"
+            yield "refused as too many", count(limited), "429, 503"
 
 
 def _stream_tiles(stream: StreamView) -> Iterator[tuple[str, str, str]]:
     latest = stream.batches[-1]
-    yield "rows in time", units.count(stream.rows_in), f"{units.count(stream.late)} late"
-    yield "results", units.count(stream.rows_out), ""
-    yield "rows a second", units.short(stream.rate), "of late"
-    yield "micro-batch", str(latest.batch), units.duration(latest.seconds)
-    yield "tuples kept", units.count(latest.held), units.size(latest.bytes)
+    yield "rows in time", count(stream.rows_in), f"{count(stream.late)} late"
+    yield "results", count(stream.rows_out), ""
+    yield "rows a second", short(stream.rate), "of late"
+    yield "micro-batch", str(latest.batch), duration(latest.seconds)
+    yield "tuples kept", count(latest.held), size(latest.bytes)
     if latest.lag is not None:
-        yield "watermark behind", units.duration(max(0.0, latest.lag)), "the newest row"
+        yield "watermark behind", duration(max(0.0, latest.lag)), "the newest row"
 
 
 def _streams_table(stream: StreamView) -> Table:
@@ -160,10 +160,10 @@ def _streams_table(stream: StreamView) -> Table:
             one.alias,
             one.tuples / most if most else 0.0,
             (
-                units.count(sum(each.rows for b in stream.batches for each in b.streams if _same(each, one))),
-                units.count(one.tuples),
-                units.size(one.nbytes),
-                units.size(one.log_bytes),
+                count(sum(each.rows for b in stream.batches for each in b.streams if _same(each, one))),
+                count(one.tuples),
+                size(one.nbytes),
+                size(one.log_bytes),
             ),
         )
         for one in latest
@@ -199,10 +199,10 @@ def _orders_plot(stream: StreamView) -> Plot | None:
     paths = areas([heights[order] for order, _ in layers])
     return Plot(
         "Share of tuples by the order that they took",
-        "; ".join(f"{order} {units.share(tuples / whole)}" for order, tuples in layers),
+        "; ".join(f"{order} {share(tuples / whole)}" for order, tuples in layers),
         "areas",
         tuple(
-            Layer(order, COLOURS - 1 if order == _OTHERS else n, path, units.share(tuples / whole))
+            Layer(order, COLOURS - 1 if order == _OTHERS else n, path, share(tuples / whole))
             for n, ((order, tuples), path) in enumerate(zip(layers, paths, strict=True))
         ),
         tuple(Tick(place, f"{place} %") for place in (0, 50, 100)),
@@ -229,14 +229,14 @@ def _rows_plot(query: QueryView) -> Plot | None:
     height, ticks = linear(high)
     return Plot(
         "Rows over time",
-        "; ".join(f"{name} {units.count(values[-1])}" for name, values in series.items()),
+        "; ".join(f"{name} {count(values[-1])}" for name, values in series.items()),
         "lines",
         tuple(
-            Layer(name, n, line(values, height), units.count(values[-1]))
+            Layer(name, n, line(values, height), count(values[-1]))
             for n, (name, values) in enumerate(series.items())
         ),
-        tuple(Tick(100 * height(value), units.short(value)) for value in ticks),
-        tuple(Tick(at, units.duration(end * at / 100)) for at in (0, 25, 50, 75, 100)),
+        tuple(Tick(100 * height(value), short(value)) for value in ticks),
+        tuple(Tick(at, duration(end * at / 100)) for at in (0, 25, 50, 75, 100)),
         "since it began",
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from millrace.engine.figures import CellFigures
 from millrace.reports.pages.plots import COLOURS, Layer, Plot, Tick, line, linear, logarithmic
-from millrace.reports.pages.units import duration, ratio
+from millrace.reports.text import duration, ratio
 
 BUCKETS = 40
 _WIDE = 30

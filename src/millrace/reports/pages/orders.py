@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from millrace.engine.figures import CellFigures, Change, OrderTrace, Shift
 from millrace.reports.pages.plots import COLOURS, Layer, Marker, Plot, Tick, areas
-from millrace.reports.pages.units import count, duration, ratio, share, short
+from millrace.reports.text import count, duration, ratio, share, short
 
 BUCKETS = 80
 _MARKED = 9

@@ -11,11 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from millrace.engine.figures import CellFigures, ModuleFigures
-from millrace.reports.pages import advice, modules, orders, saved, units
+from millrace.errors import require
+from millrace.reports.pages import advice, modules, orders, saved
 from millrace.reports.pages.files import GENERATOR
 from millrace.reports.pages.graph import Graph, graph
 from millrace.reports.pages.plots import COLOURS, Plot
 from millrace.reports.run_report import RunReport, Totals
+from millrace.reports.text import count, duration, ratio, share, size
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -99,6 +101,7 @@ def style() -> str:
 def environment() -> Environment:
     """Return the templates."""
     # Loaded when a page is wanted: tasks and the command line start without it.
+    require("report", "a page", "jinja2")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -144,21 +147,21 @@ def _tiles(sums: Totals) -> Iterator[tuple[str, str, str]]:
     """Yield ``(label, figure, note)``."""
     yield (
         "worker time",
-        units.duration(sums.worker_seconds),
-        f"slowest {units.duration(sums.slowest_seconds)}",
+        duration(sums.worker_seconds),
+        f"slowest {duration(sums.slowest_seconds)}",
     )
-    yield "rows out of eddies", units.count(sums.output_tuples), f"{sums.cells} cells"
-    yield "tuples routed", units.count(sums.tuples_routed), ""
-    yield "intermediate tuples", units.count(sums.intermediate_tuples), ""
+    yield "rows out of eddies", count(sums.output_tuples), f"{sums.cells} cells"
+    yield "tuples routed", count(sums.tuples_routed), ""
+    yield "intermediate tuples", count(sums.intermediate_tuples), ""
     if sums.rows_exchanged:
-        blocks = f"{units.size(sums.bytes_exchanged)} in {units.count(sums.blocks_exchanged)} blocks"
-        yield "rows exchanged", units.count(sums.rows_exchanged), blocks
+        blocks = f"{size(sums.bytes_exchanged)} in {count(sums.blocks_exchanged)} blocks"
+        yield "rows exchanged", count(sums.rows_exchanged), blocks
     if sums.migrated_tuples:
-        again = f"{units.count(sums.recomputed_tuples)} made again"
-        yield "stored tuples moved", units.count(sums.migrated_tuples), again
+        again = f"{count(sums.recomputed_tuples)} made again"
+        yield "stored tuples moved", count(sums.migrated_tuples), again
     if sums.spilled_bytes:
-        yield "spilled", units.size(sums.spilled_bytes), f"{units.size(sums.returned_bytes)} read back"
-    yield "largest worker", units.size(sums.peak_bytes), "resident memory"
+        yield "spilled", size(sums.spilled_bytes), f"{size(sums.returned_bytes)} read back"
+    yield "largest worker", size(sums.peak_bytes), "resident memory"
 
 
 def block_view(report: RunReport, name: str) -> BlockView:
@@ -194,10 +197,7 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Bar], more: int 
 
 
 def _travelled(report: RunReport) -> Table | None:
-    rows = [
-        Bar(one.order, one.share, (units.count(one.tuples), units.share(one.share)))
-        for one in report.orders()
-    ]
+    rows = [Bar(one.order, one.share, (count(one.tuples), share(one.share))) for one in report.orders()]
     return _table("Ways that source tuples went, to the end of each", ("way", "tuples", "share"), rows)
 
 
@@ -210,13 +210,13 @@ def _modules(ran: Sequence[ModuleFigures]) -> Table | None:
         part = one.seconds / whole if whole and not within else 0.0
         numbers = (
             one.action,
-            units.count(one.tuples_in),
-            units.count(one.tuples_out),
-            units.ratio(one.tuples_out / one.tuples_in) if one.tuples_in else "",
-            units.count(one.evaluated) if one.evaluated else "",
-            units.duration(per),
-            units.duration(one.seconds),
-            "" if within else units.share(part),
+            count(one.tuples_in),
+            count(one.tuples_out),
+            ratio(one.tuples_out / one.tuples_in) if one.tuples_in else "",
+            count(one.evaluated) if one.evaluated else "",
+            duration(per),
+            duration(one.seconds),
+            "" if within else share(part),
         )
         rows.append(Bar(one.name, part, numbers))
     columns = ("module", "does", "in", "out", "out per in", "calls", "each", "time", "share of time")
@@ -231,14 +231,14 @@ def _cells(figures: tuple[CellFigures, ...]) -> Table | None:
             f"cell {cell.cell}" if cell.cell >= 0 else "map task",
             cell.tuples_routed / most if most else 0.0,
             (
-                units.count(cell.tuples_routed),
-                units.duration(cell.seconds),
-                units.count(cell.rows_exchanged),
-                units.count(cell.output_tuples),
-                units.count(cell.peak_state),
-                units.count(cell.migrated_tuples),
-                units.size(cell.spilled_bytes),
-                units.size(cell.peak_bytes),
+                count(cell.tuples_routed),
+                duration(cell.seconds),
+                count(cell.rows_exchanged),
+                count(cell.output_tuples),
+                count(cell.peak_state),
+                count(cell.migrated_tuples),
+                size(cell.spilled_bytes),
+                size(cell.peak_bytes),
             ),
         )
         for cell in shown
@@ -266,17 +266,17 @@ def _state(report: RunReport) -> Table | None:
             one.name,
             one.nbytes / most if most else 0.0,
             (
-                units.count(one.tuples),
-                units.size(one.nbytes),
-                units.count(one.inserted),
-                units.count(one.demoted + one.promoted),
-                units.count(one.evicted),
+                count(one.tuples),
+                size(one.nbytes),
+                count(one.inserted),
+                count(one.demoted + one.promoted),
+                count(one.evicted),
             ),
         )
         for one in sorted(held, key=lambda one: -one.nbytes)
     ]
     columns = ("holds", "tuples", "memory", "inserted", "moved", "evicted")
-    peak = f", at most {units.count(sums.peak_state)} tuples in one cell" if sums.peak_state else ""
+    peak = f", at most {count(sums.peak_state)} tuples in one cell" if sums.peak_state else ""
     return _table(f"Join state at the end{peak}", columns, rows)
 
 
@@ -287,17 +287,17 @@ def lookups_table(report: RunReport) -> Table | None:
             one.name,
             one.done / one.keys if one.keys else 0.0,
             (
-                units.count(one.keys),
-                units.count(one.done),
-                units.count(one.cached),
-                units.count(one.failed),
-                units.count(one.requests),
-                units.count(one.retried),
-                units.count(one.limited),
-                "" if one.p50 is None else units.duration(one.p50),
-                "" if one.p95 is None else units.duration(one.p95),
+                count(one.keys),
+                count(one.done),
+                count(one.cached),
+                count(one.failed),
+                count(one.requests),
+                count(one.retried),
+                count(one.limited),
+                "" if one.p50 is None else duration(one.p50),
+                "" if one.p95 is None else duration(one.p95),
                 f"{one.keys / one.seconds:,.0f} a second" if one.seconds else "",
-                units.duration(one.seconds),
+                duration(one.seconds),
             ),
         )
         for one in (*report.lookups, *report.calls)
@@ -319,7 +319,7 @@ def budgets_table(report: RunReport) -> Table | None:
             if most is not None
         ]
         requests, cost = ("" if most is None else f"{most:,.6g}" for most in (one.max_requests, one.max_cost))
-        texts = (units.count(one.requests), requests, f"{one.cost:,.6g}", cost)
+        texts = (count(one.requests), requests, f"{one.cost:,.6g}", cost)
         rows.append(Bar(one.name, max(shares, default=0.0), texts))
     columns = ("budget", "requests", "of", "cost", "of")
     return _table("Budgets; the bars are what is spent, over all runs of the query", columns, rows)
@@ -333,10 +333,10 @@ def _data(report: RunReport) -> tuple[str, str]:
     )
     if traced <= _MOST_TRACED and len(text := report.to_json().encode()) <= _MOST_DATA:
         return base64.b64encode(text).decode(), "all figures"
-    short = {
+    untraced = {
         name: [replace(c, traces=(), readings=()) for c in cells] for name, cells in report.blocks.items()
     }
-    without = replace(report, blocks=short)
+    without = replace(report, blocks=untraced)
     if len(text := without.to_json().encode()) <= _MOST_DATA:
         return base64.b64encode(text).decode(), "figures without those over time: to_json() has all"
     whole = without.to_dict()

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.engine.figures import ModuleFigures
-from millrace.reports.pages.units import count, duration, share
 from millrace.reports.run_report import RunReport
+from millrace.reports.text import count, duration, share
 
 
 @dataclass(frozen=True)

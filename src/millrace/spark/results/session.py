@@ -72,7 +72,7 @@ class ResultSession(Session):
             if self.waiting.taken == taken:
                 self.end(
                     ExecutionError(
-                        f"the reader of stream_results has taken no rows for {self._idle:g} s, so its "
+                        f"the reader of to_batches has taken no rows for {self._idle:g} s, so its "
                         "tasks were stopped: read on sooner, or set `idle_timeout` to more seconds, or None"
                     )
                 )

@@ -15,15 +15,15 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from millrace.errors import InputError, first_line
+from millrace.lookups.table import LookupTable
 from millrace.spark.plans import explained
 from millrace.sql.ctes import base_tables, with_prefix
 from millrace.sql.from_clause import Relation
 from millrace.sql.lookups.keys import KEYS, KeyFinder
-from millrace.sql.lookups.refusals import Refusal, refusal
 from millrace.sql.lookups.views import View
 from millrace.sql.parse import Leave
 from millrace.sql.plan import Plan
-from millrace.sql.planning import Planning
+from millrace.sql.planning import Planning, short
 from millrace.sql.scopes import Scope
 from millrace.sql.tables import Table
 from millrace.sql.template import plain_quote
@@ -145,3 +145,47 @@ def _no_values(table: Table, columns: Sequence[str]) -> str:
     kinds = {field.name.lower(): field.type.simpleString() for field in table.fields}
     nulls = [f"CAST(NULL AS {kinds[c.lower()]}) AS __k{place}" for place, c in enumerate(columns)]
     return f"SELECT {', '.join(nulls)} WHERE false"
+
+
+class Refusal(InputError):
+    """A lookup table stands where nothing gives the values to ask it with.
+
+    Attributes:
+        place: The name of the first relation of its FROM clause, in lower case.
+    """
+
+    place = ""
+
+
+def refusal(
+    planning: Planning, left: Sequence[tuple[exp.Table, LookupTable]], reasons: Sequence[str]
+) -> Refusal:
+    """Return the error for lookup tables that nothing binds, in their places."""
+    texts = []
+    for node, table in left:
+        alias = node.alias or node.name
+        shown = _place(planning, node)
+        texts.append(
+            f"lookup table {table.name!r} cannot be asked in {shown!r}: nothing there gives values for "
+            f"{table.needs(alias)}"
+        )
+    why = "; ".join(dict.fromkeys(each for each in reasons if each))
+    node, table = left[0]
+    first = f"{node.alias or node.name}.{table.bind[0][0]}"
+    text = "; ".join(texts) + (f" ({why})" if why else "")
+    error = Refusal(
+        f"{text}. What would work: an equality with what another relation has (… = {first}, of a type that "
+        f"compares without a cast of {first}), as a condition of its own in ON or WHERE; constants "
+        f"({first} = …, {first} IN (…)); {first} IN (SELECT …); or a scan for the lookup table"
+    )
+    select = node.find_ancestor(exp.Select)
+    start = None if select is None else select.args.get("from_")
+    error.place = "" if start is None else start.this.alias_or_name.lower()
+    return error
+
+
+def _place(planning: Planning, node: exp.Table) -> str:
+    """Return the text of the FROM clause or join that a table stands in, on one line."""
+    found = node.find_ancestor(exp.From, exp.Join, exp.Query)
+    shown = planning.shown(found if isinstance(found, exp.From | exp.Join) else node)
+    return short(shown.lstrip(", "), 80)

@@ -1,1 +1,4 @@
-"""Made-up streams of orders, payments and shipments: rows that depend on a seed and a row's number alone."""
+"""Made-up streams of orders, payments and shipments.
+
+The invariant: a row depends on the seed and its number alone, so a restart repeats it.
+"""

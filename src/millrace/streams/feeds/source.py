@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from millrace.errors import OptionError
+from millrace.spark.session import session_of
 from millrace.spark.types import spark_schema
 from millrace.streams.feeds.rows import Feed, parsed
 
@@ -73,8 +74,39 @@ _PARSERS: Mapping[str, Any] = {
 }
 
 
-def feed(spark: SparkSession, stream: str | None, settings: Mapping[str, Any]) -> DataFrame | None:
-    """Register the data source, and return one of its streams; see :func:`millrace.feed`."""
+@overload
+def feed(spark: SparkSession | None = None) -> None: ...
+@overload
+def feed(spark: SparkSession | None, stream: str, **settings: Any) -> DataFrame: ...
+def feed(spark: SparkSession | None = None, stream: str | None = None, **settings: Any) -> DataFrame | None:
+    """Return a made-up stream of orders, payments or shipments, to try joins of streams with.
+
+    >>> orders = millrace.streams.feed(spark, "orders", rate=5000, disorder=2)  # doctest: +SKIP
+    >>> spark.readStream.format("millrace_feed").option("stream", "payments").load()  # doctest: +SKIP
+
+    Each row is computed from the seed and its number, so a restart, or another run, gets the same rows.
+    Columns are ``order_id bigint``, ``t timestamp``, the event time, and two more. A payment or shipment is
+    never earlier than its order and at most ``within + 2 * disorder + 1 + 2 / rate`` seconds later, late rows
+    apart.
+
+    Args:
+        spark: The session; by default the active one, or a new one. The format is registered in it.
+        stream: ``"orders"``, ``"payments"`` or ``"shipments"``; None only registers the format, whose options
+            have the names below.
+        settings: ``rate``: rows a second (1000). ``disorder``: seconds by which rows are out of order (2);
+            the stream has a watermark of that delay, which the format alone does not set. ``within``: seconds
+            between an order and what follows it (20). ``match``: share of rows that are of an order
+            (payments 0.9, shipments 0.2), and ``match_after`` that after the drift (the two change hands).
+            ``skew``, ``skew_after``: share of rows that are of one order of each second (0). ``drift_at``:
+            seconds from the beginning (never). ``late``: share of rows that come later than the watermark
+            allows (0). ``seed`` (0). ``start``: the first event time (2025). ``backlog``: rows that are
+            there from the beginning (0). ``rows_in_all``: rows after which the stream ends (never).
+            ``max_rows``: of a micro-batch (any number). ``tasks``: that read a micro-batch, at most (2).
+
+    Raises:
+        OptionError: A stream or setting has an unknown name or is out of range.
+    """
+    spark = session_of(spark, {})
     spark.dataSource.register(FeedSource)
     if stream is None:
         if settings:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace.streams.arrivals import Arrived
+from millrace.streams.block_log import Head, Log
 from millrace.streams.cell import Cell
 from millrace.streams.hub.eddies import Eddies, enveloped, having
 from millrace.streams.hub.lineage import Lineages, carrying, mask
 from millrace.streams.hub.registry import Admitted, Registry
 from millrace.streams.hub.task import Hub
-from millrace.streams.log import Head, Log
 from millrace.streams.task import Stream
 
 

@@ -23,7 +23,7 @@ from millrace.streams.hub.task import ENVELOPE, Hub, name_of
 
 if TYPE_CHECKING:
     from millrace.engine.figures import CellFigures
-    from millrace.reports.stream_figures import Orders
+    from millrace.reports.micro_batch import Orders
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

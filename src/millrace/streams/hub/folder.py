@@ -1,11 +1,10 @@
-"""The folder of a hub: its queries, and what other processes ask of it.
+"""The folder of a hub: its queries, and which micro-batches have made them.
 
 ``hub.json`` says what the queries share. ``changes`` has a file for each change of the queries, numbered
 in turn: it is written once and never changed, and is what the cells read. ``made`` has a file for each
-change that says which micro-batch has made it, ``requests`` what other processes ask for, ``answers`` what
-became of that, and ``spark`` is Spark's checkpoint. Changes of micro-batches that Spark never runs again are
-one file of ``standing``, which has the queries that stood after the last of them. A file gets its name when
-it is complete, and by a link, which fails where another has that name.
+change that says which micro-batch has made it, and ``spark`` is Spark's checkpoint. Changes of micro-batches
+that Spark never runs again are one file of ``standing``, which has the queries that stood after the last of
+them. A file gets its name when it is complete, and by a link, which fails where another has that name.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +67,6 @@ class Folder:
         self.changes = self.path / "changes"
         self.spark = self.path / "spark"
         self._made = self.path / "made"
-        self._requests = self.path / "requests"
-        self._answers = self.path / "answers"
         self._standing = self.path / "standing"
         # Queries that stood after the changes that are put together, and the changes from then on.
         self._together = 0
@@ -84,7 +81,7 @@ class Folder:
         Raises:
             StateError: It is of another join, or of another version.
         """
-        for each in (self.changes, self._made, self._standing, self._requests, self._answers):
+        for each in (self.changes, self._made, self._standing):
             each.mkdir(parents=True, exist_ok=True)
         _write(self.path / "hub.json", {"format": FORMAT, **join})
         found = self.join()
@@ -242,39 +239,6 @@ class Folder:
             elif change.gone in found:
                 found[change.gone] = replace(found[change.gone], state="leaving")
         return list(found.values())
-
-    # Requests of other processes
-
-    def request(self, asked: dict[str, Any]) -> str:
-        """Ask the process that runs the hub for something; returns the request's name."""
-        self.join()
-        name = uuid.uuid4().hex
-        _write(self._requests / f"{name}.json", asked)
-        return name
-
-    def requests(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what is asked, oldest first; nothing is asked where the file is damaged."""
-        for path in sorted(self._requests.glob("*.json"), key=lambda each: each.stat().st_mtime_ns):
-            yield path.stem, read_fields(path.read_bytes()) or {}
-
-    def answer(self, name: str, why_not: str | None) -> None:
-        """Answer a request.
-
-        Args:
-            name: Of the request.
-            why_not: Why it is refused; None where it is done.
-        """
-        _write(self._answers / f"{name}.json", {"refused": why_not})
-        (self._requests / f"{name}.json").unlink()
-
-    def answered(self, name: str) -> tuple[bool, str | None]:
-        """Return whether a request has been answered, and why it was refused, if it was."""
-        path = self._answers / f"{name}.json"
-        if not path.exists():
-            return False, None
-        refused = json.loads(path.read_text())["refused"]
-        path.unlink()
-        return True, refused
 
 
 def _name(number: int) -> str:

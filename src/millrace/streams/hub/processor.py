@@ -11,11 +11,11 @@ import pyarrow as pa
 from millrace.spark.worker import look_again
 from millrace.streams import warm
 from millrace.streams.arrivals import Arrived
+from millrace.streams.block_log import Head
 from millrace.streams.cell import Cell
 from millrace.streams.hub.cell import HubCell
 from millrace.streams.hub.registry import Change, Registry
 from millrace.streams.hub.task import CHANGES, Hub
-from millrace.streams.log import Head
 from millrace.streams.processor import CellProcessor
 
 # What is beside the blocks of a cell's log: the changes it has seen, and its queries.

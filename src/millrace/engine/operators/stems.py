@@ -1,0 +1,180 @@
+"""What tuples do at SteMs: they are built, probe, are bounced back, and ask an index.
+
+* **Build**: base tuples are kept and come back (BuildFirst, SteM BounceBack).
+* **Probe**: a tuple that a SteM cannot answer completely is bounced back, and waits or asks.
+* **Lookup**: what an index answers arrives like other base tuples (Raman et al. 2003, section 2.1.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from millrace.engine.arrivals.access_methods import AccessMethods
+from millrace.engine.arrivals.arrivals import Arrivals
+from millrace.engine.arrivals.paths import Paths
+from millrace.engine.graph import QueryGraph
+from millrace.engine.operator import Build, Estimate, Lookup, Probe, Step
+from millrace.engine.operators.select import Selecting
+from millrace.engine.state.join_state import JoinState
+from millrace.engine.state.stem import Probe as Matches, SteM
+from millrace.engine.state.waiting import Waiting
+from millrace.engine.tuples import Signature, TupleBatch
+
+
+class StateBuild(Build):
+    """Puts base tuples of a relation into join state.
+
+    Args:
+        relation: Its number.
+        alias: Its alias.
+        state: Where they are kept.
+        selecting: Predicates that the tuples may have met before.
+        split: Tells tuples that the user prefers from others.
+    """
+
+    def __init__(
+        self,
+        relation: int,
+        alias: str,
+        state: JoinState,
+        selecting: Selecting,
+        split: Callable[[TupleBatch], Sequence[TupleBatch]],
+    ) -> None:
+        super().__init__(relation, f"SteM({alias})", alias)
+        self._state = state
+        self._selecting = selecting
+        self._split = split
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Return the tuples that were not here yet, once for each role, and those that waited for them."""
+        built = self._state.build(self.target, work)
+        self._selecting.remember(built)
+        stems = self._state.stems
+        batches = [
+            piece for role in stems[self.target].roles for piece in self._split(stems[role].in_role(built))
+        ]
+        return Step((*batches, *self._state.on_build(self.target)), built.size)
+
+
+class SteMProbe(Probe):
+    """Joins tuples with a SteM.
+
+    Args:
+        stem: The SteM.
+        alias: Its relation's alias.
+        graph: The block's query graph.
+        paths: Where the relation's tuples come from.
+        unbuilt: The relation without a SteM, or None when every relation is built.
+        waiting: Where tuples wait that the SteM bounces back.
+    """
+
+    def __init__(
+        self, stem: SteM, alias: str, graph: QueryGraph, paths: Paths, unbuilt: int | None, waiting: Waiting
+    ) -> None:
+        super().__init__(stem.number, stem.name, alias)
+        self._stem = stem
+        self._graph = graph
+        self._paths = paths
+        self._unbuilt = unbuilt
+        self._waiting = waiting
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return what the sizes and keys of the SteM lead to expect."""
+        return Estimate(self.label, 1.0 if alone else self._stem.expected_matches(signature))
+
+    def asking(self, signature: Signature) -> Hashable:
+        """Return the attribute classes that are bound, and how tuples are divided: other matches by each."""
+        return self._graph.bound(signature.span, self.target), signature.order
+
+    def start(self, batch: TupleBatch) -> Matches:
+        """Begin to probe."""
+        return self._stem.start(batch)
+
+    def step(self, work: Matches, limit: int) -> Step:
+        """Return the next matches, and at the end the tuples that may have more."""
+        found = self._stem.probe(work, limit)
+        if not work.is_done:
+            return Step((found,), found.size, work)
+        return Step((*self._bounced(work), found), found.size)
+
+    def _bounced(self, probe: Matches) -> Sequence[TupleBatch]:
+        """Bounce probe tuples back that some matches may be missing for (SteM BounceBack).
+
+        What a scan will bring finds the tuples in their own SteMs, if all of their components are
+        there. They are bounced all the same where an index can be asked, which may be sooner (section 4.3).
+        """
+        stem, signature = self._stem, probe.batch.signature
+        if stem.complete:
+            return ()
+        waits = self._unbuilt is not None and bool(signature.span >> self._unbuilt & 1)
+        lookups = self._paths.bound(signature.span, self.target, self._graph)
+        asks = bool(lookups) and not any(signature.asked >> i & 1 for i in lookups)
+        if waits and stem.base.scanned and not signature.preferred:
+            asks = False
+        if not waits and not asks:
+            return ()
+        # Where a scan returns matches too, it is asked later which of them are missing.
+        scanned = stem.base.scanned and not waits
+        missing = np.arange(probe.batch.size) if scanned else stem.missing(probe.batch)
+        if not len(missing):
+            return ()
+        batch = probe.batch if len(missing) == probe.batch.size else probe.batch.take(missing)
+        if not asks:
+            self._waiting.hold(batch, self.target, probe.end)
+            return ()
+        return (replace(batch, signature=signature.having(prior=self.target), seen=probe.end, origin=0),)
+
+
+class IndexLookup(Lookup):
+    """One way to ask an index access module.
+
+    Args:
+        number: Of the lookup among the block's.
+        methods: The block's access methods.
+        arrivals: Where it is asked.
+        stems: Where answers are built, by relation.
+        unbuilt: The relation without a SteM, or None when every relation is built.
+        waiting: Where tuples wait for the answers.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        methods: AccessMethods,
+        arrivals: Arrivals,
+        stems: Sequence[SteM],
+        unbuilt: int | None,
+        waiting: Waiting,
+    ) -> None:
+        name = methods.name(number)
+        super().__init__(number, name, name)
+        self._methods = methods
+        self._arrivals = arrivals
+        self._stem = stems[methods.paths.lookups[number].relation]
+        self._unbuilt = unbuilt
+        self._waiting = waiting
+
+    def estimate(self, signature: Signature, *, alone: bool) -> Estimate:
+        """Return how little the lookup is worth beside others."""
+        return Estimate(self.label, self._methods.outlook(self.target, ahead=signature.prior is None))
+
+    def step(self, work: TupleBatch, limit: int) -> Step:
+        """Submit the bindings of tuples that the index was not asked for yet, and bounce the tuples back.
+
+        Where a scan returns the matches too, the bindings are submitted when that pays, if ever. A prior
+        prober whose components are all in SteMs has then done its part: what the index returns will find them
+        there. One with a component that is not built waits, and probes again.
+        """
+        stem, signature = self._stem, work.signature
+        if not stem.complete:
+            self._arrivals.ask(self.target, work)
+        asked = replace(work, signature=signature.having(asked=signature.asked | 1 << self.target))
+        streamed = self._unbuilt is not None and signature.span >> self._unbuilt & 1
+        has_more = stem.base.scanned and stem.rows > work.seen
+        if signature.prior is not None and streamed and not has_more:
+            self._waiting.hold(asked, stem.number, work.seen)
+            return Step((), work.size)
+        return Step((asked,), work.size)

@@ -1,0 +1,131 @@
+"""``{name}`` in a query's text means what it means to PySpark's ``sql``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from decimal import Decimal
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+
+import millrace
+from millrace.errors import InputError, QueryError
+from tests.sql.compare import bag, taken
+
+
+@pytest.fixture
+def frames(spark, views):
+    """DataFrames by the names that the texts below use."""
+    return {name: views[name] for name in "abc"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select x.id, y.v, {n} as n from {a} x join {b} y on x.id = y.id where x.k > {n} or y.s = {quoted}",
+        "select {a}.id, {b}.v from {a} join {b} on {a}.id = {b}.id",
+        "select {a.id}, {a[k]}, {a[0]} from {a} where {k} > {n}",
+        "select x.id, y.id from {a} x join {same} y on x.k = y.k",
+        "select id, '{{n}}' as shown, {quoted} as quoted, {n:05} as five, {quoted!r} as r from {b}",
+        "select x.id from {among[0]} x join {among[1]} y using (id) where {yes}",
+        "select * from {a} where id in {numbers} and x < {float} and n = {decimal}",
+        "with t as (select * from {a} where {a.k} > :low) select t.id, b.v from t join {b} b on t.id = b.id",
+    ],
+)
+def test_rows_are_those_of_spark(spark, frames, text):
+    """DataFrames, their columns, and literals, wherever they stand."""
+    known = {
+        **frames,
+        "same": frames["a"],
+        "among": [frames["a"], frames["b"]],
+        "n": 15,
+        "quoted": "it's \\ {x}",
+        "k": sf.col("k"),
+        "yes": True,
+        "numbers": (1, 2, 3),
+        "float": 2.0,
+        "decimal": Decimal("1.50"),
+    }
+    given = {name: value for name, value in known.items() if re.search(rf"(?<!{{){{{name}\b", text)}
+    args = {"low": 15} if ":low" in text else None
+    assert bag(millrace.sql(text, args, **given)) == bag(spark.sql(text, args, **given))
+
+
+def test_the_join_of_the_frames_is_taken(spark, frames):
+    """Under the names that they have in braces, also where a view has that name."""
+    text = "select x.id, {b[v]} from {a} x join {b} on x.id = {b}.id"
+    found = millrace.query(text, a=frames["a"], b=frames["b"])
+    assert taken(found) == "x b"
+    assert bag(found.df) == bag(spark.sql(text, a=frames["a"], b=frames["b"]))
+    text = "select a.id, y.id from a join {a} y on a.k = y.k"  # the view, and another of its name
+    other = frames["a"].where("id = 1")
+    assert bag(millrace.sql(text, a=other)) == bag(spark.sql(text, a=other))
+    assert bag(millrace.Session(tables={"a": other}).sql(text, a=frames["a"])) == bag(
+        millrace.sql("select l.id, y.id from l join y on l.k = y.k", tables={"l": other, "y": frames["a"]})
+    )
+
+
+def test_lookup_tables_are_tables(spark, frames):
+    """Which PySpark does not know."""
+    table = millrace.lookup(
+        "names", "key int, name string", ["key"], millrace.function(lambda key: [{"key": key, "name": "n"}])
+    )
+    rows = millrace.sql(
+        "select x.id, n.name from {a} x join {names} n on x.id = n.key", names=table, **one(frames)
+    )
+    assert bag(rows) == bag(spark.sql("select id, 'n' from a where id is not null"))
+
+
+def one(frames):
+    """The DataFrame of the name ``a``."""
+    return {"a": frames["a"]}
+
+
+def test_without_values_braces_are_text(spark):
+    """As in PySpark."""
+    assert millrace.sql("select '{a}' as x, '{' as y", spark=spark).collect() == [("{a}", "{")]
+
+
+def test_an_estimate_is_of_the_text_with_values(frames):
+    """A predicate's rows come from the DataFrame in braces."""
+    even = millrace.predicate(lambda x: x % 2 == 0, name="is_even")
+    query = millrace.query(
+        "select id from {a} where is_even(id) and id > {low}", predicates=[even], low=1, **one(frames)
+    )
+    assert query.estimate(sample=10).rows == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "kind", "problem"),
+    [
+        ("select * from {a} join {d}", {}, QueryError, r"has \{d\}, which has no value.*'a'"),
+        ("select {} from {a}", {}, QueryError, "braces of the text cannot be read"),
+        ("select '}' from {a}", {}, QueryError, r"written \{\{ and \}\}"),
+        ("select * from {a}", {"table": "x"}, InputError, r"no \{table\}.*did you mean 'tables'"),
+        (
+            "select {e} from {a}",
+            {"e": lambda: sf.col("k") + 1},
+            InputError,
+            "write an expression into the text",
+        ),
+        ("select {e} from {a}", {"e": lambda: sf.lit(3)}, InputError, "expected a column of a DataFrame"),
+        ("select {a.nothing} from {a}", {}, Exception, "nothing"),
+        ("select {e} from {a}", {"e": dt.time(3, 4)}, AnalysisException, ""),
+        ("select {e} from {a}", {"e": None}, AnalysisException, "None"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(spark, frames, text, values, kind, problem):
+    """Ours says what works; what is SQL to PySpark, Spark refuses as it does there."""
+    made = {name: value() if callable(value) else value for name, value in values.items()}
+    with pytest.raises(kind, match=f"(?s){problem}"):
+        millrace.sql(text, **one(frames), **made).collect()
+
+
+def test_all_but_the_text_and_its_parameters_go_by_name(spark):
+    """A session in the second place is no parameter."""
+    with pytest.raises(QueryError, match="args are given as SparkSession"):
+        millrace.sql("select 1", spark)
+    with pytest.raises(TypeError, match="positional"):
+        millrace.sql("select 1", None, spark)

@@ -1,0 +1,169 @@
+"""``millrace cache``: what it lists and shows is what was kept, and it removes that alone which it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from millrace.cli.app import app
+from millrace.limits.cache import wall_time
+from millrace.limits.chunk import Chunk
+from millrace.limits.client import Client
+from millrace.limits.clock import VirtualClock
+from millrace.limits.lookup_session import LookupSession
+from millrace.limits.registration import Registration
+from millrace.predicates import PlainValues, PredicateSpec
+from millrace.predicates.asynchronous import AsyncCaller
+from tests.cli.conftest import SCREEN
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def run():
+    """Run the command; it needs no Spark."""
+    return lambda *arguments: CliRunner(env=SCREEN).invoke(app, list(arguments))
+
+
+def keep(cache, name, keys, days, ttl=None):
+    """Look keys up as a job does that ran so many days ago; two rows for each key."""
+
+    async def job():
+        clock = VirtualClock(wall_time() - days * DAY)
+        registration = Registration(name, cache=cache, ttl=ttl, fingerprint=f"{name:f<32}")
+        with LookupSession(registration, clock) as session:
+            client = Client.local(session)
+            digests = [key.to_bytes(16, "big") for key in keys]
+            await client.claim(digests)
+            rows = pa.table({"sku": [f"s{key}" for key in keys for _ in range(2)], "n": range(2 * len(keys))})
+            client.settle(Chunk.of(digests, [2] * len(keys), rows))
+            await client.close()
+
+    asyncio.run(job())
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Prices of ten days ago and of today, two of which have expired, and names."""
+    path = tmp_path / "kept.sqlite"
+    keep(path, "prices", range(5), 10)
+    keep(path, "prices", range(10, 13), 0)
+    keep(path, "prices", range(20, 22), 2, ttl=DAY)
+    keep(path, "names", range(3), 20)
+    return path
+
+
+def listed(run, path):
+    done = run("cache", "list", str(path), "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    return {each["name"]: each for each in json.loads(done.stdout)}
+
+
+def test_what_is_kept_is_listed_and_shown(run, cache):
+    """By definition, with its age; rows with a digest of their key, the latest first."""
+    found = listed(run, cache)
+    assert {name: (each["keys"], each["expired"]) for name, each in found.items()} == {
+        "names": (3, 0),
+        "prices": (10, 2),
+    }
+    assert found["prices"]["newest"] - found["prices"]["oldest"] == pytest.approx(10 * DAY, abs=60)
+    assert "prices" in run("cache", "list", str(cache)).stdout
+    done = run("cache", "show", str(cache), "--name", "prices", "--limit", "3", "--json", "-")
+    rows = json.loads(done.stdout)
+    assert [row["sku"] for row in rows] == ["s20", "s20", "s21", "s21", "s10", "s10"]
+    assert rows[0]["key"] == (20).to_bytes(16, "big").hex()
+    shown = run("cache", "show", str(cache), "--name", "names")
+    assert "s2" in shown.stdout and shown.exit_code == 0
+
+
+def test_predicates_answers_are_shown_too(run, tmp_path):
+    """In a folder each definition has a file of its own."""
+
+    async def even(x):
+        return x % 2 == 0
+
+    spec = PredicateSpec("even", even, "async", answers=tmp_path / "answers")
+    caller = AsyncCaller(spec, PlainValues(), None, "")
+    caller.call([pa.array(range(4))])
+    caller.close()
+    assert listed(run, tmp_path / "answers")["even"]["keys"] == 4
+    rows = json.loads(run("cache", "show", str(tmp_path / "answers"), "--json", "-").stdout)
+    assert len(rows) == 4 and len({row["key"] for row in rows}) == 4
+
+
+def test_only_what_is_said_is_removed(run, cache):
+    """What has expired always; what is older than an age; of one name, if that is given."""
+    done = run("cache", "prune", str(cache), "--older-than", "5d", "--name", "prices", "--yes")
+    assert "removed the answers of 7 keys" in done.stdout
+    found = listed(run, cache)
+    assert (found["prices"]["keys"], found["names"]["keys"]) == (3, 3)
+    size = cache.stat().st_size
+    assert "Remove answers that have expired of names, prices?" in run("cache", "prune", str(cache)).stdout
+    assert "removed the answers of 0 keys" in run("cache", "prune", str(cache), "-y").stdout
+    told = run("cache", "prune", str(cache), "--older-than", "15 days", "-y", "--json", "-").stdout
+    assert json.loads(told) == {"removed": 3}
+    assert listed(run, cache)["names"]["keys"] == 0 and cache.stat().st_size <= size
+
+
+def test_a_name_is_not_the_beginning_of_another(run, tmp_path):
+    """Nor is it that of another's definition, unless it is so long that nobody means a name by it."""
+    path = tmp_path / "kept.sqlite"
+    for name in ("f", "face", "face1234", "facf", "_ace"):
+        keep(path, name, range(3), 10)
+    prune = ("cache", "prune", str(path), "--older-than", "1d", "--yes", "--name")
+    definition = listed(run, path)["facf"]["definition"]
+    for name in ("", "fac", "_acf", "%", definition[:7]):
+        done = run(*prune, name)
+        assert done.exit_code != 0 and "8 digits" in done.stderr, name
+    for name, gone in (("f", "f"), ("face", "face"), (definition[:8], "facf")):
+        assert "removed the answers of 3 keys" in run(*prune, name).stdout
+        assert listed(run, path).pop(gone)["keys"] == 0
+    assert [each["keys"] for _, each in sorted(listed(run, path).items())] == [3, 0, 0, 3, 0]
+
+
+def test_a_job_that_uses_the_cache_meanwhile_asks_again(cache, run):
+    """It finds no rows that were removed, and keeps what it asks then."""
+
+    async def job():
+        registration = Registration("prices", cache=cache, fingerprint=f"{'prices':f<32}")
+        with LookupSession(registration) as session:
+            client = Client.local(session)
+            key = (1).to_bytes(16, "big")
+            assert (await client.claim([key])).ask == []
+            await asyncio.to_thread(run, "cache", "prune", str(cache), "--older-than", "5d", "--yes")
+            assert (await client.claim([key])).ask == [key]
+            client.settle(Chunk.of([key], [1], pa.table({"sku": ["new"], "n": [1]})))
+            await client.close()
+
+    asyncio.run(job())
+    assert listed(run, cache)["prices"]["keys"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "{}/none"], "there is no cache"),
+        (["list", "{}"], "has no answers: expected files that end in .sqlite"),
+        (["list", "{}/other.db.sqlite"], "no cache of Millrace's"),
+        (["list", "{}/text.sqlite"], "damaged, or no database"),
+        (["show", "{}/kept.sqlite", "--name", "prise"], "no answers of 'prise': did you mean"),
+        (["show", "{}/kept.sqlite"], "has 2 definitions: names (namesfffffff)"),
+        (["prune", "{}/kept.sqlite", "--older-than", "soon"], "--older-than is 'soon': expected a time"),
+    ],
+)
+def test_mistakes_are_told_in_one_message(run, cache, tmp_path, arguments, message):
+    """With what was wrong and what would work."""
+    (tmp_path / "text.sqlite").write_text("what is this? " * 100, encoding="utf-8")
+    other = sqlite3.connect(tmp_path / "other.db.sqlite")
+    other.execute("CREATE TABLE t (x)")
+    other.close()
+    (tmp_path / "empty").mkdir()
+    folder = tmp_path / "empty" if arguments == ["list", "{}"] else tmp_path
+    done = run("cache", *(each.format(folder) for each in arguments))
+    assert done.exit_code == 1 and "Traceback" not in done.stderr
+    assert message in done.stderr.replace("\n", " ")
