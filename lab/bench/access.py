@@ -285,12 +285,12 @@ def _by_millrace(
     prices = millrace.lookup("p", "k bigint, v string", bind=[column], via=item, scan=table if scan else None)
 
     def call() -> tuple[int, tuple[float, ...]]:
-        query = millrace.query(QUERY, run.spark, {"r": rows.frame(run), "p": prices})
+        query = millrace.query(QUERY, spark=run.spark, tables={"r": rows.frame(run), "p": prices})
         if not stream:
             return rows.check("millrace", query.df.collect()), ()
         found: list[tuple[Any, ...]] = []
         came: list[float] = []
-        for batch in query.stream_results():
+        for batch in query.to_batches():
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             came += [time.time()] * batch.num_rows
         first = service.seen()["first"]

@@ -198,7 +198,7 @@ def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
 
 
 def _exchange(run: Run) -> Outcome:
-    from millrace.spark.parallelism import default_parallelism
+    from millrace.spark.session import default_parallelism
 
     rows, tasks = round(EXCHANGED * run.scale), default_parallelism(run.spark)
     with tempfile.TemporaryDirectory(prefix="millrace-") as folder:

@@ -217,7 +217,7 @@ def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[
         analysis = _analysis(run, query.text)
         gc.collect()
         start = time.perf_counter()
-        planned = millrace.query(query.text, run.spark, tables)
+        planned = millrace.query(query.text, spark=run.spark, tables=tables)
         planning = time.perf_counter() - start
         rows = planned.df.collect()
         seconds = time.perf_counter() - start

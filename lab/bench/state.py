@@ -261,7 +261,7 @@ def _by_millrace_on_spark(run: Run, join: Join) -> Callable[[], Ran]:
     options = Options(online=True, batch_size=join.chunk, reoptimize_every=join.every)
 
     def call() -> Ran:
-        query = millrace.query(join.sql(), run.spark, join.paths, options)
+        query = millrace.query(join.sql(), spark=run.spark, tables=join.paths, options=options)
         rows = int(query.df.collect()[0][0])
         return Ran(rows, _work([cell for _, cell in query.report().cells()]))
 

@@ -14,13 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from lab.bench.harness import Outcome, Run, spread, timed
-from millrace.engine.arrivals.singletons import singletons
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.graph import QueryGraph
 from millrace.engine.migration.placement import places_of, settle
 from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.engine.state.stairs import Stairs
-from millrace.engine.state.stem import SteM
+from millrace.engine.state.stem import SteM, singletons
 from millrace.engine.trees import spanning_tree
 from millrace.engine.tuples import TupleBatch
 from millrace.errors import ExecutionError

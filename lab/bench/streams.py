@@ -238,7 +238,7 @@ class _Hub(Side):
         feeds = self._feeds
         a, b, c = feeds.names
         on = f"{a} CROSS JOIN {b} JOIN {c} ON {feeds.condition}"
-        hub = millrace.hub(self._spark, streams, on, self.folder / "checkpoint")
+        hub = millrace.Session(self._spark, streams).hub(on, self.folder / "checkpoint")
         values = ", ".join(f"{name}.v AS v_{name}" for name in feeds.names)
         for number in range(HUB_QUERIES):
             sink = self.folder / "queries" / str(number)
@@ -351,7 +351,7 @@ def _hub(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
     text = f"{feeds.text} AND {_where(feeds, 0)}"
 
     def alone(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
-        return [millrace.sql(text, run.spark, streams)]
+        return [millrace.sql(text, spark=run.spark, tables=streams)]
 
     def beside(streams: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
         for number in range(BESIDE):
@@ -387,7 +387,7 @@ def _raced(run: Run, name: str, sides: Mapping[str, Side]) -> Times:
 
 
 def _by_millrace(run: Run, feeds: Feeds, options: Any = None) -> Callable[..., list[DataFrame]]:
-    return lambda streams: [millrace.sql(feeds.text, run.spark, streams, options=options)]
+    return lambda streams: [millrace.sql(feeds.text, spark=run.spark, tables=streams, options=options)]
 
 
 def _by_spark(run: Run, feeds: Feeds) -> Callable[..., list[DataFrame]]:

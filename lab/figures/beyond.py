@@ -23,7 +23,7 @@ from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import POLICIES, Policy, WindowedLottery
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
-from millrace.predicates.values import PlainValues
+from millrace.predicates.calls import PlainValues
 
 # Policies over predicates: what correlation and drift do to them, and how soon they converge
 

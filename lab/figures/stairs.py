@@ -8,7 +8,7 @@ all sides, and tuples arrive in one order. The paper measures seconds in Postgre
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count

@@ -21,7 +21,7 @@ from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.runs.output import Output
 from millrace.engine.spec import JoinSpec
-from millrace.engine.spill import SpillingEddy
+from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options

@@ -158,13 +158,13 @@ def start(
     """
     streams, options = FEEDS.read(spark, folder), {"architecture": architecture}
     if not hub:
-        joined = millrace.sql(FEEDS.text, spark, streams, options)
+        joined = millrace.sql(FEEDS.text, spark=spark, tables=streams, options=options)
         writer = joined.writeStream.format("parquet").trigger(availableNow=True)
         checkpoint = str(folder / "checkpoint")
         return writer.option("path", str(folder / "out")).option("checkpointLocation", checkpoint).start()
     a, b, c = FEEDS.names
     on = f"{a} CROSS JOIN {b} JOIN {c} ON {FEEDS.condition}"
-    made = millrace.hub(spark, streams, on, folder / "checkpoint", options=options)
+    made = millrace.Session(spark, streams).hub(on, folder / "checkpoint", options=options)
     standing = {query.name for query in made.list()}
     if number is not None and number < HUB_QUERIES and f"q{number}" not in standing:
         total = " + ".join(f"{name}.v" for name in FEEDS.names)
@@ -214,7 +214,9 @@ def _memory(run: Run, folder: Path) -> Outcome:
         ExecutionError: The stream stopped, or has no worker process on this machine.
     """
     feeds, batches, resident = Feeds(3, 5_000).scaled(run.scale), max(20, run.rounds), []
-    side = Side(run.spark, feeds, batches, folder, lambda s: [millrace.sql(feeds.text, run.spark, s)])
+    side = Side(
+        run.spark, feeds, batches, folder, lambda s: [millrace.sql(feeds.text, spark=run.spark, tables=s)]
+    )
     try:
         for batch in range(batches):
             run.says(f"memory: micro-batch {batch + 1} of {batches}")

@@ -1,1 +1,0 @@
-"""Benchmarks against other engines, each with targets and an A/A control."""

@@ -1,1 +1,0 @@
-"""What the papers left open, in the form of their experiments."""

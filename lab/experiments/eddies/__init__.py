@@ -1,1 +1,0 @@
-"""Eddies: Continuously Adaptive Query Processing (Avnur & Hellerstein 2000)."""

@@ -1,1 +1,0 @@
-"""Lifting the Burden of History from Adaptive Query Processing (Deshpande & Hellerstein 2004)."""

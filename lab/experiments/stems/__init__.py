@@ -1,1 +1,0 @@
-"""Using State Modules for Adaptive Query Processing (Raman, Deshpande & Hellerstein 2003)."""
