@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.errors import ExecutionError
+from millrace.limits import codec
 from millrace.limits.chunk import Failure
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
@@ -209,6 +210,36 @@ def test_who_stays_away_loses_what_it_held(coordinator, monkeypatch):
                 relay._port = coordinator.address.port
                 with pytest.raises(ExecutionError, match=r"away for more than 0\.1 s"):
                     await away.notification()
+            await away.close()
+            await other.close()
+
+    run(play())
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["it hears why", "it hears nothing"])
+def test_who_cannot_be_let_in_again_loses_what_it_held(coordinator, monkeypatch, times):
+    """A reply that cannot be written ends one task's part, and others get its keys."""
+    plain, left = codec.write, [times]
+
+    def write(writer: asyncio.StreamWriter, message: codec.Message) -> None:
+        returning = message.keys() == {"read"} or "error" in message
+        if returning and left[0]:
+            left[0] -= 1
+            raise MemoryError
+        plain(writer, message)
+
+    async def play() -> None:
+        async with relayed(coordinator, 0) as (address, relay):
+            relay.whole = True
+            away = await Client.connect(address, "run/0/0")
+            other = await Client.connect(coordinator.address, "run/0/0")
+            await away.claim(KEYS[:2])
+            assert (await other.claim(KEYS[:2])).waiting == KEYS[:2]
+            monkeypatch.setattr(codec, "write", write)
+            relay.cut()
+            assert (await other.notification()).ask == KEYS[:2]
+            with pytest.raises(ExecutionError):
+                await away.notification()
             await away.close()
             await other.close()
 

@@ -105,12 +105,12 @@ class Seat:
             ValueError: It cannot have.
         """
         assert self._outbox is not None
-        self._outbox.acknowledge(read)
         if self.expiry is not None:
             self.expiry.cancel()
         if self.writer is not None:
             self.writer.transport.abort()  # broken, but only the client knew
         self.writer = writer
+        self._outbox.acknowledge(read)
         codec.write(writer, {"read": self._outbox.read})
         for framed in self._outbox.unread:
             codec.write_frame(writer, framed)

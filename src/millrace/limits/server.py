@@ -195,7 +195,8 @@ class Server(Shared):
                 seat = self._seated(hello, writer)
             except Exception as error:  # noqa: BLE001  # whatever it is, the client is to hear it
                 ours = isinstance(error, ValueError | MillraceError)
-                codec.write(writer, {"error": f"{error}" if ours else f"{type(error).__name__}: {error}"})
+                why = f"{error}" if ours else f"{type(error).__name__}: {error}"
+                self._tried(partial(codec.write, writer, {"error": why}))
                 await writer.drain()
             else:
                 await self._stay(seat, reader, writer)
@@ -256,7 +257,12 @@ class Server(Shared):
                         f"the connection was away for more than {GRACE_SECONDS:g} s, or could not take a "
                         "message; what its task held goes to others"
                     )
-                seat.resume(writer, read)
+                try:
+                    seat.resume(writer, read)
+                except Exception:
+                    seat.writer = None  # so that whoever reads an older connection leaves it alone
+                    self._tried(partial(self._leave, seat))
+                    raise
                 return seat
         kept = hello.pop("kept_seat", False) is True
         name, session = self._enter(hello)
