@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, ParseException
 
 import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
+from millrace.sql import original
 from millrace.sql.errors import as_written
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
@@ -70,7 +71,7 @@ def test_an_error_comes_without_records_and_frames_of_planning(spark, files, mon
         logged.append(logger.filter(record))
         return as_written(*given)
 
-    monkeypatch.setattr("millrace.sql.original.as_written", spy)
+    monkeypatch.setattr(original, "as_written", spy)
     with pytest.raises(AnalysisException) as found:
         millrace.sql("select a.nothing from a join b on a.id = b.id", spark=spark, tables=files)
     assert logged == [False]

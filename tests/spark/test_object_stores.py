@@ -121,7 +121,7 @@ def test_without_options_spark_is_asked_first(spark, server, local, remote, monk
     with pytest.raises(InputError, match=rf"{refused}.*no file system for s3"):
         query(JOIN, tables=remote, spark=spark)
     monkeypatch.setattr(reach, "_why_tasks", lambda *_: None)
-    reach._KNOWN[spark].clear()
+    reach._UNREACHED[spark].clear()
     made = query(JOIN, tables=remote, spark=spark)
     plan = made.explain()
     assert "customers, s3a://shop/data/customers.parquet: tasks read it where Spark needs its rows" in plan
