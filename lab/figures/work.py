@@ -262,10 +262,14 @@ class Query:
     name: str = ""
 
     @cached_property
+    def tree(self) -> JoinTree:
+        """The spanning tree that joins go along."""
+        return spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
+
+    @cached_property
     def plans(self) -> dict[Order, Plan]:
         """All plans by their order."""
-        tree = spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
-        return {plan.order: plan for plan in plans_of(tree, self.spec.aliases)}
+        return {plan.order: plan for plan in plans_of(self.tree, self.spec.aliases)}
 
     @cached_property
     def arriving(self) -> Arriving:
