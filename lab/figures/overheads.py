@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.figures.engine import MICRO, all_batches, block, key
-from lab.figures.figure import Claim, Figure, Outcome, Panel, Parameter, Settings
+from lab.figures.figure import Claim, Figure, Outcome, Panel, Parameter, Settings, at_least, at_most
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
@@ -285,20 +285,20 @@ FIGURES: tuple[Figure, ...] = (
         "are 10,000 tuples in batches of 1,000; large are a million in batches of 100,000.",
         measure=fig5_7,
         claims=(
-            Claim(
-                "5: where predicates are free, an eddy takes about twice as long",
+            at_most(
+                TWICE,
                 "no_delay_small",
-                high=TWICE,
-                paper="only about twice",
-                fails=SINGLE,
+                "5: where predicates are free, an eddy takes about twice as long",
+                "only about twice",
+                SINGLE,
             ),
             # A tenth of 10 µs is what an eddy takes for a tuple.
-            Claim(
-                "5: where they are slightly expensive (10 µs), it takes hardly longer",
+            at_most(
+                1.1,
                 "delay_10_small",
-                high=1.1,
-                paper="very small",
-                fails=SINGLE,
+                "5: where they are slightly expensive (10 µs), it takes hardly longer",
+                "very small",
+                SINGLE,
             ),
             # A quarter more for what bars of the paper's size do not show.
             Claim(
@@ -322,14 +322,14 @@ FIGURES: tuple[Figure, ...] = (
             ),
             Claim("7: in large batches, too", "index_large", 0, 1.25, "", SINGLE, _TUPLES, (1.25, TWICE)),
             # Several times as long as about twice.
-            Claim(
-                "5: to decide for every tuple is dear",
+            at_least(
+                5.0,
                 "no_delay_every_1",
-                low=5.0,
-                paper="high, off the scale",
-                fails=LASTING,
+                "5: to decide for every tuple is dear",
+                "high, off the scale",
+                LASTING,
             ),
-            Claim("6 and 7: with joins, too", "joins_every_1", low=5.0, paper="quite high", fails=LASTING),
+            at_least(5.0, "joins_every_1", "6 and 7: with joins, too", "quite high", LASTING),
             Claim(
                 "5: it is about twice as long from decisions every 10 tuples on",
                 "no_delay_amortized",
