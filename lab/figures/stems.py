@@ -70,14 +70,9 @@ def timed(
     look: Callable[[EddyRun, float], None] | None = None,
     **options: Any,
 ) -> Timed:
-    """Run a block over access modules, by default tuple by tuple.
+    """Run a block over each relation's access modules, by default tuple by tuple.
 
-    Args:
-        spec: The block.
-        access: Ways to read each relation, by alias.
-        prefer: What the user wants first.
-        look: Called after each batch of results, with the time.
-        options: Of the run.
+    The run and the time are for ``look`` to see after each batch of results.
     """
     clock = VirtualClock()
     made = {alias: [way(clock) for way in ways] for alias, ways in access.items()}
@@ -86,8 +81,7 @@ def timed(
         if look is not None and isinstance(eddy, EddyRun):
             look(eddy, clock.now())
 
-    given = Options(**{"batch_size": 1, **options})
-    output = Output(spec, 1)
+    given, output = Options(**{"batch_size": 1, **options}), Output(spec, 1)
     ran = run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
     indexes = [each for ways in made.values() for each in ways if isinstance(each, RemoteIndex)]
     return Timed(**vars(ran), answered=[answer for one in indexes for answer in one.answered])
@@ -96,9 +90,7 @@ def timed(
 def check(rows: int, *runs: Timed) -> None:
     """Raise ExecutionError unless all runs have so many results, and the same ones."""
     if any(run.rows != rows or run.answer != runs[0].answer for run in runs):
-        raise ExecutionError(
-            f"runs found {[run.rows for run in runs]} rows, expected {rows} and the same ones"
-        )
+        raise ExecutionError(f"runs found {[run.rows for run in runs]} rows, expected the same {rows}")
 
 
 def over_time(title: str, curves: Sequence[Curve], label: str = "results", **more: Any) -> Panel:
@@ -153,15 +145,9 @@ def fig7(settings: Settings) -> Outcome:
         "end_ratio": stems.seconds / join.seconds,
         "behind": -min(0, ahead.min()) / np.bincount(a).max(),
     }
-    curves, static = (
-        [Curve(name, (0, *each), range(len(each) + 1)) for name, each in probes.items()],
-        ["index join"],
-    )
-    panels = [
-        results("(i) results", runs, static),
-        over_time("(ii) probes into S", curves, "lookups answered", static=static),
-    ]
-    return Outcome(panels, figures)
+    curves = [Curve(name, (0, *each), range(len(each) + 1)) for name, each in probes.items()]
+    asked = over_time("(ii) probes into S", curves, "lookups answered", static=["index join"])
+    return Outcome([results("(i) results", runs, ["index join"]), asked], figures)
 
 
 def fig8(settings: Settings) -> Outcome:
@@ -174,11 +160,8 @@ def fig8(settings: Settings) -> Outcome:
     tuples, lookup, rate = settings["tuples"], settings["lookup"], settings["rate_t"]
     tables = keyed(np.random.default_rng(settings.seed), tuples)
     spec = block(tables, "R.key = T.key", all_columns=True, rows={"T": None})
-    r, t, asked = (
-        scan("R", tables["R"], settings["rate_r"]),
-        scan("T", tables["T"], rate),
-        index("key", tables["T"], lookup),
-    )
+    r, t = scan("R", tables["R"], settings["rate_r"]), scan("T", tables["T"], rate)
+    asked = index("key", tables["T"], lookup)
     joined, hashed = (timed(spec, {"R": [r], "T": [way]}) for way in (asked, t))
     kept = {"scan-alone": [t], "index-alone": [asked]}.get(settings.ablated, [asked, t])
     hybrid = timed(spec, {"R": [r], "T": kept})
@@ -200,11 +183,8 @@ def fig8(settings: Settings) -> Outcome:
     runs = {"index join": joined, "hash join": hashed, "SteMs, hybrid": hybrid}
     first, static = np.linspace(0, 1.2 * crossing, 500), ("index join", "hash join")
     start = [Curve(name, first, run.count(first)) for name, run in runs.items()]
-    panels = [
-        over_time("(i) the beginning", start, static=static),
-        results("(ii) the whole run", runs, static, marks=[(scan_end, "end of T's scan")]),
-    ]
-    return Outcome(panels, figures)
+    whole = results("(ii) the whole run", runs, static, marks=[(scan_end, "end of T's scan")])
+    return Outcome([over_time("(i) the beginning", start, static=static), whole], figures)
 
 
 def competition(settings: Settings) -> Outcome:
@@ -252,10 +232,6 @@ def competition(settings: Settings) -> Outcome:
     return Outcome(panels, figures)
 
 
-LOOKS = 100
-"""How often the tuples that each join has seen are counted."""
-
-
 def spanning_tree(settings: Settings) -> Outcome:
     """Run R.a = S.x, S.y = T.b and R.c = T.c, a triangle of join predicates, while S stalls.
 
@@ -282,7 +258,7 @@ def spanning_tree(settings: Settings) -> Outcome:
     looks: list[tuple[float, ...]] = [(0.0, 0, 0, 0)]
 
     def look(eddy: EddyRun, now: float) -> None:
-        if now >= looks[-1][0] + scanned / LOOKS or scanned <= now < ends:
+        if now >= looks[-1][0] + scanned / 100 or scanned <= now < ends:
             joins = {(join.span, join.name): join for join in eddy.figures().joins}
             r_s, r_t, t_r = (joins.get(way) for way in ((("R",), "S"), (("R",), "T"), (("T",), "R")))
             pairs = sum(join.tuples_out for join in (r_t, t_r) if join)
@@ -330,7 +306,6 @@ def interactive(settings: Settings) -> Outcome:
     groups = {name: range(size * place, size * (place + 1)) for place, name in enumerate("ABC")}
     moment = begins + size / 2 * lookup
     r, t = (scan(alias, tables[alias], rate[alias]) for alias in "RT")
-
     key = Column(ColumnRef("R", "key"))
 
     def wishes(names: str) -> list[Predicate]:
@@ -370,21 +345,9 @@ def interactive(settings: Settings) -> Outcome:
         "lookups_ratio": max(len(steady.answered), len(changed.answered)) / len(plain.answered),
     }
     shown = {"no preference": plain, "A, then B": steady, "A, then B; half-way through A: C, then B": changed}
-    panels = [
-        results(
-            title, {name: run.of(keys) for name, keys in groups.items()}, (), marks=[(moment, "half of A")]
-        )
-        for title, run in shown.items()
-    ]
-    return Outcome(panels, figures)
-
-
-ALGORITHMS = {
-    "shj": "symmetric hash join",
-    "hybrid": "hybrid hash join",
-    "grace": "Grace hash join",
-    "sort_merge": "sort-merge join",
-}
+    by_group = {title: {name: run.of(keys) for name, keys in groups.items()} for title, run in shown.items()}
+    marks = [(moment, "half of A")]
+    return Outcome([results(title, runs, (), marks=marks) for title, runs in by_group.items()], figures)
 
 
 def algorithms(settings: Settings) -> Outcome:
@@ -406,7 +369,7 @@ def algorithms(settings: Settings) -> Outcome:
 
     written, first, early, in_order = (dict[str, float]() for _ in range(4))
     answers = []
-    for name, words in ALGORITHMS.items():
+    for name in ("shj", "hybrid", "grace", "sort_merge"):
         clock, algorithm = VirtualClock(), settings.ablated or name
         online, sources = algorithm == "shj", {"R": source(r, clock), "S": source(s, clock)}
         options = Options(batch_size=size, algorithm=algorithm, online=online, memory_budget=25 * tuples)
@@ -416,23 +379,19 @@ def algorithms(settings: Settings) -> Outcome:
         table = pa.Table.from_batches([batch for _, batch in found], spec.output_schema)
         answers.append(table.sort_by([(column, "ascending") for column in table.column_names]))
         if len(came) != rows or answers[-1] != answers[0]:
-            raise ExecutionError(f"the {words} found {len(came)} rows, expected {rows}")
-        written[words], first[name], early[words] = eddy.tally.bytes_written / 1e6, came[0], (came < 1).mean()
+            raise ExecutionError(f"{name} found {len(came)} rows, expected {rows}")
+        written[name], first[name], early[name] = eddy.tally.bytes_written / 1e6, came[0], (came < 1).mean()
         # Between the place of a result and its key: 1 if results come by key, about 0 if not.
         in_order[name] = np.corrcoef(np.arange(rows), table["R_a"].to_numpy())[0, 1]
-    _, hybrid, grace, merge = ALGORITHMS.values()
     figures = {
         "shj_first": first["shj"],
-        "hybrid_early": early[hybrid],
-        "others_early": max(early[grace], early[merge]),
-        "hybrid_over_grace_written": written[hybrid] / written[grace],
+        "hybrid_early": early["hybrid"],
+        "others_early": max(early["grace"], early["sort_merge"]),
+        "hybrid_over_grace_written": written["hybrid"] / written["grace"],
         "merge_order": in_order["sort_merge"],
     }
-    panels = [
-        Panel.bars("Results before all tuples are read", "share of results", early),
-        Panel.bars("To disk", "MB", written),
-    ]
-    return Outcome(panels, figures)
+    before = Panel.bars("Results before all tuples are read", "share of results", early)
+    return Outcome([before, Panel.bars("To disk", "MB", written)], figures)
 
 
 LOOKUP = Parameter("lookup", 0.2, 0.0001, 100.0, "s", "that a lookup in T takes; one at a time")
@@ -442,12 +401,12 @@ FIGURES = (
         "stems-fig7",
         "An index join without head-of-line blocking",
         f"{PAPER}, section 4.2, figure 7",
-        "SteMs and the index join send the same probes to the remote source and end at the same time. "
-        "With SteMs results come almost linearly; the index join's curve is parabolic, for tuples whose "
-        "match is in the cache wait behind tuples whose match is not.",
+        "Both send the same probes to the remote source and end at the same time. With SteMs results come "
+        "almost linearly; the index join's curve is parabolic, for tuples whose match is in the cache wait "
+        "behind tuples whose match is not.",
         fig7,
         claims=(
-            # Almost identical: a few lookups begin later, where R has not brought the next value yet.
+            # A few lookups begin later, where R has not brought the next value yet.
             Claim("both send the same probes to S", "probes_apart", high=0.03, paper="almost identical"),
             # The same lookups one after the other, and R's first tuple.
             Claim("both end at the same time", "end_ratio", 0.98, 1.02, "about the same time"),
@@ -512,12 +471,10 @@ FIGURES = (
         "or an index. They share the SteM, so no result comes twice and almost no work is done twice.",
         competition,
         claims=(
-            Claim(
-                "what both scans return is built once and probes once", "built_twice", 0, 0, "", "own-stems"
-            ),
-            Claim("with two scans results come as from the fast one until it stalls", "behind_fast", 0, 0),
+            Claim("what two scans return is built and probes once", "built_twice", 0, 0, "", "own-stems"),
+            Claim("results come as from the fast scan until it stalls", "behind_fast", 0, 0),
             # The slow scan has to return its last tuple.
-            Claim("with two scans the run ends with the slow one", "end_over_slow", 0, 1.01, "", "alone"),
+            Claim("then the run ends with the slow one", "end_over_slow", 0, 1.01, "", "alone"),
             # The index has half of T to bring at most, and a lookup is under way.
             Claim("with an index, in half of its time", "wait_over_half_index", 0, 1.1, fails="alone"),
             Claim("few lookups are redundant", "redundant", 0, 0.1, "almost none", "alone"),
@@ -540,17 +497,16 @@ FIGURES = (
         "stems-spanning-tree",
         "A spanning tree that changes while a source stalls",
         f"{PAPER}, section 3.4 and section 4 (third of the salient points)",
-        "All three predicates of a triangle are join predicates, and the eddy picks the spanning tree for"
-        " each tuple. While S stalls, tuples of R are joined with T, partial results go on, and the final"
-        " answer is exact. A plan with the tree R - S - T would stall as a whole.",
+        "The eddy picks the spanning tree of a triangle for each tuple. While S stalls, tuples of R are "
+        "joined with T, and partial results go on. A plan with the tree R - S - T would stall as a whole.",
         spanning_tree,
         claims=(
-            # Of what tuples of R that come during the stall join to in T: as large a share as of tuples that
-            # take that edge, at least a half, less 0.15, the spread over 20 seeds at an eighth of the size.
+            # Of what R's tuples of the stall join to in T: as large a share as takes that edge, at least a
+            # half, less 0.15, the spread over 20 seeds at an eighth of the size.
             Claim("while S stalls, partial results go on", "partial_share", 0.35, fails="one-tree"),
             # All but a decision of 32 tuples or two, of 144.
             Claim("while S has more tuples than T, R goes to S first", "first_s_before", 0.7),
-            # Most of them: decisions that prefer S hardly see T, and find out late that T has caught up.
+            # Most: decisions that prefer S hardly see T, and find out late that T has caught up.
             Claim("and to T as soon as T has more", "first_t_after", 0.5, fails="one-tree"),
         ),
         parameters=(
@@ -566,16 +522,14 @@ FIGURES = (
         "stems-interactive",
         "Results that the user wants first",
         f"{PAPER}, sections 1.2, 4.1 and 4 (fifth of the salient points)",
-        "Tuples that the user prefers are bounced to the index: their results come first, those that are "
-        "wanted more before those that are wanted less. Interests change half-way, and what is wanted now"
-        " comes next. All results take about as long as without a preference.",
+        "Preferred tuples are bounced to the index: their results come first, those that are wanted more "
+        "before those that are wanted less. Interests change half-way, and what is wanted now comes next. "
+        "All results take about as long as without a preference.",
         interactive,
         claims=(
-            # The index answers them alone at first, for a third of the time of T's scan: a sixth on the
-            # average, after R's scan.
+            # The index answers them alone at first, for a third of T's scan: a sixth on the average.
             Claim("preferred results come first", "mean_ratio", 0, 0.6, "", "indifferent"),
-            # Each group takes 20 s of the index, after 5 s of R's scan: means of 15 s and 35 s, less what
-            # T's scan finds of the second group meanwhile.
+            # Each group takes the index 20 s, after 5 s: means of 15 s and 35 s, less what T's scan finds.
             Claim("what is wanted most comes first", "a_over_b", 0, 0.7, "", "indifferent"),
             # The index takes 20 s, so 10 s on the average, and the scan returns it in 44 s, so 22 s.
             Claim("what is wanted from now on comes soon", "c_over_unchanged", 0, 0.6, "", "indifferent"),
@@ -600,9 +554,8 @@ FIGURES = (
         "stems-join-algorithms",
         "Four join algorithms from the same SteMs",
         f"{PAPER}, section 3.1 (Simulating and Hybridizing Non-Pipelined Join Algorithms)",
-        "Routed through the same SteMs, the join is a symmetric hash join, a hybrid hash join, a Grace "
-        "hash join or a sort-merge join, by how tuples are clustered before they probe: the same answer, "
-        "and each algorithm's own pattern of input, output and results.",
+        "Routed through the same SteMs, the join is a symmetric, a hybrid or a Grace hash join, or a "
+        "sort-merge join, by how tuples are clustered before they probe: each with its own output.",
         algorithms,
         claims=(
             # Of the time of reading: 64 tuples of each side come and go together.
