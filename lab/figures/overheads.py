@@ -44,7 +44,7 @@ EVERY = (1, 10, 100, 1000)
 TWICE = 2.2
 """What the paper calls "only about twice"."""
 
-FEW = 500
+FEW = 100
 """Tuples of a run for each of X, and of one whose batches have one tuple each: these take long."""
 
 Point = tuple[int, int]
