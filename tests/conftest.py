@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.benchmarks import postgres as postgresql, tpch_data
+from lab.bench import tpch_data
 from millrace.sql import errors
+from tests import postgres as postgresql
 from tests.session import session
 
 errors.is_strict = True

@@ -1,4 +1,4 @@
-"""Benchmarks: Millrace beside other engines, with an A/A control. ``python -m lab bench --help`` lists them."""
+"""Benchmarks: Millrace beside other engines; ``python -m lab bench --help`` lists them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BENCHES = {
     "predicates": "Filters by expensive predicates: Millrace, Spark's where, and the best order there is.",
     "robust": "Joins in random orders that do not change, with the default policy, and by other engines.",
     "state": "Static plans, EddyJoins, SteMs and STAIRs on the same arrivals; DuckDB and Spark SQL beside.",
-    "streams": "Joins of streams, micro-batch by micro-batch, against Spark's chained joins; a hub of queries.",
+    "streams": "Joins of streams, micro-batch by micro-batch, against Spark's; a hub of queries.",
     "access": "Lookups over HTTP: requests and time; pandas UDFs beside.",
     "micro": "The join kernel, the exchange of blocks, permits of the coordinator, the start of a worker.",
 }
@@ -36,33 +36,30 @@ def _command(name: str, about: str) -> None:
         check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
         debug: Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")] = False,
     ) -> None:
-        given = {"cases": cases, "scale": scale, "rounds": rounds, "quick": quick}
-        run_bench(f"lab.bench.{name}", name, **given, master=master, json=json, check=check, debug=debug)
+        run_bench(f"lab.bench.{name}", name, cases, scale, rounds, json, quick, master, check, debug)
 
 
 def run_bench(
     module: str,
     name: str,
-    *,
-    cases: str | None = None,
-    scale: float = 1.0,
-    rounds: int | None = None,
+    cases: str | None,
+    scale: float,
+    rounds: int | None,
+    json: str | None,
     quick: bool = False,
     master: str | None = None,
-    json: str | None = None,
     check: bool = False,
     debug: bool = False,
 ) -> None:
-    """Run the benchmark of a module; wrong options end the program with 2, errors and missed targets with 1."""
+    """Run a module's benchmark; wrong options end the program with 2, errors and missed targets with 1."""
     from lab.bench import harness
     from millrace.errors import MillraceError, OptionError
 
     try:
         bench: harness.Bench = import_module(module).BENCH
         size = min(scale, QUICK_SCALE) if quick else scale
-        run = harness.Run(bench.names(cases, quick=quick), size, rounds or bench.rounds, quick)
-        if run.rounds < bench.least:
-            raise OptionError(f"rounds is {run.rounds}: expected at least {bench.least}")
+        names = bench.names(cases, quick=quick)
+        run = harness.Run(names, size, bench.enough(rounds), quick)
         missed = harness.execute(name, bench, run, master=master, target=json, debug=debug)
     except OptionError as error:
         raise typer.BadParameter(str(error)) from None

@@ -1,8 +1,8 @@
 """Lookups over HTTP: requests, time and the flow of results, against what is written without them.
 
-Seconds include Spark's job. The service is a process of its own, which counts what it is asked. It knows rows
-``{"k": k, "v": …}`` for the whole numbers below ``keys``: one at ``/item/{k}``, after a fixed latency, and all
-of them at ``/table``, page by page after a first delay.
+Seconds include Spark's job. The service is a process of its own, which counts what it is asked. It knows
+rows ``{"k": k, "v": …}`` for the whole numbers below ``keys``: one at ``/item/{k}``, after a fixed latency,
+and all of them at ``/table``, page by page after a first delay.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Service:
 
     def _call(self, path: str, data: Mapping[str, float] | None = None) -> dict[str, float]:
         body = None if data is None else json.dumps(data).encode()
-        with urllib.request.urlopen(self.url + path, body, timeout=10) as answer:
+        with urllib.request.urlopen(self.url + path, body, timeout=10) as answer:  # noqa: S310  # on loopback
             return dict(json.load(answer))
 
 
@@ -262,7 +262,7 @@ def _raced(run: Run, name: str, sides: Mapping[str, Any], service: Service, **ma
 def _at(times: Times, side: str, share: str) -> float:
     """Return when a share of the results was there, in seconds from the first request: the median."""
     place = list(SHARES).index(share)
-    return statistics.median([shares[place] for _, shares in times.notes[side]])
+    return float(statistics.median(shares[place] for _, shares in times.notes[side]))
 
 
 def _by_millrace(

@@ -1,4 +1,4 @@
-"""Predicates that cost a set time and keep rows that are known beforehand, and what the best orders of them cost.
+"""Predicates that cost a set time and keep known rows, and what the best orders of them cost.
 
 What a predicate says depends on the row's id alone, through a hash: the same on every machine, without a
 pattern that a row's neighbours share, and computable for all rows at once. The same formulas serve Python's
@@ -212,7 +212,7 @@ class Truth:
             there = outcomes[phases == phase]
             best = min(
                 permutations(range(len(weights))),
-                key=lambda order: float(_calls(there, order) @ weights[list(order)]),  # noqa: B023
+                key=lambda order: float(_calls(there, order) @ weights[list(order)]),
             )
             reached = _calls(there, best)
             calls[list(best)] += reached

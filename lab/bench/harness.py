@@ -71,7 +71,7 @@ CONTROL = Target(0.9, 1.1, informational=True)
 
 @dataclass
 class Outcome:
-    """A finished benchmark: named figures, one dictionary per row of its table, targets by figure, remarks."""
+    """A finished benchmark: figures by name, one dictionary per row of its table, targets, remarks."""
 
     figures: dict[str, float] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Run:
     rounds: int
     quick: bool = False
     session: Callable[[Mapping[str, str]], SparkSession] | None = None
-    says: Callable[[str], object] = lambda text: None
+    says: Callable[[str], object] = str
     conf: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -168,6 +168,16 @@ class Bench:
             if name not in self.cases:
                 raise OptionError(f"there is no case {name!r}: {near(name, self.cases)}")
         return names
+
+    def enough(self, rounds: int | None) -> int:
+        """Return the number of rounds; the usual one of None.
+
+        Raises:
+            OptionError: A median needs more.
+        """
+        if rounds is not None and rounds < self.least:
+            raise OptionError(f"rounds is {rounds}: expected at least {self.least}")
+        return self.rounds if rounds is None else rounds
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Parts of the engine by themselves: the join kernel, the exchange of blocks, permits, the start of a worker.
 
-*kernel*: a symmetric hash join of random ``int64`` keys, about one match a row, against DuckDB and Polars, one
-thread each. Keys lie in the range of the tables' size, as numbers that a database hands out do; *scattered*
-ones lie all over ``int64``, as hashes do. *exchange*: rows of two columns from a Parquet file into Python tasks,
-as Arrow blocks and as Spark's rows. *coordination*: permits a second that a coordinator's process gives to tasks
-of this one. *start*: the first batch of a process that has loaded what Spark's worker loads by itself.
+*kernel*: a symmetric hash join of random ``int64`` keys, about one match a row, against DuckDB and Polars,
+one thread each. Keys lie in the range of the tables' size, as numbers that a database hands out do;
+*scattered* ones lie all over ``int64``, as hashes do. *exchange*: rows of two columns from a Parquet file
+into Python tasks, as Arrow blocks and as Spark's rows. *coordination*: permits a second that a coordinator's
+process gives to tasks of this one. *start*: the first batch of a process that has loaded what Spark's worker
+loads by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from millrace.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from millrace.limits import Address
+    from millrace.limits.client import Client
+    from millrace.limits.registration import Address
 
 KERNELS = {"5m": 5_000_000, "1m": 1_000_000, "5m_scattered": 5_000_000}
 BATCH = 10_000
@@ -70,7 +72,7 @@ def _kernels(run: Run, sizes: list[str]) -> Outcome:
             return symmetric_join(left, right)
 
         with duckdb_counts(tables) as count, _polars(left, right) as polars:
-            sides = {"millrace": ours, "duckdb": lambda: count(query), "polars": polars}  # noqa: B023
+            sides = {"millrace": ours, "duckdb": lambda: count(query), "polars": polars}
             times = race(run, size, sides | {"millrace again": ours})
         for rival in ("duckdb", "polars"):
             outcome.figures[f"{rival}_ratio_{size}"] = times.ratio("millrace", rival)
@@ -234,8 +236,8 @@ def _exchange(run: Run) -> Outcome:
 
 def _coordination(run: Run) -> Outcome:
     """Measure permits; each round has a coordinator of its own, and everything is encrypted as always."""
-    from millrace.limits import CoordinatorProcess
     from millrace.limits.event_loop import runner
+    from millrace.limits.process import CoordinatorProcess
 
     tasks, connections = (40, 20) if run.quick else (TASKS, CONNECTIONS)
     found: dict[str, list[float]] = {"permits_per_s": [], "permit_p99_ms": [], "memory_mb": []}
@@ -264,10 +266,11 @@ def _coordination(run: Run) -> Outcome:
 async def _load(address: Address, tasks: int, connections: int, seconds: float) -> tuple[list[float], float]:
     """Return how long each permit took, and how long all of them did.
 
-    Tasks are loops, several of which follow each other on a connection, as the tasks of a worker do. Each asks
-    for a permit, gives it back and asks again.
+    Tasks are loops, several of which follow each other on a connection, as the tasks of a worker do. Each
+    asks for a permit, gives it back and asks again.
     """
-    from millrace.limits import Client, Settings
+    from millrace.limits.client import Client
+    from millrace.limits.registration import Settings
 
     settings = Settings(max_in_flight=100_000)
     clients = [await Client.limited(address, "load/0", settings) for _ in range(connections)]
@@ -292,7 +295,7 @@ _WORKER = """
 import pickle, sys, time
 import pyarrow, pyspark.worker
 began = time.perf_counter()
-from millrace.engine.spill import run_of
+from millrace.engine.runs.run_of import run_of
 spec, sources, options = pickle.loads(sys.stdin.buffer.read())
 found = next(run_of(spec, {alias: iter([batch]) for alias, batch in sources.items()}, options).run())
 print(found.num_rows, time.perf_counter() - began)
@@ -312,7 +315,7 @@ def _start(run: Run) -> Outcome:
     }
     outcome = Outcome()
     for kind, (spec, rows) in specs.items():
-        side = _first_batch(spec, {alias: batch for alias in spec.aliases})
+        side = _first_batch(spec, dict.fromkeys(spec.aliases, batch))
         times = race(run, f"start of a {kind}", {kind: side}, answer=rows)
         outcome.rows += times.rows(case="start")
         outcome.figures[f"first_{kind}_s"] = times.median(kind)

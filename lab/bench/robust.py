@@ -1,12 +1,12 @@
 """How much the order of joins matters: random fixed orders, with and without transfer of filters.
 
-Each case is run in random orders that do not change, with the default policy, by DuckDB and by Spark. A robust
-engine needs no statistics: its worst order is not much slower than its best one (the bar of "Robust predicate
-transfer", 2025), and what it chooses by itself is about as fast as the best.
+Each case is run in random orders that do not change, with the default policy, by DuckDB and by Spark. A
+robust engine needs no statistics: its worst order is not much slower than its best one (the bar of "Robust
+predicate transfer", 2025), and what it chooses by itself is about as fast as the best.
 
-The joins are 20 acyclic and 5 cyclic ones over made-up data with fixed seeds: shapes of TPC-H with skew, stars,
-snowflakes, chains that fan out, data in which the order decides by orders of magnitude how much is made. Tables
-are what filters have left, so nobody has statistics of them but their numbers of rows.
+The joins are 20 acyclic and 5 cyclic ones over made-up data with fixed seeds: shapes of TPC-H with skew,
+stars, snowflakes, chains that fan out, data in which the order decides by orders of magnitude how much is
+made. Tables are what filters have left, so nobody has statistics of them but their numbers of rows.
 """
 
 from __future__ import annotations

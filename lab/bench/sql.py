@@ -140,7 +140,7 @@ def _shapes(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome
 def _growth(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
     small = _measured(run, ensure(run.scale), names, texts)
     large = _measured(run, ensure(TEN_TIMES * run.scale), names, texts, control=False)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one, ten in zip(small, large, strict=True):
         mine = ten.times.median(MILLRACE) / one.times.median(MILLRACE)
         theirs = ten.times.median(*ten.sparks) / one.times.median(*one.sparks)

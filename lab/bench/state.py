@@ -289,7 +289,7 @@ def _rows(join: Join, times: Times) -> list[dict[str, Any]]:
 
 
 def _count(times: Times, side: str, count: str) -> float:
-    return statistics.median([note[count] for note in times.notes[side]])
+    return float(statistics.median(note[count] for note in times.notes[side]))
 
 
 def _figures(join: Join, times: Times) -> dict[str, float]:

@@ -362,7 +362,7 @@ def _hub(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
 
     many, some, one, again = f"hub of {HUB_QUERIES}", f"{BESIDE} in Spark", "one alone", "one again"
     sides = {
-        many: _Hub(run.spark, feeds, batches, folder / "hub", lambda streams: ()),
+        many: _Hub(run.spark, feeds, batches, folder / "hub", lambda _: ()),
         some: Side(run.spark, feeds, batches, folder / "spark", lambda streams: [*beside(streams)]),
         one: Side(run.spark, feeds, batches, folder / "one", alone),
         again: Side(run.spark, feeds, batches, folder / "again", alone),

@@ -80,7 +80,7 @@ def _generate(scale: float, folder: Path) -> None:
 
 
 def query_texts() -> dict[str, str]:
-    """Return TPC-H's queries, ``q01`` to ``q22``, and the query of the STAIRs paper's figure 7, ``stairs``."""
+    """Return TPC-H's queries, ``q01`` to ``q22``, and that of the STAIRs paper's figure 7, ``stairs``."""
     return {
         path.stem: path.read_text().strip().removesuffix(";")
         for path in sorted(QUERIES.glob("*.sql"))

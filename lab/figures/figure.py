@@ -190,6 +190,16 @@ class Claim:
         return "differs" if self.cause and self.found[0] <= value <= self.found[1] else "does not hold"
 
 
+def at_most(high: float, figure: str, says: str, paper: str = "", fails: str = "") -> Claim:
+    """Return a claim that a number is no larger."""
+    return Claim(says, figure, high=high, paper=paper, fails=fails)
+
+
+def at_least(low: float, figure: str, says: str, paper: str = "", fails: str = "") -> Claim:
+    """Return a claim that a number is no smaller."""
+    return Claim(says, figure, low=low, paper=paper, fails=fails)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a run found: the picture's panels, and named numbers."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from millrace.engine.figures import CellFigures, StateFigures
 from millrace.engine.graph import QueryGraph
 from millrace.engine.policies import POLICIES, Candidate, Policy
 from millrace.engine.policies.base import Shares
-from millrace.engine.runs.output import Output
 from millrace.engine.spec import JoinSpec
 from millrace.engine.trees import JoinTree, spanning_tree
 from millrace.engine.tuples import Signature
@@ -35,14 +33,9 @@ from millrace.options import Options, Order
 
 @dataclass(frozen=True)
 class Stream:
-    """A relation on its way.
+    """A relation on its way: its tuples in the order of arrival, so many a second after a delay.
 
-    Attributes:
-        table: Its tuples in the order of arrival.
-        rate: Tuples a second.
-        delay: Seconds before the first one.
-        passing: Which of them pass the scan's predicates, ``bool``; only these reach whoever joins them. None
-            for all.
+    ``passing`` says which of them pass the scan's predicates, ``bool``; only these reach whoever joins them.
     """
 
     table: pa.Table
@@ -83,19 +76,21 @@ class Arriving:
         places = tuple(range(len(streams)))
         self.schedule = Schedule(None, interleaved=True, order=places, weights=(1.0,) * len(places))
 
-    def sources(self) -> dict[str, Source]:
-        """Return the streams from the beginning, for one run."""
+    def sources(self, look: Callable[[], None], every: int) -> dict[str, Source]:
+        """Return the streams from the beginning, for one run, with a look before every so many batches."""
         self.read, self._next = dict.fromkeys(self._batches, 0), 0
-        return {alias: self._source(alias) for alias in self._batches}
 
-    def _source(self, alias: str) -> Iterator[pa.RecordBatch | Stalled]:
-        """Yield a relation's batches, each when it is next of all."""
-        for rows, batch in self._batches[alias]:
-            while self.order[self._next] != alias:
-                yield STALLED
-            self._next += 1
-            self.read[alias] += rows
-            yield batch
+        def source(alias: str) -> Iterator[pa.RecordBatch | Stalled]:
+            for rows, batch in self._batches[alias]:
+                while self.order[self._next] != alias:  # another one is next of all
+                    yield STALLED
+                if self._next % every == 0:
+                    look()
+                self._next += 1
+                self.read[alias] += rows
+                yield batch
+
+        return {alias: source(alias) for alias in self._batches}
 
 
 @dataclass(frozen=True)
@@ -103,24 +98,21 @@ class Prices:
     """Seconds of each operation on one tuple in join state, the same for every architecture.
 
     Deshpande & Hellerstein 2004 measure seconds in PostgreSQL, where joins and STAIRs alike are hash tables
-    in memory (section 4). What differs between architectures is how often each operation is done. A
-    microsecond each makes the time scale that of a 2 GHz Pentium IV, and all ratios are those of counts.
+    in memory (section 4). Architectures differ in how often each operation is done; with a microsecond for
+    each, all ratios are those of counts.
 
     Attributes:
         read: Fetch a base tuple, unpack it and evaluate the predicates of its scan, passed or not.
         insert: Hash a key and link a pointer in. A SteM has an index for each attribute that it is joined on,
             "and as such, the overheads of the two architectures are identical" (section 4).
         probe: Hash a key and look at the head of a chain: as much as to insert it.
-        match: Follow a chain, compare, and make a concatenated tuple; no hashing, but an allocation and the
-            pointers of all components: as much again. Results cost this too, and nothing more: what becomes
-            of them is the same for everybody.
-        promote: To take a whole section out of a STAIR is a sweep and costs next to nothing; a promoted tuple
-            then probes the STAIR's dual. What it is inserted for and finds is booked as such and paid besides
+        match: Follow a chain, compare, and make a concatenated tuple, a result or not: no hashing, but an
+            allocation and the pointers of all components.
+        promote: Take a tuple out of a STAIR. What it then probes, matches and is inserted for is paid besides
             (section 3.1.1).
-        demote: A demoted tuple is compared with its neighbours (appendix A.1 sorts): another probe.
-        route: What adaptivity costs: to look up or make a decision for a batch and send it to a module, ten
-            operations on a tuple;
-        sample: to offer a base tuple's keys to the samples by which eddies estimate, a tenth of one;
+        demote: Compare a tuple with its neighbours (appendix A.1 sorts): another probe.
+        route: Make a decision for a batch and send it to a module: ten operations on a tuple;
+        sample: offer a base tuple's keys to the samples by which eddies estimate, a tenth of one;
         appraise: STAIRs alone, for each batch read, to weigh what moving state would cost and spare, ten.
     """
 
@@ -172,12 +164,10 @@ def stairs_of(figures: CellFigures) -> list[StateFigures]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tree of binary joins, maybe bushy.
+    """A tree of binary joins, maybe bushy: its order as ``Options.order`` takes it.
 
-    Attributes:
-        order: As ``Options.order`` takes it.
-        edges: By span of an input, the number of the edge that it is joined along.
-        relations: By span of an input, the relation at the edge's other end.
+    By span of an input, ``edges`` has the number of the edge that it is joined along, and ``relations`` the
+    relation at the edge's other end.
     """
 
     order: Order
@@ -187,16 +177,13 @@ class Plan:
 
 def drawn(tree: JoinTree, aliases: Sequence[str], draw: np.random.Generator) -> Plan:
     """Return a random plan without cross products: the last join is drawn first, then those of its inputs."""
-    return next(_plans(tree, aliases, lambda edges: [edges[draw.integers(len(edges))]]))
+    return next(plans_of(tree, aliases, lambda edges: [edges[draw.integers(len(edges))]]))
 
 
-def plans_of(tree: JoinTree, aliases: Sequence[str]) -> Iterator[Plan]:
-    """Yield every plan without cross products."""
-    return _plans(tree, aliases, lambda edges: edges)
-
-
-def _plans(tree: JoinTree, aliases: Sequence[str], last: Callable[[list[int]], list[int]]) -> Iterator[Plan]:
-    """Yield the plans whose last joins ``last`` chooses from the edges inside a span."""
+def plans_of(
+    tree: JoinTree, aliases: Sequence[str], last: Callable[[list[int]], list[int]] = list
+) -> Iterator[Plan]:
+    """Yield the plans without cross products whose last joins ``last`` chooses from those inside a span."""
 
     def below(span: int) -> Iterator[Plan]:
         if span & (span - 1) == 0:
@@ -217,13 +204,7 @@ def _plans(tree: JoinTree, aliases: Sequence[str], last: Callable[[list[int]], l
 
 
 class Opening(Policy):
-    """Routes by a plan until it is over, and then as another policy decides.
-
-    Args:
-        plan: What to begin with.
-        policy: Decides afterwards, and where the plan says nothing.
-        over: Returns whether the plan need not be followed any more.
-    """
+    """Routes by a plan until ``over()``; then, or where it says nothing, as another policy decides."""
 
     def __init__(self, plan: Plan, policy: Policy, over: Callable[[], bool]) -> None:
         self._plan = plan
@@ -240,55 +221,14 @@ class Opening(Policy):
         return self._policy.choose(signature, candidates)
 
 
-STILL, HELD = "never-moves", "held"
-"""Broken engines: no state is migrated; eddies keep to the plan that they begin with."""
-
 COST = "work, seconds of the virtual clock"
-
-
-class Meter(Output):
-    """Counts results, which costs nobody anything, and looks now and then at what was worked.
-
-    Args:
-        spec: The block, which is only counted.
-        worked: Returns the seconds so far.
-        every: Batches between two looks.
-
-    Attributes:
-        curve: Seconds and results at every look.
-    """
-
-    def __init__(self, spec: JoinSpec, worked: Callable[[], float], every: int) -> None:
-        super().__init__(spec, 1)
-        self.curve: list[tuple[float, int]] = []
-        self._worked, self._every = worked, every
-        self._rounds = 0
-
-    def look(self) -> None:
-        """Note what was worked."""
-        self.curve.append((self._worked(), self.counted))
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Look, if it is time to."""
-        self._rounds += 1
-        if self._rounds % self._every == 0:
-            self.look()
-        return iter(())
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a run took.
-
-    Attributes:
-        seconds: Of work.
-        rows: Of the result.
-        figures: The books at the end.
-        curve: Seconds and results, from time to time.
-    """
+    """What a run took: seconds of work, the books at the end, and seconds and results from time to time."""
 
     seconds: float
-    rows: int
     figures: CellFigures
     curve: list[tuple[float, int]]
 
@@ -311,7 +251,7 @@ class Query:
         spec: The block.
         streams: By alias.
         batch: Tuples at a time, and for which a decision holds.
-        rows: Of the result; None where that is not known before.
+        rows: Of the result, if known before.
         name: Begins what is said of errors.
     """
 
@@ -322,10 +262,14 @@ class Query:
     name: str = ""
 
     @cached_property
+    def tree(self) -> JoinTree:
+        """The spanning tree that joins go along."""
+        return spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
+
+    @cached_property
     def plans(self) -> dict[Order, Plan]:
         """All plans by their order."""
-        tree = spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
-        return {plan.order: plan for plan in plans_of(tree, self.spec.aliases)}
+        return {plan.order: plan for plan in plans_of(self.tree, self.spec.aliases)}
 
     @cached_property
     def arriving(self) -> Arriving:
@@ -342,58 +286,47 @@ class Query:
         prices: Prices = Prices(),
         looks: int = 32,
         policy: Policy | None = None,
-        **more: Any,
     ) -> Work:
         """Run one side.
 
         Args:
             architecture: As in ``Options``, like ``migration``.
-            migration: For STAIRs; None for the default policy.
+            migration: None for the default policy.
             order: Of a static plan; what an eddy has to keep to while it is held.
             held: Whether an eddy is still held to the plan, by what has arrived.
             prices: Of the operations.
             looks: How often to look at the time, about.
             policy: What an eddy routes by once it is not held; by default the engine's.
-            more: Options of the run.
 
         Raises:
             ExecutionError: The result is wrong.
         """
         plan = order if isinstance(order, Plan) else self.plans[order]
         options = Options(
-            architecture=architecture,
-            migration=migration,
-            batch_size=16_384,
-            reoptimize_every=self.batch,
-            **more,
+            architecture=architecture, migration=migration, batch_size=16_384, reoptimize_every=self.batch
         )
-        arriving = self.arriving
+        arriving, curve = self.arriving, list[tuple[float, int]]()
 
-        def worked() -> float:
-            return prices.seconds(run.figures(), sum(arriving.read.values()), architecture, self.spec)
+        def look() -> None:
+            figures = run.figures()
+            seconds = prices.seconds(figures, sum(arriving.read.values()), architecture, self.spec)
+            curve.append((seconds, sum(m.tuples_in for m in figures.modules if m.action == "output")))
 
-        meter = Meter(self.spec, worked, max(1, len(arriving.order) // looks))
-        sources = arriving.sources()
+        sources = arriving.sources(look, max(1, len(arriving.order) // looks))
         if architecture == "static":
             options = replace(options, order=plan.order)
         else:
             policy = policy or POLICIES[policy_of(self.spec, options)](options)
             policy = Opening(plan, policy, lambda: not held(arriving))
         run = engine.start(
-            self.spec,
-            sources,
-            options,
-            policy=policy,
-            schedule=arriving.schedule,
-            clock=VirtualClock(),
-            output=meter,
+            self.spec, sources, options, policy=policy, schedule=arriving.schedule, clock=VirtualClock()
         )
         (counted,) = run.run()
-        meter.look()
+        look()
         rows = counted.column(0)[0].as_py()
         if self.rows not in (None, rows):
             raise ExecutionError(f"{self.name}{architecture} found {rows} rows of {self.rows}")
-        return Work(meter.curve[-1][0], rows, run.figures(), meter.curve)
+        return Work(curve[-1][0], run.figures(), curve)
 
 
 def panels(works: Mapping[str, Work], static: Sequence[str] = ()) -> list[Panel]:

@@ -24,8 +24,7 @@ def _command(name: str, about: str) -> None:
         json: Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document.")] = None,
         debug: Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")] = False,
     ) -> None:
-        given = {"cases": name, "scale": scale, "rounds": count, "json": json}
-        run_bench("lab.soak.runs", name, **given, check=True, debug=debug)
+        run_bench("lab.soak.runs", name, name, scale, count, json, check=True, debug=debug)
 
 
 _command("crashes", "Kill the driver of a join of streams at random times; nothing is lost or doubled.")

@@ -1,9 +1,9 @@
 """What a soak does: kill drivers and compare what is written, or watch memory.
 
-A child process has the driver, its JVM and the executor of a streaming query in it. It gets SIGKILL some random
-time after the query has started and its first offsets are written: while it plans, reads state, writes, or
-commits. The next child goes on from the checkpoint with another architecture. After each crash, what is written
-must be a part of the batch answer with nothing twice; when the rest has been worked through, it must be all of it.
+A child process has the driver, its JVM and the executor of a streaming query in it. It gets SIGKILL some
+random time after the query has started and its first offsets are written: while it plans, reads state,
+writes, or commits. The next child goes on from the checkpoint with another architecture. After each crash,
+what is written must be a part of the batch answer with nothing twice. At the end it must be all of it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,12 @@ def _crashes(run: Run, folder: Path, *, hub: bool) -> Outcome:
     rows = sum(written.total() for _, written, _ in found)
     one, many = ("hub_crash", "hub_crashes") if hub else ("crash", "crashes")
     survived = sound if same and rows and all(not written - answer for _, written, answer in found) else 0
-    figures = {many: killed, f"{many}_survived": survived, f"{one}_micro_batches": files, f"{one}_rows": rows}
+    figures: dict[str, float] = {
+        many: killed,
+        f"{many}_survived": survived,
+        f"{one}_micro_batches": files,
+        f"{one}_rows": rows,
+    }
     return Outcome(figures, [], {f"{many}_survived": Target(low=run.rounds)})
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import files as resources
-
 import pytest
 
+from lab.bench.tpch_data import query_texts
 from millrace import query
 from tests.sql.compare import bag, taken
 
@@ -46,14 +45,13 @@ def by_spark(spark, tpch_tiny):
         spark.catalog.dropTempView(name)
 
 
-def text_of(name: str) -> str:
-    return (resources("lab.benchmarks") / "queries" / f"{name}.sql").read_text()
+TEXTS = query_texts()
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_rows_and_blocks(spark, tpch_tiny, by_spark, name):
     """Every query gives Spark's rows, and its joins are taken."""
-    text = text_of(name)
+    text = TEXTS[name]
     found = query(text, spark=spark, tables=tpch_tiny)
     assert taken(found) == BLOCKS[name], found.reasons
     expected = by_spark(text)
@@ -64,7 +62,7 @@ def test_rows_and_blocks(spark, tpch_tiny, by_spark, name):
 
 def test_filters_follow_from_an_or(spark, tpch_tiny):
     """Query 19: what all branches of an OR share joins and filters; the OR itself stays too."""
-    block = query(text_of("q19"), spark=spark, tables=tpch_tiny).blocks[0]
+    block = query(TEXTS["q19"], spark=spark, tables=tpch_tiny).blocks[0]
     assert [str(e) for e in block.join.equalities] in (
         [["part.p_partkey = lineitem.l_partkey"], ["lineitem.l_partkey = part.p_partkey"]]
     )
@@ -75,14 +73,14 @@ def test_filters_follow_from_an_or(spark, tpch_tiny):
 
 def test_counting_gathers_nothing(spark, tpch_tiny):
     """``count(*)`` over a block has no output column."""
-    join = query(text_of("stairs"), spark=spark, tables=tpch_tiny).blocks[0].join
+    join = query(TEXTS["stairs"], spark=spark, tables=tpch_tiny).blocks[0].join
     assert join.count_only and join.output == ()
     assert join.relation("customer").schema.names == ["c_custkey"]
 
 
 def test_only_needed_columns_are_read(spark, tpch_tiny):
     """Columns that nobody reads are neither scanned nor given out."""
-    block = query(text_of("q03"), spark=spark, tables=tpch_tiny).blocks[0]
+    block = query(TEXTS["q03"], spark=spark, tables=tpch_tiny).blocks[0]
     assert [o.source.column for o in block.join.output] == [
         "o_orderdate",
         "o_shippriority",
