@@ -10,8 +10,8 @@ NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one wit
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
 # Five runs side by side. Two wait mostly for the JVM: SQL against Spark with streams, and other tests of the shared
-# Spark session. Two compute: the laws of the eddy, and the engine's other tests with the laboratory's. The last has
-# all others, which wait for servers and sessions of their own.
+# Spark session. Two compute: the laws of the eddy, and the laboratory's tests with more of the engine's. The last has all
+# others, which wait mostly for servers and sessions of their own.
 SQL := tests/sql/test_cases.py tests/sql/test_fuzz.py tests/streams
 ENGINE := lab tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
