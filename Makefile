@@ -9,11 +9,11 @@ NEEDS_JAVA := Spark needs Java 17 or newer: install it (Debian, Ubuntu: apt-get 
 NEEDS_PYTHON := Millrace needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3.11, and run this again.
 NEEDS_VENV := Python cannot make virtual environments here: install its venv package (Debian, Ubuntu: apt-get install python3-venv) and run this again.
 
-# Five runs side by side: SQL against Spark with streams, and other tests of the shared Spark session, which mostly
-# wait for the JVM; laws of the eddy, and the engine's other tests, which compute; and all others, which wait for servers and
-# sessions of their own.
-SQL := tests/sql/test_cases.py tests/sql/test_fuzz.py tests/streams tests/streams/hub
-ENGINE := lab/tests/experiments tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
+# Five runs side by side. Two wait mostly for the JVM: SQL against Spark with streams, and other tests of the shared
+# Spark session. Two compute: the laws of the eddy, and the laboratory's tests with more of the engine's. The last has all
+# others, which wait mostly for servers and sessions of their own.
+SQL := tests/sql/test_cases.py tests/sql/test_fuzz.py tests/streams
+ENGINE := lab tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help demo test check docs test-sql test-spark test-eddy test-engine test-rest machine clean
@@ -54,8 +54,8 @@ test-engine: $(READY)
 test-rest: $(READY)
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,tests/engine/eddy $(ENGINE))
 
-# The environment is made once, and again when what is to be installed has changed. The demo's has what the demo
-# needs alone; tests add the rest to it.
+# The environment is made once, and again when what is to be installed has changed. The demo installs its own extra
+# alone, and tests add the rest.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 $(DEMO): pyproject.toml constraints.txt | machine

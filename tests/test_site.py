@@ -1,18 +1,20 @@
-"""The site says what the code is: a whole reference, code that runs, a gallery of the committed results."""
+"""The site says what the code is: a whole reference, code that runs, and files that are there."""
 
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
+import pytest
+
 import millrace
-from lab.experiments import registry
+from tests.test_layers import FLOORS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "src" / "millrace"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 GUIDES = [DOCS / "index.md", *sorted((DOCS / "guides").glob("*.md"))]
-MOST_BYTES = 60_000
 
 
 def test_the_reference_has_every_public_name():
@@ -37,10 +39,30 @@ def test_code_of_the_guides_is_that_of_examples():
             assert (ROOT / found[1]).is_file()
 
 
-def test_the_gallery_is_of_the_results():
-    """Its text is what the table and the claims make of it, and every drawing is there, and small."""
-    made = runpy.run_path(str(DOCS / "gallery.py"))["page"]()
-    assert (DOCS / "gallery.md").read_text() == made
-    drawn = {path.stem: path.stat().st_size for path in (DOCS / "gallery").glob("*.svg")}
-    assert drawn.keys() == {each.id for each in registry.EXPERIMENTS.values() if not each.wall}
-    assert max(drawn.values()) <= MOST_BYTES
+def missing(text: str) -> list[str]:
+    """Return the paths in backticks that are neither in the repository nor in the package."""
+    paths = re.findall(r"`([\w./-]+(?:\.py|/))`", text)
+    return [path for path in paths if not ((ROOT / path).exists() or (PACKAGE / path).exists())]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_that_pages_name_are_there(path):
+    """A page names a file or a folder by its path from the repository's root, or from the package's."""
+    assert missing(path.read_text()) == []
+
+
+def test_a_file_that_is_gone_is_seen():
+    """The rule above refuses what it is about."""
+    assert missing("`engine/router/eddy.py`, `lab/`, `engine/eddy.py`, `front/`") == [
+        "engine/eddy.py",
+        "front/",
+    ]
+
+
+def test_the_architecture_has_every_floor():
+    """Its table of rooms is the list that holds imports, from top to bottom."""
+    layers = (
+        (DOCS / "architecture.md").read_text().partition("## Layers")[2].partition("\nInside `engine`")[0]
+    )
+    rows = re.findall(r"^\| (`.*?) \|", layers, re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == [set(floor) for floor in reversed(FLOORS)]

@@ -252,4 +252,4 @@ if __name__ == "__main__":
         batch_size=_BATCH,
         online=early,
     )
-    print(json.dumps(asdict(_measure(size, given))))  # the parent process reads it
+    sys.stdout.write(json.dumps(asdict(_measure(size, given))))  # the parent process reads it

@@ -8,11 +8,6 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from lab.experiments import registry
-from lab.experiments.draw import draw
-from lab.experiments.page import page
-from lab.experiments.runner import Result
-from lab.tests.experiments.frame_cases import experiment as experiment_of
 from millrace.api.live import Live
 from millrace.errors import ExecutionError
 from millrace.limits.clock import VirtualClock
@@ -45,17 +40,10 @@ def folder(tmp_path_factory):
     reports = {"joined": joined, "filtered": filtered(), "large": large(), "hostile": hostile()}
     for name, report in reports.items():
         (made / f"{name}.html").write_text(drawn(report))
-    results, drawings = [], {}
-    for experiment in (*registry.find(["beyond-drift"]), experiment_of("tests-of-a-long-name-for-phones")):
-        settings = experiment.settings(0, experiment.small)
-        outcome = experiment.run(settings)
-        results.append(Result(experiment, settings, outcome))
-        drawings[experiment.id] = draw(experiment, outcome)["svg"]
-    (made / "experiments.html").write_text(page(results, drawings))
     return made
 
 
-PAGES = {"joined": 5, "filtered": 1, "large": 5, "hostile": 2, "experiments": 2}
+PAGES = {"joined": 5, "filtered": 1, "large": 5, "hostile": 2}
 """The least number of charts and graphs that each shows."""
 
 
@@ -73,7 +61,7 @@ def test_pages_are_quiet_and_whole(browser, folder, name):
     assert asked == [(folder / f"{name}.html").as_uri()]
 
 
-@pytest.mark.parametrize("name", ["joined", "experiments"])
+@pytest.mark.parametrize("name", ["joined", "filtered"])
 @pytest.mark.parametrize("medium", ["screen", "print"])
 def test_text_can_be_read(browser, folder, name, medium):
     """Contrasts are WCAG's, light and dark; on paper both are dark on white."""
@@ -86,7 +74,7 @@ def test_text_can_be_read(browser, folder, name, medium):
     assert len(set(papers)) == (1 if medium == "print" else 2)
 
 
-@pytest.mark.parametrize("name", ["joined", "experiments"])
+@pytest.mark.parametrize("name", ["joined", "large"])
 def test_keys_reach_everything(browser, folder, name):
     """Tab comes to every control in the order of the page, and shows where it is."""
     browser.open(folder / f"{name}.html")

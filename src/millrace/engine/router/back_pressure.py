@@ -11,8 +11,8 @@ however many matches a key has.
 
 Modules take turns by time, as threads on one processor do: next is the one that has worked least in
 proportion to the share of tuples that the policy gives it (start-time fair queueing; by tickets, that is
-lottery scheduling as of Waldspurger & Weihl 1994). One that had nothing to do is not made up for that. Where a
-virtual clock declares that routing takes time (:data:`ROUTE`), the eddy takes turns among modules likewise.
+lottery scheduling as of Waldspurger & Weihl 1994). One that had nothing to do is not made up for that.
+Where a virtual clock declares that routing takes time (:data:`ROUTE`), the eddy takes turns like modules.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Backpressure:
         queue: In front of one module, from which on it takes no more; None for any number.
         buffer: In front of modules and in the eddy, from which on no new ones are taken in. Results of joins
             may be more.
-        by_tickets: Whether modules take turns on the processor in proportion to the shares that the policy gives
-            them; with equal turns, shares decide about tuples alone.
+        by_tickets: Whether modules take turns on the processor in proportion to the shares that the policy
+            gives them; with equal turns, shares decide about tuples alone.
 
     Raises:
         OptionError: A number is below 1.
