@@ -6,7 +6,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-
 from millrace.options import ALGORITHMS
 from tests.engine.spill import budget
 
