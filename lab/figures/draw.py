@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from itertools import cycle, pairwise
+from itertools import combinations, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,11 +94,7 @@ def unusual(result: Result) -> list[str]:
     task, figure = result.task, result.task.figure
     found = [f"ABLATED: {figure.broken[task.ablated]}"] if task.ablated else []
     found += ["small"] * task.small
-    changed = [
-        f"{p.name} = {result.values[p.name]:g}"
-        for p in figure.parameters
-        if result.values[p.name] != p.default
-    ]
+    changed = [f"{name} = {value:g}" for name, value in figure.changed(result.values).items()]
     return found + ([f"changed: {', '.join(changed)}"] if changed else [])
 
 
@@ -128,12 +124,15 @@ def _colours(panel: Panel, names: list[str]) -> Iterator[str]:
 
 
 def _panel(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title, pad=18 if panel.marks else 6)
+    axes.set_title(panel.title, pad=6 + 12 * min(len(panel.marks), 2))
     (_bars if panel.kind == "bars" else _lines)(axes, panel)
-    for place, text in panel.marks:
+    if not (panel.x_log or (panel.x_names and panel.kind != "bars")):
+        axes.locator_params(axis="x", nbins=5)  # so few that numbers of six digits have room
+    for number, (place, text) in enumerate(panel.marks):
         axes.axvline(place, color="#1b1f24", linewidth=0.9, linestyle=":")
+        above = (0, 3 + 10 * (number % 2))  # neighbours stand on two lines
         axes.annotate(
-            text, (place, 1), (0, 3), axes.get_xaxis_transform(), "offset points", fontsize=8, ha="center"
+            text, (place, 1), above, axes.get_xaxis_transform(), "offset points", fontsize=8, ha="center"
         )
     if len(panel.curves) > 1:
         axes.legend(
@@ -198,7 +197,7 @@ def _number(value: float, _: object = None) -> str:
 
 
 def overlaps(drawn: Picture) -> list[tuple[str, str]]:
-    """Return neighbouring labels of ticks and marks that lie on each other."""
+    """Return labels of ticks and marks that lie on each other."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas: Any = FigureCanvasAgg(drawn)
@@ -209,5 +208,5 @@ def overlaps(drawn: Picture) -> list[tuple[str, str]]:
         for texts in (axes.get_xticklabels(), axes.get_yticklabels(), axes.texts):
             shown = [text for text in texts if text.get_text() and text.get_visible()]
             boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in shown]
-            found += [(a, b) for (a, one), (b, other) in pairwise(boxes) if one.overlaps(other)]
+            found += [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
     return found

@@ -287,6 +287,6 @@ class Figure:
             raise OptionError(f"{self.id}: {error}") from None
         return Settings(seed, checked, ablated, policy)
 
-    def changed(self, settings: Settings) -> dict[str, float]:
+    def changed(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the parameters that are not the defaults."""
-        return {p.name: settings[p.name] for p in self.parameters if settings[p.name] != p.default}
+        return {p.name: values[p.name] for p in self.parameters if values[p.name] != p.default}

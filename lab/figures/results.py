@@ -20,7 +20,6 @@ from lab.figures import figures
 from lab.figures.draw import caption
 from lab.figures.figure import Claim, Figure, Verdict, worst
 from lab.figures.run import Result, Task
-from millrace.errors import InputError
 
 _HEAD = """# Results
 
@@ -85,11 +84,7 @@ def _short(value: float) -> float | None:
 
 
 def rendered(folder: Path) -> str:
-    """Return the table of all results in a folder, in Markdown.
-
-    Raises:
-        InputError: A file there is none of results.
-    """
+    """Return the table of all results in a folder, in Markdown; files of other claims count as missing."""
     known = figures()
     sections, verdicts, missing = [], dict[str, Verdict](), []
     for name, figure in known.items():
@@ -100,12 +95,10 @@ def rendered(folder: Path) -> str:
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
             rows = list(_rows(figure, found))
-            verdicts[name] = worst(verdict for *_, verdict in rows)
             sections.append("\n".join(_section(figure, found, rows)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{file} is no file of results ({error!r}): remove it, and run {name} again"
-            ) from None
+            verdicts[name] = worst(verdict for *_, verdict in rows)
+        except (ValueError, KeyError, TypeError):
+            missing.append(f"{name} (its file is not of these claims)")
     count = {
         kind: sum(v == kind for v in verdicts.values()) for kind in ("holds", "differs", "does not hold")
     }
@@ -135,8 +128,7 @@ def _rows(figure: Figure, found: dict[str, Any]) -> Iterator[tuple[Claim, str, s
 def _section(
     figure: Figure, found: dict[str, Any], rows: Iterable[tuple[Claim, str, str, Verdict]]
 ) -> Iterator[str]:
-    defaults = {p.name: p.default for p in figure.parameters}
-    changed = [f"{name} {x:,g}" for name, x in found["parameters"].items() if x != defaults.get(name)]
+    changed = [f"{name} {x:,g}" for name, x in figure.changed(found["parameters"]).items()]
     yield f"## {figure.id}: {figure.title}"
     yield ""
     yield f"{figure.source}. {figure.says}"

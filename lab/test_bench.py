@@ -1,0 +1,177 @@
+"""Benchmarks: races are fair, wrong answers fail them, and each command runs at its smallest size."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from lab.bench import micro, robust
+from lab.bench.costly import FILTERS, Truth
+from lab.bench.harness import Outcome, Ran, Run, Target, difference, duckdb_counts, geomean, race, turned
+from lab.bench.tpch_data import kept
+from lab.soak.runs import flatness
+from millrace.errors import ExecutionError, InputError
+
+OUTCOME = Outcome(
+    {"ratio": 1.5, "aa_ratio": 2.0, "free": 3},
+    [{"query": "q01", "equal": True}],
+    {"ratio": Target(high=1.3), "aa_ratio": Target(0.9, 1.1, informational=True)},
+)
+SMALL = {
+    ("sql", "q03,stairs,tiny_tables", "0.001"): {"aa_ratio", "queries_equal", "shapes_equal"},
+    ("sql", "growth,q03", "0.001"): {"growth_ratio", "memory_ratio", "larger_ratio", "aa_ratio"},
+    ("predicates", "f", "0.001"): {"f_calls_oracle_ratio", "f_time_oracle_ratio", "f_time_spark_ratio"},
+    ("robust", "triangle", "0.001"): {"robust_worst_ratio", "robust_default_ratio", "robust_tuples_ratio"},
+    ("state", "star5,migrate", "0.001"): {"star5_static_ratio", "eddyjoins_worst_ratio", "migrate_ratio"},
+    ("streams", "two_way", "0.001"): {"two_way_ratio"},
+    ("access", "naive,hybrid", "0.01"): {"naive_udf_ratio", "hybrid_worst_ratio", "requests_per_key"},
+    ("micro", "1m,exchange,start", "0.001"): {"duckdb_ratio_1m", "row_exchange_ratio", "first_join_s"},
+}
+
+
+def run():
+    """One of two rounds, without a session."""
+    return Run((), 1.0, 2)
+
+
+def lab(*arguments, expected):
+    """Run a command, which ends with the code expected; return what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lab", *arguments], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_every_side_runs_once_a_round_in_turning_order():
+    """Each side is first, and each order of two sides occurs both ways."""
+    rounds = [turned("abc", number) for number in range(6)]
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert {one[0] for one in rounds} == {"a", "b", "c"}
+    assert {one.index("a") < one.index("b") for one in rounds} == {True, False}
+
+
+def test_a_race_warms_up_once_and_knows_its_own_seconds():
+    """Sides that are the same object share a warm-up; seconds that a side took itself count."""
+    calls = []
+    side = lambda: calls.append(1) or Ran(7, note=len(calls), seconds=2.0)  # noqa: E731
+    times = race(run(), "case", {"one": side, "again": side})
+    assert len(calls) == 1 + 2 * 2
+    assert times.ratio("one", "again") == 1 and sorted(times.notes["one"] + times.notes["again"]) == [
+        2,
+        3,
+        4,
+        5,
+    ]
+
+
+@pytest.mark.parametrize("answer", [None, 4])
+def test_wrong_answers_end_a_race(answer):
+    """Of a side that differs from the first one, or from what is known; also after the warm-up."""
+    with pytest.raises(ExecutionError, match="case"):
+        race(run(), "case", {"one": lambda: 3, "other": lambda: 4}, answer=answer)
+    later = iter([3, 3, 5])
+    with pytest.raises(ExecutionError, match="case"):
+        race(run(), "case", {"one": lambda: 3, "other": lambda: next(later)})
+
+
+def test_targets():
+    """Only targets that are meant as such fail a run; NaN misses them; nothing has no mean."""
+    assert len(OUTCOME.missed()) == 1 and OUTCOME.missed()[0].startswith("ratio is 1.500")
+    assert not Target(high=1).met(math.nan)
+    assert geomean([0.5, 2.0]) == pytest.approx(1.0) and math.isnan(geomean([]))
+
+
+def test_parts_keep_their_figures_and_share_the_worst_control():
+    """A name that is taken gets the part's in front."""
+    whole = Outcome({"aa_ratio": 1.1, "ratio": 1.0})
+    whole.add("part", OUTCOME)
+    assert whole.figures == {"aa_ratio": 2.0, "ratio": 1.0, "part_ratio": 1.5, "free": 3}
+    assert set(whole.targets) == {"part_ratio"}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        ([(1, "a"), (2, "b")], [(2, "b"), (1, "a")], True),
+        ([(1.0,), (math.nan,)], [(math.nan,), (1.0 + 1e-12,)], True),
+        ([(0.1 + 0.2, "x")], [(0.3, "x")], True),
+        ([(None, [1, 2])], [(None, [1, 2])], True),
+        ([(1,), (1,)], [(1,)], False),
+        ([(Decimal("1.10"),)], [(Decimal("1.11"),)], False),
+        ([(1.0,)], [(1.001,)], False),
+        ([(None,)], [(0,)], False),
+        ([("a", 1.0), ("b", 2.0)], [("a", 2.0), ("b", 1.0)], False),
+    ],
+)
+def test_rows_are_equal_as_multisets(left, right, equal):
+    """Order and a float's last bit do not matter; multiplicity, decimals and nulls do."""
+    assert (difference(left, right) is None) == equal
+
+
+def test_the_kernels_join_counts_what_duckdb_counts():
+    """The timed join gives the right number of matches, with any batch size."""
+    left, right = micro.keys(20_000)
+    with duckdb_counts({"l": pa.table({"k": left}), "r": pa.table({"k": right})}) as count:
+        expected = count("SELECT count(*) FROM l JOIN r USING (k)")
+    assert [micro.symmetric_join(left, right, batch) for batch in (10_000, 333)] == [expected, expected]
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_the_oracles_functions_do_what_it_counts(name):
+    """Functions say of a row what the truth says, and no order of a phase does less."""
+    case = FILTERS[name].scaled(0.01)
+    ids = np.arange(0, case.rows, case.every or 1)
+    says = [member.truth(ids, case.layout) for member in case.members]
+    for function, truth in zip(case.functions(free=True), says, strict=True):
+        found = function(pd.Series(ids)) if case.kind == "pandas" else [function(int(n)) for n in ids]
+        assert np.array_equal(np.asarray(found, bool), truth)
+    known = Truth.of(case)
+    assert known.kept[0] == np.logical_and.reduce(says).sum()
+    assert sum(known.stage_calls) == sum(known.calls)
+    assert case.work(known.calls) <= case.work([len(ids)] * len(case.members))
+
+
+def test_there_are_twenty_trees_and_five_cycles():
+    """What is acyclic has as many joins as relations but one."""
+    made = list(robust.cases(0.001))
+    assert sum(len(case.joins) == len(case.tables) - 1 for case in made) == 20 and len(made) == 25
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path):
+    """Nothing is overwritten."""
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(InputError, match="is not empty and lacks customer"):
+        kept(tmp_path, ["customer"], lambda folder: None)
+
+
+def test_growth_shows_and_the_start_does_not_count():
+    """Of memory: the last tenth over the second tenth."""
+    assert flatness([9.0, *[1.0] * 19]) == 1.0 and flatness([1.0] * 18 + [2.0, 2.0]) == 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bench", "cases", "scale"), SMALL, ids=str)
+def test_a_benchmark_runs_at_its_smallest_size(tmp_path, bench, cases, scale):
+    """Its document has the figures; nobody should believe their values."""
+    path = tmp_path / "figures.json"
+    lab("bench", bench, "--cases", cases, "--scale", scale, "--json", f"{path}", expected=0)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert (document["bench"], document["scale"]) == (bench, float(scale))
+    assert set(document["figures"]) >= SMALL[bench, cases, scale], document["figures"]
+    assert document["rows"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [("--cases", "fig99"), ("--rounds", "2"), ("--scale", "0")], ids=str)
+def test_wrong_usage_ends_with_2(wrong):
+    """Before anything runs."""
+    lab("bench", "state", *wrong, expected=2)
