@@ -37,6 +37,9 @@ AHEAD = 8
 """Files of each stream that a child finds when it starts."""
 
 HUB_QUERIES = 8
+_SELECTED = ", ".join(["feed_a.k", "feed_a.t", *(f"{name}.v AS v_{name}" for name in FEEDS.names)])
+"""By each query of the hub."""
+
 _LATEST = 3.0
 """Seconds from the start of a query, or one of its first commits, to its crash, at most."""
 
@@ -172,9 +175,8 @@ def start(
     made = millrace.Session(spark, streams).hub(on, folder / "checkpoint", options=options)
     standing = {query.name for query in made.list()}
     if number is not None and number < HUB_QUERIES and f"q{number}" not in standing:
-        total = " + ".join(f"{name}.v" for name in FEEDS.names)
         sink = folder / "queries" / f"q{number}"
-        made.add(f"q{number}", f"{a}.k, {a}.t, {total} AS total", _condition(number), sink=sink)
+        made.add(f"q{number}", _SELECTED, _condition(number), sink=sink)
     return made.start(availableNow=True)
 
 
@@ -190,10 +192,10 @@ def _written(spark: SparkSession, folder: Path, *, hub: bool) -> list[tuple[str,
     if not hub:
         committed = any((folder / "out" / "_spark_metadata").glob("[0-9]*"))
         return [("out", _rows(spark, str(folder / "out") if committed else None), _rows(spark, FEEDS.text))]
-    found = []
+    found, joined = [], ", ".join(FEEDS.names)
     for number in range(HUB_QUERIES):
         files = list((folder / "queries" / f"q{number}").glob("*.parquet"))
-        text = f"{FEEDS.text} AND {_condition(number)}"
+        text = f"SELECT {_SELECTED} FROM {joined} WHERE {FEEDS.condition} AND {_condition(number)}"
         found.append((f"q{number}", _rows(spark, *map(str, files)), _rows(spark, text)))
     return found
 
@@ -204,8 +206,8 @@ def _rows(spark: SparkSession, *source: str | None) -> Rows:
         return Counter()
     df = spark.sql(source[0]) if source[0].startswith("SELECT") else spark.read.parquet(*map(str, source))
     table = df.toArrow()
-    columns = [table[name].to_pylist() for name in ("k", "t", "total")]
-    return Counter((k, t, round(total, 6)) for k, t, total in zip(*columns, strict=True))
+    columns = [table[name].to_pylist() for name in sorted(table.column_names)]
+    return Counter((k, t, *(round(x, 6) for x in more)) for k, t, *more in zip(*columns, strict=True))
 
 
 def _memory(run: Run, folder: Path) -> Outcome:
