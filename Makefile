@@ -13,10 +13,10 @@ NEEDS_VENV := Python cannot make virtual environments here: install its venv pac
 # Spark session. Two compute: the laws of the eddy, and the laboratory's tests with more of the engine's. The last has all
 # others, which wait mostly for servers and sessions of their own.
 SQL := tests/sql/test_cases.py tests/sql/test_fuzz.py tests/streams
-ENGINE := lab tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
+ENGINE := tests/engine/migration tests/engine/state tests/engine/policies tests/engine/spill
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help demo test check docs test-sql test-spark test-eddy test-engine test-rest machine clean
+.PHONY: help demo test check docs test-sql test-spark test-eddy test-engine test-rest test-lab machine clean
 
 help:
 	@echo "make demo   run four joins of TPC-H with Millrace and with Spark SQL, and compare"
@@ -49,10 +49,15 @@ test-eddy: $(READY)
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider tests/engine/eddy
 
 test-engine: $(READY)
+	$(BIN)/python -m pytest -m "not spark and not slow" -p no:cacheprovider lab
 	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(ENGINE)
 
+# Each figure, whole and broken, and each benchmark, at its smallest size: a quarter of an hour.
+test-lab: $(READY)
+	$(BIN)/python -m pytest -m slow -p no:cacheprovider lab
+
 test-rest: $(READY)
-	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,tests/engine/eddy $(ENGINE))
+	$(BIN)/python -m pytest -m "not spark" -p no:cacheprovider $(addprefix --ignore=,lab tests/engine/eddy $(ENGINE))
 
 # The environment is made once, and again when what is to be installed has changed. The demo installs its own extra
 # alone, and tests add the rest.
