@@ -47,6 +47,7 @@ COMMAND = "from millrace.cli.__main__ import main; sys.argv[0] = 'millrace'; mai
 # Filters and joins, on a Spark of their own; then what an extra is needed for, in the order of the messages.
 PLAIN = """
 import millrace
+from millrace import *
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -56,13 +57,15 @@ even, large = millrace.predicate(lambda id: id % 2 == 0), millrace.predicate(lam
 tables = {"a": millrace.where(ids, even("id"), large("id")), "b": ids}
 joined = millrace.sql("select a.id from a join b on a.id = b.id", tables=tables, options={"take_all": True})
 print(sorted(row.id for row in joined.collect()))
-print(millrace.report(joined).totals.output_tuples)
+print(millrace.report(joined).totals.output_tuples, millrace.report(joined)._repr_html_()[:5])
 
 async def ask(id):
     return True
 
 for needs in (
     lambda: millrace.report(joined).save("page.html"),
+    lambda: millrace.monitor.live(),
+    lambda: millrace.models.filter("Is {this} so?", model="m"),
     lambda: millrace.predicate(ask, kind="async"),
     lambda: millrace.predicate(lambda id: True, retries=1),
 ):
@@ -166,8 +169,10 @@ def test_filters_and_joins_need_no_extra(python, extras, tmp_path):
     done = run(python, tmp_path, "plain.py", ",".join(extras))
     assert done.stdout.splitlines() == [
         "[4, 6, 8, 10]",
-        "4",
+        "4 <pre>",
         "MissingExtra 'millrace[report]'",
+        "MissingExtra 'millrace[lookups]'",
+        "MissingExtra 'millrace[lookups]'",
         "MissingExtra 'millrace[lookups]'",
         "MissingExtra 'millrace[lookups]'",
         "[]",

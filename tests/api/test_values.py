@@ -53,6 +53,14 @@ def test_rows_are_those_of_spark(spark, frames, text):
     assert bag(millrace.sql(text, args, **given)) == bag(spark.sql(text, args, **given))
 
 
+def test_a_column_may_stand_first_or_alone(spark, frames):
+    """Only a DataFrame tells a session."""
+    given = {"k": sf.col("k"), "a": frames["a"]}
+    text = "select {k} from {a}"
+    assert bag(millrace.sql(text, **given)) == bag(spark.sql(text, **given))
+    assert millrace.sql("select {k} from values (7) t(k)", k=sf.col("k")).collect() == [(7,)]
+
+
 def test_the_join_of_the_frames_is_taken(spark, frames):
     """Under the names that they have in braces, also where a view has that name."""
     text = "select x.id, {b[v]} from {a} x join {b} on x.id = {b}.id"

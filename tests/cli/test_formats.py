@@ -44,6 +44,18 @@ def test_output_is_told_by_its_name(run, spark, tmp_path, suffix):
     assert got == want
 
 
+def test_parquet_has_the_types_of_spark(run, spark, tmp_path):
+    """A length of time comes back as one; a number of months has no place, and the message says what has."""
+    target, text = tmp_path / "out.parquet", "select interval '2 03:00:00.5' day to second as {}, 1 as `b c`"
+    done = run("sql", text.format("past"), "--engine", "spark", "--output", str(target))
+    assert done.exit_code == 0, done.stderr
+    found, expected = spark.read.parquet(str(target)), spark.sql(text.format("past"))
+    assert found.dtypes == expected.dtypes and found.collect() == expected.collect()
+    months = run("sql", "select interval 3 month as age", "--output", str(tmp_path / "months.parquet"))
+    assert months.exit_code == 1
+    assert "'age' is interval month" in months.stderr and ".csv" in months.stderr
+
+
 def test_an_empty_result_has_a_header(run, tmp_path):
     """No rows: CSV has its columns, JSON no line."""
     for suffix, text in (("csv", 'a,"b,c"\n'), ("json", "")):

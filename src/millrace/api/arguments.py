@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.utils import get_lit_sql_str
 
 from millrace.api.columns import name_of
@@ -41,10 +41,11 @@ def parameters(args: Args | None) -> dict[str, Any]:
     return {f"{PARAMETER}{number}": value for number, value in enumerate(args)}
 
 
-def formatted(text: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def formatted(text: str, values: Mapping[str, Any], spark: SparkSession | None) -> tuple[str, dict[str, Any]]:
     """Return a text with values in the place of ``{name}``, and the tables that they are, by new names.
 
-    A text without values is left as it is, braces and all.
+    A text without values is left as it is, braces and all. A session may be given; by default it is that of a
+    DataFrame among the values, or the active one.
 
     Raises:
         QueryError: A name in braces has no value, or the braces do not match.
@@ -53,7 +54,7 @@ def formatted(text: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     if not values or not isinstance(text, str):
         return text, {}
     try:
-        formatter = _Formatter(text)
+        formatter = _Formatter(text, spark)
         return formatter.vformat(text, (), values), formatter.tables
     except KeyError as error:
         name = str(error.args[0])
@@ -75,12 +76,14 @@ class _Formatter(Formatter):
 
     Args:
         text: The text, whose words are no names for tables.
+        spark: The session, if one was given.
 
     Attributes:
         tables: The tables so far, by their names.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, spark: SparkSession | None) -> None:
+        self._spark = spark
         self.tables: dict[str, Any] = {}
         self._words = {word.lower() for part in self.parse(text) for word in re.findall(r"\w+", part[0])}
 
@@ -130,7 +133,7 @@ class _Formatter(Formatter):
                 return str(frame.columns[int(name)])
             if name.lower() in map(str.lower, frame.columns):
                 return name
-        known = name_of(value, session_of(None, kwargs))
+        known = name_of(value, session_of(self._spark, kwargs))
         if known is None:
             raise InputError(
                 f"{{{field}}} is {value}: expected a column of a DataFrame among the values, as in "

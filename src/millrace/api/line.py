@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,8 @@ class Watch:
                 shown = best.order if len(best.order) <= _LONGEST else best.order[: _LONGEST - 1] + "…"
                 parts.append(f"{shown} ({best.share:.0%})")
         for handle in latest()[-1:]:
-            parts += [lookup_line(one) for one in getattr(handle, "lookups", list)() if one.in_flight]
+            with suppress(MillraceError):  # who knew has ended, and the line says the rest
+                parts += [lookup_line(one) for one in getattr(handle, "lookups", list)() if one.in_flight]
         return " · ".join([f"{seconds:.1f} s", *parts])
 
 

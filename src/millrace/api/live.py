@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from millrace.errors import InputError
+from millrace.errors import InputError, require
 from millrace.reports.board.board import Board
 from millrace.reports.board.page_server import PageServer, as_json
 from millrace.reports.board.query import QueryView
@@ -51,9 +51,11 @@ class Live:
 
     Raises:
         SetupError: The port is taken.
+        MissingExtra: The libraries that draw it are not installed.
     """
 
     def __init__(self, port: int = 0, board: Board | None = None) -> None:
+        require("report", "a live page", "jinja2")
         self._board = board or Board(finished=ended_tasks)
         self._watches: weakref.WeakKeyDictionary[SparkSession, StreamWatch] = weakref.WeakKeyDictionary()
         self._attaching = threading.Lock()

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from millrace.api.session import lookup as declare
 from millrace.errors import InputError
 from millrace.limits.budget import budget_of
-from millrace.lookups.llm.endpoint import Model, Priced, Prompt
-from millrace.lookups.llm.filtering import ModelFilter
-from millrace.lookups.llm.lookup import ModelSource
 from millrace.lookups.terms import Terms
 from millrace.predicates import PredicateSpec
 from millrace.spark.predicates import Predicate
@@ -19,6 +16,7 @@ from millrace.spark.predicates import Predicate
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from millrace.lookups.llm.endpoint import Model, Priced
     from millrace.lookups.table import LookupTable
 
 __all__ = ["filter", "lookup"]
@@ -91,6 +89,9 @@ def filter(  # noqa: A001  # named as PySpark's
     Raises:
         MillraceError: The question mentions no column, the key is written out, a setting is out of range.
     """
+    from millrace.lookups.llm.endpoint import Model, Prompt
+    from millrace.lookups.llm.filtering import ModelFilter
+
     fields = tuple((body or {}).items())
     made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     prompt = Prompt.of(question)
@@ -183,6 +184,9 @@ def lookup(
     Raises:
         MillraceError: The prompt and the schema do not go together, or a setting is out of range.
     """
+    from millrace.lookups.llm.endpoint import Model, Prompt
+    from millrace.lookups.llm.lookup import ModelSource
+
     fields = tuple((body or {}).items())
     made = Model(model, base_url, api_key, max_tokens, structured, price_read, price_written, fields)
     asked = Prompt.of(prompt)
@@ -204,6 +208,8 @@ def lookup(
 
 def _cost(model: Model, max_cost: float | None) -> Priced | None:
     """Return what tells the cost of a call, where there is a bound for it."""
+    from millrace.lookups.llm.endpoint import Priced
+
     if max_cost is None:
         return None
     if not model.price_read and not model.price_written:

@@ -109,7 +109,7 @@ class Session:
         """Return a query with its DataFrame, its explanation and its report; see :func:`millrace.query`."""
         check_tables(tables)
         settings = self._options.updated(options)
-        text, own = formatted(query, values)
+        text, own = formatted(query, values, self._spark)
         merged = _merged(self._tables, {**(tables or {}), **own})
         named = self._predicates | by_name(predicates)
         made = prepare(text, self._spark, merged, settings, named, args)

@@ -14,7 +14,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _LINES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _FORMATS = (".parquet", *_LINES, ".arrow", ".feather")
 """By the end of a name, in lower case. JSON has an object a line, as Spark reads and writes it."""
+
+_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark keeps its own types in a Parquet file."""
 
 _Put = Callable[[pa.RecordBatch], object]
 
@@ -66,11 +69,13 @@ def write(frame: DataFrame, target: Path, *, overwrite: bool = False) -> int:
     check_target(target, overwrite=overwrite)
     form = target.suffix.lower()
     names = frame.columns
-    rows = _as_text(frame, _LINES[form]) if form in _LINES else _numbered(frame)
+    rows = _as_text(frame, _LINES[form]) if form in _LINES else _as_arrow(frame)
+    # Without its own types, Spark would read a length of time from Parquet as a number.
+    told = {_SCHEMA: frame.schema.json()} if form == ".parquet" else {}
     count = 0
     with workspace(target) as folder, _batches(rows) as batches:
         part = folder / target.name
-        with _writer(part, form, names, next(batches)) as put:
+        with _writer(part, form, names, told, next(batches)) as put:
             for batch in batches:
                 put(batch)
                 count += batch.num_rows
@@ -135,8 +140,10 @@ def _batches(frame: DataFrame) -> Iterator[Iterator[Any]]:
 
 
 @contextmanager
-def _writer(path: Path, form: str, names: Sequence[str], schema: pa.Schema) -> Iterator[_Put]:
-    """Open a file; what is given writes a batch behind those before it."""
+def _writer(
+    path: Path, form: str, names: Sequence[str], told: Mapping[str, str], schema: pa.Schema
+) -> Iterator[_Put]:
+    """Open a file with what is told of its schema; what is given writes a batch behind those before it."""
     if form in _LINES:
         header = io.StringIO()
         csv.writer(header, lineterminator="\n").writerow(names)
@@ -144,7 +151,8 @@ def _writer(path: Path, form: str, names: Sequence[str], schema: pa.Schema) -> I
             file.write(header.getvalue().encode() if form == ".csv" else b"")
             yield lambda batch: file.write(_joined(batch.column(0)))
         return
-    named = pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
+    fields = [field.with_name(name) for field, name in zip(schema, names, strict=True)]
+    named = pa.schema(fields, {**(schema.metadata or {}), **told})
     writer: AbstractContextManager[Any] = (
         pq.ParquetWriter(path, named) if form == ".parquet" else pa.ipc.new_file(str(path), named)
     )
@@ -162,6 +170,23 @@ def _joined(lines: pa.Array) -> bytes:
 def _numbered(frame: DataFrame) -> DataFrame:
     """Return the rows with column names that differ, and that Spark's Arrow functions take."""
     return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+
+
+def _as_arrow(frame: DataFrame) -> DataFrame:
+    """Return the rows, named anew.
+
+    Raises:
+        InputError: A column has no type of Arrow's.
+    """
+    from pyspark.sql import types as t
+
+    for field in frame.schema:
+        if isinstance(field.dataType, t.YearMonthIntervalType | t.CalendarIntervalType):
+            raise InputError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, for which Arrow has no type: "
+                "write .csv or .json, or make text of it in the query"
+            )
+    return _numbered(frame)
 
 
 def _as_text(frame: DataFrame, form: str) -> DataFrame:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.engine.figures import CellFigures, JoinFigures, ModuleFigures, StateFigures, Sums, read
-from millrace.errors import InputError, SetupError
+from millrace.errors import InputError, MissingExtra, SetupError
 from millrace.limits.budget import Spent
 from millrace.limits.progress import LookupProgress
 from millrace.reports.planned import Planned
@@ -257,10 +258,13 @@ class RunReport:
         show(self)
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show."""
+        """Return what notebooks show: plain text where nothing is installed that draws pages."""
         from millrace.reports.pages.page import fragment
 
-        return fragment(self)
+        try:
+            return fragment(self)
+        except MissingExtra:
+            return f"<pre>{escape(str(self))}</pre>"
 
     def __repr__(self) -> str:
         sums = self.totals

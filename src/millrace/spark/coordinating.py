@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from millrace import limits
 from millrace.errors import ExecutionError, OptionError
 from millrace.options import EXECUTOR, Options
 from millrace.spark import actions
@@ -164,6 +165,7 @@ def predicates_of(run: str) -> str:
 
 def _started(spark: SparkSession, options: Options) -> CoordinatorProcess | ClusterCoordinator | str:
     """Return the coordinator where the options want it, or why there can be none."""
+    limits.check_libraries("a coordinator")
     # Here, for they load asyncio and ciphers: tasks without limits do without.
     from millrace.limits.process import CoordinatorProcess
     from millrace.spark.cluster_coordinator import ClusterCoordinator

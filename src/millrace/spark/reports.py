@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation, SparkSession, functions as sf, types as st
 
 from millrace.engine.figures import CellFigures
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, MissingExtra
 from millrace.options import Options
 from millrace.spark.coordinating import execution_of
 from millrace.spark.live import address_of
@@ -117,8 +117,10 @@ class Sink:
         """Return what tells a task's figures while the body runs, under the name that they end with."""
         if self.live is None:
             return nullcontext()
-        from millrace.reports.board.telling import Telling  # what most tasks do not need
-
+        try:
+            from millrace.reports.board.telling import Telling  # what most tasks do not need
+        except MissingExtra:  # on this executor: the page does without, and the query goes on
+            return nullcontext()
         return Telling(self.live, self.run, task, figures)
 
     def schema(self, schema: st.StructType) -> st.StructType:

@@ -38,10 +38,10 @@ _within: ContextVar[bool] = ContextVar("millrace_own_work", default=False)
 
 def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
     """Return the session given, that of a DataFrame among the tables, the active one, or a new one."""
-    from pyspark.sql import SparkSession  # tasks load this module too, and need no session
+    from pyspark.sql import DataFrame, SparkSession  # tasks load this module too, and need no session
 
     if spark is None:
-        frames = [each for each in tables.values() if hasattr(each, "sparkSession")]
+        frames = [each for each in tables.values() if isinstance(each, DataFrame)]
         found = frames[0].sparkSession if frames else SparkSession.getActiveSession()
         return found or _new_session()
     if not hasattr(spark, "sql") or not hasattr(spark, "conf"):

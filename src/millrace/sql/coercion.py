@@ -34,7 +34,7 @@ _EXACT_FLOAT = 1 << 24
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a relation, as the front knows it.
+    """A column of a relation, as this room knows it.
 
     Attributes:
         name: As in the table's schema.
