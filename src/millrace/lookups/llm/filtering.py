@@ -40,7 +40,8 @@ class ModelFilter(Service):
     @property
     def identity(self) -> str:
         """What it asks, as text without secrets."""
-        return f"model_filter {self.model.asks} {self.prompt.text}"
+        # Answers that were paid for are kept under it: it outlives names of functions.
+        return f"llm_filter {self.model.asks} {self.prompt.text}"
 
     @property
     def cost(self) -> Priced | None:

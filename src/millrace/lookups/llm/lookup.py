@@ -49,7 +49,8 @@ class ModelSource:
     @property
     def identity(self) -> str:
         """What it asks, as text without secrets."""
-        return f"model_lookup {self.model.asks} {self.prompt.text}"
+        # Answers that were paid for are kept under it: it outlives names of functions.
+        return f"llm_lookup {self.model.asks} {self.prompt.text}"
 
     def check(self, schema: pa.Schema, columns: tuple[str, ...], secrets: Secrets) -> None:
         """Check what is declared, without a request; see :meth:`millrace.lookups.source.Source.check`."""
