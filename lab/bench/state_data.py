@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.bench.tpch_data import cache_folder, ensure, kept
+from lab.bench.tpch_data import ensure, kept
+from millrace.cli.demo import cache_folder
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 Tables = Mapping[str, pa.Table]

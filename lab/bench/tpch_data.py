@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from millrace.errors import ExecutionError, InputError, SetupError
+from rich.console import Console
 
-TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+from millrace.cli import demo
+from millrace.errors import InputError
+
 QUERIES = Path(__file__).with_name("queries")
 _HEAD = re.compile(r"^-- (\w+): .*$", re.MULTILINE)
 
 
-def cache_folder(name: str) -> Path:
-    """Return where a data set is kept by default."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millrace" / name
-
-
 def ensure(scale: float, folder: Path | None = None) -> dict[str, str]:
-    """Return the paths of TPC-H's tables by name, making the data first where it is missing.
+    """Return the paths of TPC-H's tables by name, made as for the demo where they are missing.
 
     Args:
         scale: TPC-H scale factor; 1 is about 350 MB of Parquet.
         folder: Where the files are or shall be; the cache folder by default.
 
     Raises:
-        InputError: ``folder`` is there and lacks a table.
+        InputError: ``folder`` holds something else.
         SetupError: ``tpchgen-cli`` is not installed.
         ExecutionError: It failed.
     """
-    return kept(folder or cache_folder(f"tpch-{scale:g}"), TABLES, lambda made: _generate(scale, made))
+    return demo.prepare(scale, folder, Console(stderr=True))
 
 
 def kept(folder: Path, names: Sequence[str], make: Callable[[Path], object]) -> dict[str, str]:
@@ -68,22 +62,11 @@ def kept(folder: Path, names: Sequence[str], make: Callable[[Path], object]) -> 
     return {name: str(path) for name, path in paths.items()}
 
 
-def _generate(scale: float, folder: Path) -> None:
-    beside = Path(sys.executable).with_name("tpchgen-cli")
-    program = str(beside) if beside.exists() else shutil.which("tpchgen-cli")
-    if program is None:
-        raise SetupError("tpchgen-cli makes the TPC-H data: pip install -r lab/requirements.txt")
-    command = [program, "parquet", "-s", f"{scale:g}", "-o", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ExecutionError(f"tpchgen-cli failed with exit code {done.returncode}: {done.stderr.strip()}")
-
-
 def query_texts() -> dict[str, str]:
     """Return TPC-H's queries, ``q01`` to ``q22``, and that of the STAIRs paper's figure 7, ``stairs``."""
     return {
         path.stem: path.read_text().strip().removesuffix(";")
-        for path in sorted(QUERIES.glob("*.sql"))
+        for path in sorted((*QUERIES.glob("*.sql"), *demo.TEXTS.glob("*.sql")), key=lambda path: path.stem)
         if path.stem != "shapes"
     }
 

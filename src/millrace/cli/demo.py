@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ QUERIES = {
     "q05": "TPC-H Q5: revenue by nation, six tables",
     "q10": "TPC-H Q10: customers who returned items",
 }
+TEXTS = Path(__file__).with_name("demo_queries")
 _RUNS = 3
 _RELATIVE = 1e-9
 """By which sums of floats may differ that were added in another order."""
@@ -50,6 +50,11 @@ class Side:
     report: RunReport
 
 
+def cache_folder(name: str) -> Path:
+    """Return where a data set is kept by default."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millrace" / name
+
+
 def prepare(scale: float, folder: Path | None, console: Console) -> dict[str, str]:
     """Return the tables' paths by name, making the data on the first run.
 
@@ -64,8 +69,7 @@ def prepare(scale: float, folder: Path | None, console: Console) -> dict[str, st
         ExecutionError: It failed.
     """
     require("demo", "the demo", "jinja2")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    target = folder or home / "millrace" / f"tpch-{scale:g}"
+    target = folder or cache_folder(f"tpch-{scale:g}")
     paths = {name: str(target / f"{name}.parquet") for name in TABLES}
     if all(Path(path).is_file() for path in paths.values()):
         return paths
@@ -110,7 +114,7 @@ def run(spark: SparkSession, tables: Mapping[str, str], console: Console) -> lis
 
 
 def _compare(name: str, spark: SparkSession, tables: Mapping[str, str]) -> Side:
-    text = (files("millrace.cli") / "demo_queries" / f"{name}.sql").read_text(encoding="utf-8")
+    text = (TEXTS / f"{name}.sql").read_text(encoding="utf-8")
     query = millrace.query(text, spark=spark, tables=tables)
     unequal = difference(query.df.collect(), expected := spark.sql(text).collect())
     frames: dict[str, Callable[[], DataFrame]] = {
