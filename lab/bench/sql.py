@@ -223,7 +223,7 @@ def _by_spark(spark: SparkSession, query: Query) -> Callable[[], Any]:
     return lambda: spark.sql(query.text).collect()
 
 
-def _peer(run: Run, tables: Mapping[str, str]) -> Callable[[Query], Case]:
+def _peer(run: Run, tables: Mapping[str, str]) -> Callable[[Query], dict[str, Callable[[], Any]]]:
     """Return what gives the peer's side of a query: none without a peer, or where it cannot answer."""
     if run.peer is None:
         return lambda _: {}
@@ -233,7 +233,7 @@ def _peer(run: Run, tables: Mapping[str, str]) -> Callable[[Query], Case]:
     for name, path in tables.items():
         session.read.parquet(path).createOrReplaceTempView(name)
 
-    def side(query: Query) -> Case:
+    def side(query: Query) -> dict[str, Callable[[], Any]]:
         call = _by_spark(session, query)
         try:
             call()
