@@ -35,8 +35,12 @@ def _command(name: str, about: str) -> None:
         ] = None,
         check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
         debug: Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")] = False,
+        peer: Annotated[
+            str | None,
+            typer.Option(metavar="sc://HOST:PORT", help="Also ask this Spark Connect server (sql alone)."),
+        ] = None,
     ) -> None:
-        run_bench(f"lab.bench.{name}", name, cases, scale, rounds, json, quick, master, check, debug)
+        run_bench(f"lab.bench.{name}", name, cases, scale, rounds, json, quick, master, check, debug, peer)
 
 
 def run_bench(
@@ -50,16 +54,19 @@ def run_bench(
     master: str | None = None,
     check: bool = False,
     debug: bool = False,
+    peer: str | None = None,
 ) -> None:
     """Run a module's benchmark; wrong options end the program with 2, errors and missed targets with 1."""
     from lab.bench import harness
     from millrace.errors import MillraceError, OptionError
 
+    if peer is not None and name != "sql":
+        raise typer.BadParameter(f"--peer {peer}: only the benchmark sql asks other servers")
     try:
         bench: harness.Bench = import_module(module).BENCH
         size = min(scale, QUICK_SCALE) if quick else scale
         names = bench.names(cases, quick=quick)
-        run = harness.Run(names, size, bench.enough(rounds), quick)
+        run = harness.Run(names, size, bench.enough(rounds), quick, peer)
         missed = harness.execute(name, bench, run, master=master, target=json, debug=debug)
     except OptionError as error:
         raise typer.BadParameter(str(error)) from None

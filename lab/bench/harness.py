@@ -114,12 +114,14 @@ class Run:
         quick: Leave out what takes long and no target is about.
         session: Starts a session with settings; called when the first side needs one.
         says: Shows what runs now.
+        peer: Address of a Spark Connect server that answers the same queries; None for none.
     """
 
     names: tuple[str, ...]
     scale: float
     rounds: int
     quick: bool = False
+    peer: str | None = None
     session: Callable[[Mapping[str, str]], SparkSession] | None = None
     says: Callable[[str], object] = str
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,8 @@
 Each side plans and runs the query anew and collects its rows. *tpch* are the 22 queries of TPC-H, *frames*
 the same with DataFrames as inputs as well. *shapes* are queries of many small blocks, and of what stands
 beside joins, where an engine that takes only joins may lose to one that sees the whole query. *growth* is
-TPC-H at one scale and at ten times that.
+TPC-H at one scale and at ten times that. With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
+answers the same texts over the same files; it is read by path, so it has to run on this machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
 
 import millrace
 from lab.bench.harness import (
@@ -30,13 +33,16 @@ from lab.bench.harness import (
     races,
 )
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, first_line
 from millrace.reports.run_report import Totals
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from millrace.api.query import Query as Planned
 
 MILLRACE, FRAMES, SPARK, AGAIN = "millrace", "millrace on DataFrames", "spark", "spark again"
+PEER = "peer"
 TPCH = tuple(name for name in query_texts() if name != "stairs")
 SHAPES = tuple(shape_texts())
 TEN_TIMES = 10
@@ -53,6 +59,7 @@ class Query:
         text: SQL.
         blocks: How many joins Millrace took.
         unequal: How its rows differ from Spark's, None when they are equal.
+        peer_fails: How the peer's rows differ, or its error; None when they are equal.
         planning: Seconds of planning beyond Spark's own analysis: first, and each time after.
         totals: What the eddies did.
         peak_bytes: The largest worker.
@@ -63,6 +70,7 @@ class Query:
     text: str
     blocks: int = 0
     unequal: str | None = None
+    peer_fails: str | None = None
     planning: list[float] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     peak_bytes: int = 0
@@ -90,7 +98,8 @@ class Query:
             "equal": self.unequal is None,
             "intermediate_tuples": self.totals.intermediate_tuples,
         }
-        return row | ({"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {})
+        row |= {"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {}
+        return row | ({"peer_ratio": self.ratio(PEER)} if PEER in self.times.seconds else {})
 
 
 def measure(run: Run) -> Outcome:
@@ -188,26 +197,52 @@ def _measured(
     read = {name: run.spark.read.parquet(path) for name, path in tables.items()}
     for name, frame in read.items():
         frame.createOrReplaceTempView(name)
+    ask = _peer(run, tables)
     cases: dict[str, Case] = {}
     for name, query in queries.items():
         _analysis(run, query.text)  # of a text that is new to it, Spark's analysis takes longer too
-        spark = _by_spark(run, query)
+        spark = _by_spark(run.spark, query)
         sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: spark}
         sides |= {AGAIN: spark} if control else {}
-        cases[name] = sides | ({FRAMES: _by_millrace(run, query, read)} if frames else {})
+        sides |= {FRAMES: _by_millrace(run, query, read)} if frames else {}
+        cases[name] = sides | ask(query)
 
     def check(name: str, answers: Mapping[str, Any]) -> None:
         for side in (MILLRACE, FRAMES):
             if side in answers and queries[name].unequal is None:
                 queries[name].unequal = difference(answers[side], answers[SPARK])
+        if PEER in answers and queries[name].peer_fails is None:
+            queries[name].peer_fails = difference(answers[PEER], answers[SPARK])
 
     for name, times in races(run, cases, check).items():
         queries[name].times = times
     return list(queries.values())
 
 
-def _by_spark(run: Run, query: Query) -> Callable[[], Any]:
-    return lambda: run.spark.sql(query.text).collect()
+def _by_spark(spark: SparkSession, query: Query) -> Callable[[], Any]:
+    return lambda: spark.sql(query.text).collect()
+
+
+def _peer(run: Run, tables: Mapping[str, str]) -> Callable[[Query], dict[str, Callable[[], Any]]]:
+    """Return what gives the peer's side of a query: none without a peer, or where it cannot answer."""
+    if run.peer is None:
+        return lambda _: {}
+    from pyspark.sql.connect.session import SparkSession as RemoteSession  # beside a classic session
+
+    session: Any = RemoteSession.builder.remote(run.peer).create()
+    for name, path in tables.items():
+        session.read.parquet(path).createOrReplaceTempView(name)
+
+    def side(query: Query) -> dict[str, Callable[[], Any]]:
+        call = _by_spark(session, query)
+        try:
+            call()
+        except PySparkException as error:
+            query.peer_fails = first_line(error)
+            return {}
+        return {PEER: call}
+
+    return side
 
 
 def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[[], Ran]:
@@ -264,12 +299,17 @@ def _outcome(queries: Sequence[Query], prefix: str) -> Outcome:
     }
     if any(FRAMES in query.times.seconds for query in queries):
         figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
+    if peers := [query.ratio(PEER) for query in taken if PEER in query.times.seconds]:
+        figures[f"{prefix}peer_geomean_ratio"] = geomean(peers)
+        figures[f"{prefix}peer_worst_ratio"] = max(peers)
+        figures[f"{prefix}peer_equal"] = sum(query.peer_fails is None for query in queries)
     rows = [query.row() for query in queries]
     return Outcome(figures, rows, {"aa_ratio": CONTROL}, _notes(queries))
 
 
 def _notes(queries: Sequence[Query]) -> list[str]:
     notes = [f"{query.name} differs: {query.unequal}" for query in queries if query.unequal]
+    notes += [f"{query.name}, the peer: {query.peer_fails}" for query in queries if query.peer_fails]
     if untaken := [query.name for query in queries if not query.blocks]:
         notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
     return notes
