@@ -63,7 +63,6 @@ def figures(
     from lab.figures import find, results
     from lab.figures.run import Result, Task, run
 
-    console = Console(stderr=True)
     chosen = find(names or [])
     if list_:
         _list(chosen)
@@ -74,19 +73,10 @@ def figures(
         raise SetupError("matplotlib draws the figures: pip install -r lab/requirements.txt")
     from lab.figures.draw import save
 
-    overrides = _overrides(set_ or [])
-    tasks = [
-        Task(
-            each.id,
-            seed,
-            overrides,
-            next(iter(each.broken), "") if ablate == _FIRST else ablate,
-            policy,
-            small,
-        )
-        for each in chosen
-        for seed in range(seeds)
-    ]
+    overrides, tasks = _overrides(set_ or []), list[Task]()
+    for each in chosen:
+        broken = next(iter(each.broken), "") if ablate == _FIRST else ablate
+        tasks += [Task(each.id, seed, overrides, broken, policy, small) for seed in range(seeds)]
     for task in tasks:
         task.settings()
     try:
@@ -95,22 +85,14 @@ def figures(
         raise InputError(f"--out {out}: cannot make the folder: {error.strerror}") from error
     found: list[Result] = []
     try:
-        for result in run(tasks, jobs, console):
+        for result in run(tasks, jobs):
             found.append(result)
             task = result.task
             print(f"{task.id}, seed {task.seed}: {result.error or result.verdict}, {result.seconds:.0f} s")
-            if result.outcome is not None:
-                for claim, verdict in zip(task.figure.claims, result.verdicts, strict=True):
-                    value = result.outcome.figures[claim.figure]
-                    print(
-                        f"  {verdict}: {claim.says} ({claim.figure} is {value:.4g}, stated: {claim.bounds})"
-                    )
-                if task.seed == 0:
-                    save(result, out)
-            results.write(out / "index.html", results.page(tasks, found))
-            if json_ is not None:
-                rows = [results.as_json(each) for each in found]
-                results.write(json_, json.dumps(rows, indent=2) + "\n")
+            for claim, value, verdict in result.judged():
+                print(f"  {verdict}: {claim.says} ({claim.figure} is {value:.4g}, stated: {claim.bounds})")
+            if result.outcome is not None and task.seed == 0:
+                save(result, out)
             of_figure = [each for each in found if each.task.id == task.id]
             if table is not None and len(of_figure) == seeds:
                 results.keep(of_figure, table)
@@ -119,6 +101,9 @@ def figures(
         raise SystemExit(130) from None
     finally:
         results.write(out / "index.html", results.page(tasks, found))
+        if json_ is not None:
+            rows = [results.as_json(each) for each in found]
+            results.write(json_, json.dumps(rows, indent=2) + "\n")
     print(f"pictures: {out / 'index.html'}")
     if any(result.verdict == "does not hold" for result in found):
         raise typer.Exit(1)

@@ -36,7 +36,8 @@ def _command(name: str, about: str) -> None:
         check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
         debug: Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")] = False,
     ) -> None:
-        run_bench(f"lab.bench.{name}", name, cases, scale, rounds, json, quick, master, check, debug)
+        size = min(scale, QUICK_SCALE) if quick else scale
+        run_bench(f"lab.bench.{name}", name, cases, size, rounds, json, quick, master, check, debug)
 
 
 def run_bench(
@@ -52,15 +53,13 @@ def run_bench(
     debug: bool = False,
 ) -> None:
     """Run a module's benchmark; wrong options end the program with 2, errors and missed targets with 1."""
-    from lab.bench import harness
+    from lab.bench.harness import Bench, execute
     from millrace.errors import MillraceError, OptionError
 
     try:
-        bench: harness.Bench = import_module(module).BENCH
-        size = min(scale, QUICK_SCALE) if quick else scale
-        names = bench.names(cases, quick=quick)
-        run = harness.Run(names, size, bench.enough(rounds), quick)
-        missed = harness.execute(name, bench, run, master=master, target=json, debug=debug)
+        bench: Bench = import_module(module).BENCH
+        run = bench.run(cases, scale, rounds, quick=quick)
+        execute(name, bench, run, master, json, debug)
     except OptionError as error:
         raise typer.BadParameter(str(error)) from None
     except (MillraceError, ModuleNotFoundError) as error:
@@ -69,9 +68,9 @@ def run_bench(
         advice = ": pip install -r lab/requirements.txt" if isinstance(error, ImportError) else ""
         typer.echo(f"error: {error}{advice}", err=True)
         raise typer.Exit(1) from None
-    for sentence in missed:
+    for sentence in run.missed():
         typer.echo(f"missed: {sentence}", err=True)
-    if check and missed:
+    if check and run.missed():
         raise typer.Exit(1)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import statistics
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 import millrace
-from lab.bench.harness import CONTROL, Bench, Outcome, Ran, Run, Target, Times, race, timed
+from lab.bench.harness import Bench, Ran, Run, Target, Times, timed
 from millrace.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -172,43 +171,30 @@ def _value(key: int) -> str:
     return f"value {key * 7919 % 10_007}"
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    outcome = Outcome(targets=TARGETS)
     asked: list[float] = []
     with serving() as service:
         for name in run.names:
-            rows, times, figures = CASES[name](run, service)
-            outcome.figures |= figures
+            rows, times = CASES[name](run, service)
+            run.rows += times.rows(rows=rows.count, keys=rows.keys)
             if name != "hybrid":
-                asked += [seen["requests"] / rows.keys for seen, _ in times.notes["millrace"]]
-            for row in times.rows(case=name, rows=rows.count, keys=rows.keys):
-                seen = [note for note, _ in times.notes[row["side"]]]
-                row["requests"] = round(statistics.median(each["requests"] for each in seen))
-                row["in_flight"] = max(int(each["most"]) for each in seen)
-                if times.notes[row["side"]][0][1]:
-                    row |= {f"{share}_s": _at(times, row["side"], share) for share in SHARES}
-                outcome.rows.append(row)
+                asked += [note["requests"] / rows.keys for note in times.notes["millrace"]]
     if asked:
-        outcome.figures["requests_per_key"] = max(asked, key=lambda each: abs(each - 1))  # farthest from 1
-    return outcome
+        run.figures["requests_per_key"] = max(asked, key=lambda each: abs(each - 1))  # farthest from 1
 
 
-def _limit(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
+def _limit(run: Run, service: Service) -> tuple[Rows, Times]:
     """Measure how close requests come to what their latency and their limit allow."""
     rows, in_flight = Rows(max(10, round(4_000 * run.scale)), 4), 32
-    millrace = _by_millrace(run, rows, service, in_flight=in_flight)
-    sides = {"millrace": millrace, "millrace again": millrace}
-    times = _raced(run, "limit", sides, service, keys=rows.keys, latency=LATENCY)
+    sides = {"millrace": _by_millrace(run, rows, service, in_flight=in_flight)}
+    times = _raced(run, "limit", sides, service, control="millrace", keys=rows.keys)
     best = rows.keys * LATENCY / in_flight
-    figures = {
-        "time_limit_ratio": (times.median("millrace") - START) / best,
-        "aa_ratio": times.ratio("millrace", "millrace again"),
-    }
-    return rows, times, figures
+    run.figures["time_limit_ratio"] = (times.median("millrace") - START) / best
+    return rows, times
 
 
-def _naive(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
+def _naive(run: Run, service: Service) -> tuple[Rows, Times]:
     """Measure against pandas UDFs that ask for each row, with a cache in each partition and without."""
     rows = Rows(max(10, round(200 * run.scale)), 4)
     sides = {
@@ -216,16 +202,14 @@ def _naive(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
         "pandas UDF": _by_udf(run, rows, service, cached=False),
         "pandas UDF with a cache": _by_udf(run, rows, service, cached=True),
     }
-    times = _raced(run, "naive", sides, service, keys=rows.keys, latency=LATENCY)
+    times = _raced(run, "naive", sides, service, keys=rows.keys)
     ours, one, other = sides
-    return (
-        rows,
-        times,
-        {"naive_udf_ratio": times.ratio(ours, one), "cached_udf_ratio": times.ratio(ours, other)},
-    )
+    run.figures["naive_udf_ratio"] = times.ratio(ours, one)
+    run.figures["cached_udf_ratio"] = times.ratio(ours, other)
+    return rows, times
 
 
-def _hybrid(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
+def _hybrid(run: Run, service: Service) -> tuple[Rows, Times]:
     """Measure an index and a scan together: the index is ahead at first, the scan begins late and is fast."""
     rows = Rows(max(10, round(1_000 * run.scale)), 1)
     sides = {
@@ -233,36 +217,36 @@ def _hybrid(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
         "index alone": _by_millrace(run, rows, service, in_flight=8, stream=True),
         "scan alone": _by_millrace(run, rows, service, in_flight=8, scan=True, index=False, stream=True),
     }
-    manners = {"keys": rows.keys, "latency": LATENCY, "delay": 4.0 * run.scale, "page": 0.01}
-    times = _raced(run, "hybrid", sides, service, **manners)
+    times = _raced(run, "hybrid", sides, service, keys=rows.keys, delay=4.0 * run.scale, page=0.01)
     ours, *alone = sides
-    worst = max(
-        _at(times, ours, share) / min(_at(times, side, share) for side in alone)
-        for share in SHARES
-        if share != "first"
+    run.figures["hybrid_worst_ratio"] = max(
+        times.note(ours, share) / min(times.note(side, share) for side in alone)
+        for share in (f"{name}_s" for name in SHARES if name != "first")
     )
-    return rows, times, {"hybrid_worst_ratio": worst}
+    return rows, times
 
 
-def _raced(run: Run, name: str, sides: Mapping[str, Any], service: Service, **manners: float) -> Times:
-    """Measure sides that return rows and when shares of them came; the notes have that beside ``seen()``."""
+Side = Callable[[], tuple[int, Mapping[str, float]]]
+"""Returns rows, and when shares of them came."""
 
-    def noting(call: Callable[[], tuple[int, tuple[float, ...]]]) -> Callable[[], Ran]:
+
+def _raced(
+    run: Run, name: str, sides: Mapping[str, Side], service: Service, control: str = "", **manners: float
+) -> Times:
+    """Measure sides; notes also have what the service has seen."""
+
+    def noting(side: Side) -> Callable[[], Ran]:
         def noted() -> Ran:
-            service.behave(**manners)
-            done: list[tuple[int, tuple[float, ...]]] = []
-            seconds = timed(lambda: done.append(call()))
-            return Ran(done[0][0], (service.seen(), done[0][1]), seconds)
+            service.behave(latency=LATENCY, **manners)
+            done: list[tuple[int, Mapping[str, float]]] = []
+            seconds = timed(lambda: done.append(side()))
+            seen = service.seen()
+            requests = {"requests": seen["requests"], "in_flight": seen["most"]}
+            return Ran(done[0][0], {**requests, **done[0][1]}, seconds)
 
         return noted
 
-    return race(run, name, {side: noting(call) for side, call in sides.items()})
-
-
-def _at(times: Times, side: str, share: str) -> float:
-    """Return when a share of the results was there, in seconds from the first request: the median."""
-    place = list(SHARES).index(share)
-    return float(statistics.median(shares[place] for _, shares in times.notes[side]))
+    return run.race(name, {side: noting(call) for side, call in sides.items()}, control=control)
 
 
 def _by_millrace(
@@ -274,7 +258,7 @@ def _by_millrace(
     index: bool = True,
     scan: bool = False,
     stream: bool = False,
-) -> Callable[[], tuple[int, tuple[float, ...]]]:
+) -> Side:
     """Return what joins the rows with the service by an index, a scan or both.
 
     With ``stream`` results are taken as they come, and it also returns when shares of them were there.
@@ -284,23 +268,23 @@ def _by_millrace(
     item = millrace.http(f"{service.url}/item/{{{column}}}", max_in_flight=in_flight)
     prices = millrace.lookup("p", "k bigint, v string", bind=[column], via=item, scan=table if scan else None)
 
-    def call() -> tuple[int, tuple[float, ...]]:
+    def call() -> tuple[int, Mapping[str, float]]:
         query = millrace.query(QUERY, spark=run.spark, tables={"r": rows.frame(run), "p": prices})
         if not stream:
-            return rows.check("millrace", query.df.collect()), ()
+            return rows.check("millrace", query.df.collect()), {}
         found: list[tuple[Any, ...]] = []
         came: list[float] = []
         for batch in query.to_batches():
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             came += [time.time()] * batch.num_rows
         first = service.seen()["first"]
-        shares = (came[max(0, round(share * rows.count) - 1)] - first for share in SHARES.values())
-        return rows.check("millrace", found), tuple(shares)
+        places = {name: max(0, round(share * rows.count) - 1) for name, share in SHARES.items()}
+        return rows.check("millrace", found), {f"{name}_s": came[at] - first for name, at in places.items()}
 
     return call
 
 
-def _by_udf(run: Run, rows: Rows, service: Service, *, cached: bool) -> Callable[[], tuple[int, tuple[()]]]:
+def _by_udf(run: Run, rows: Rows, service: Service, *, cached: bool) -> Side:
     from pyspark.sql.pandas.functions import pandas_udf
 
     url = service.url
@@ -319,9 +303,9 @@ def _by_udf(run: Run, rows: Rows, service: Service, *, cached: bool) -> Callable
 
     of_pandas: Any = pandas_udf  # its stubs do not know a Series in, a Series out
 
-    def call() -> tuple[int, tuple[()]]:
+    def call() -> tuple[int, Mapping[str, float]]:
         found = rows.frame(run).withColumn("v", of_pandas(look_up, "string")("k")).collect()
-        return rows.check("pandas UDF", found), ()
+        return rows.check("pandas UDF", found), {}
 
     return call
 
@@ -331,11 +315,10 @@ TARGETS = {
     "time_limit_ratio": Target(high=1.1),
     "naive_udf_ratio": Target(high=1),
     "hybrid_worst_ratio": Target(high=1.1),
-    "aa_ratio": CONTROL,
 }
-CASES: Mapping[str, Callable[[Run, Service], tuple[Rows, Times, dict[str, float]]]] = {
+CASES: Mapping[str, Callable[[Run, Service], tuple[Rows, Times]]] = {
     "limit": _limit,
     "naive": _naive,
     "hybrid": _hybrid,
 }
-BENCH = Bench(measure, tuple(CASES), quick=("naive", "hybrid"))
+BENCH = Bench(measure, tuple(CASES), TARGETS, quick=("naive", "hybrid"))

@@ -16,20 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import millrace
-from lab.bench.harness import (
-    CONTROL,
-    Bench,
-    Case,
-    Outcome,
-    Ran,
-    Run,
-    Target,
-    Times,
-    difference,
-    geomean,
-    races,
-)
+from lab.bench.harness import Bench, Ran, Run, Target, Times, geomean
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
+from millrace.cli.demo import difference
 from millrace.errors import ExecutionError
 from millrace.reports.run_report import Totals
 
@@ -66,16 +55,16 @@ class Query:
     planning: list[float] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     peak_bytes: int = 0
-    times: Times = field(default_factory=lambda: Times({}, {}, {}))
-
-    def ratio(self, side: str = MILLRACE) -> float:
-        """Return a side's median over Spark's, both of whose sides count."""
-        return self.times.ratio(side, *self.sparks)
+    times: Times = field(default_factory=lambda: Times("", {}, {}))
 
     @property
-    def sparks(self) -> list[str]:
-        """Spark's sides."""
-        return [side for side in (SPARK, AGAIN) if side in self.times.seconds]
+    def spark_seconds(self) -> float:
+        """Spark's median; both of its sides count."""
+        return self.times.median(*(side for side in (SPARK, AGAIN) if side in self.times.seconds))
+
+    def ratio(self, side: str = MILLRACE) -> float:
+        """Return a side's median over Spark's."""
+        return self.times.median(side) / self.spark_seconds
 
     def row(self) -> dict[str, Any]:
         """Return the query as a row of the table."""
@@ -83,9 +72,9 @@ class Query:
             "query": self.name,
             "blocks": self.blocks,
             "millrace_s": self.times.median(MILLRACE),
-            "spark_s": self.times.median(*self.sparks),
+            "spark_s": self.spark_seconds,
             "ratio": self.ratio(),
-            "control": self.times.ratio(SPARK, AGAIN),
+            "control": self.times.control(SPARK),
             "planning_ms": 1000 * statistics.median(self.planning[1:]),
             "equal": self.unequal is None,
             "intermediate_tuples": self.totals.intermediate_tuples,
@@ -93,57 +82,52 @@ class Query:
         return row | ({"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {})
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    texts = query_texts() | shape_texts()
-    named = [name for name in run.names if name in texts]
-    outcome = Outcome()
     whole = {"tpch", "frames", "growth"} & {*run.names}
-    queries = [name for name in named if name not in SHAPES]
+    queries = [name for name in run.names if name in (*TPCH, "stairs")]
     if "growth" in whole:
-        outcome.add("growth", _growth(run, queries or GROWING, texts))
-    else:
-        chosen = queries or (TPCH if whole else ())
-        if chosen:
-            outcome.add("tpch", _tpch(run, chosen, texts, frames="frames" in whole))
-    if shapes := SHAPES if "shapes" in run.names else [name for name in named if name in SHAPES]:
-        outcome.add("shapes", _shapes(run, shapes, texts))
-    return outcome
+        _growth(run, queries or GROWING)
+    elif queries or whole:
+        _compare(run, queries or TPCH, "", frames="frames" in whole)
+    if shapes := SHAPES if "shapes" in run.names else [name for name in run.names if name in SHAPES]:
+        _compare(run, shapes, "shapes_", frames=False)
 
 
-def _tpch(run: Run, names: Sequence[str], texts: Mapping[str, str], *, frames: bool) -> Outcome:
-    queries = _measured(run, ensure(run.scale), names, texts, frames=frames)
-    outcome = _outcome(queries, "")
-    outcome.targets |= {
-        "geomean_ratio": Target(high=0.45),
-        "worst_ratio": Target(high=1.0),
-        "frames_geomean_ratio": Target(high=0.9),
-        "queries_equal": Target(len(queries), len(queries)),
-        "planning_first_ms": Target(high=40),
-        "planning_again_ms": Target(high=5),
-        "peak_worker_mb": Target(high=1000),
+def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> None:
+    """Measure queries at one scale; ratios are over those with a block."""
+    queries = _measured(run, run.scale, names, frames=frames)
+    taken = [query for query in queries if query.blocks]
+    figures = {
+        f"{prefix}geomean_ratio": geomean([query.ratio() for query in taken]),
+        f"{prefix}worst_ratio": max((query.ratio() for query in taken), default=float("nan")),
+        f"{prefix or 'queries_'}equal": sum(query.unequal is None for query in queries),
+        "queries_taken": len(taken),
+        "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
+        "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
+        "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
+        "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
+        "tuples_routed": sum(query.totals.tuples_routed for query in queries),
+        "blocks_sent": sum(query.totals.blocks_exchanged for query in queries),
+        "bytes_sent": sum(query.totals.bytes_exchanged for query in queries),
     }
-    return outcome
+    if frames:
+        figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
+    # What both kinds of queries have is told apart by a name in front.
+    run.figures |= {f"shapes_{name}" if name in run.figures else name: x for name, x in figures.items()}
+    run.targets[f"{prefix or 'queries_'}equal"] = Target(len(queries), len(queries))
+    run.rows += [query.row() for query in queries]
+    if untaken := [query.name for query in queries if not query.blocks]:
+        run.notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
 
 
-def _shapes(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
-    queries = _measured(run, ensure(run.scale), names, texts)
-    outcome = _outcome(queries, "shapes_")
-    outcome.targets |= {
-        "shapes_geomean_ratio": Target(high=0.7),
-        "shapes_worst_ratio": Target(high=1.15),
-        "shapes_equal": Target(len(queries), len(queries)),
-    }
-    return outcome
-
-
-def _growth(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
-    small = _measured(run, ensure(run.scale), names, texts)
-    large = _measured(run, ensure(TEN_TIMES * run.scale), names, texts, control=False)
+def _growth(run: Run, names: Sequence[str]) -> None:
+    small = _measured(run, run.scale, names)
+    large = _measured(run, TEN_TIMES * run.scale, names, control="")
     rows: list[dict[str, Any]] = []
     for one, ten in zip(small, large, strict=True):
         mine = ten.times.median(MILLRACE) / one.times.median(MILLRACE)
-        theirs = ten.times.median(*ten.sparks) / one.times.median(*one.sparks)
+        theirs = ten.spark_seconds / one.spark_seconds
         rows.append(
             {
                 "query": one.name,
@@ -157,53 +141,42 @@ def _growth(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome
                 "equal": one.unequal is None and ten.unequal is None,
             }
         )
-    figures = {
+    run.figures |= {
         "growth_ratio": geomean([row["growth_ratio"] for row in rows]),
         "growth_worst_ratio": max(row["growth_ratio"] for row in rows),
         "memory_ratio": max(row["larger_mb"] for row in rows) / max(row["worker_mb"] for row in rows),
         "larger_ratio": geomean([row["larger_ratio"] for row in rows]),
-        "aa_ratio": geomean([one.times.ratio(SPARK, AGAIN) for one in small]),
         "queries_equal": sum(row["equal"] for row in rows),
     }
-    targets = {
-        "growth_ratio": Target(high=1.0),
-        "memory_ratio": Target(high=2.0),
-        "aa_ratio": CONTROL,
-        "queries_equal": Target(len(rows), len(rows)),
-    }
-    return Outcome(figures, rows, targets, _notes([*small, *large]))
+    run.targets["queries_equal"] = Target(len(rows), len(rows))
+    run.rows += rows
 
 
 def _measured(
-    run: Run,
-    tables: Mapping[str, str],
-    names: Sequence[str],
-    texts: Mapping[str, str],
-    *,
-    frames: bool = False,
-    control: bool = True,
+    run: Run, scale: float, names: Sequence[str], *, frames: bool = False, control: str = SPARK
 ) -> list[Query]:
-    """Measure queries over tables whose paths are given; ``control`` runs Spark a second time."""
-    queries = {name: Query(name, texts[name]) for name in names}
+    """Measure queries over TPC-H's tables."""
+    tables, texts, queries = ensure(scale), query_texts() | shape_texts(), []
     read = {name: run.spark.read.parquet(path) for name, path in tables.items()}
     for name, frame in read.items():
         frame.createOrReplaceTempView(name)
-    cases: dict[str, Case] = {}
-    for name, query in queries.items():
+    for name in names:
+        queries.append(query := Query(name, texts[name]))
         _analysis(run, query.text)  # of a text that is new to it, Spark's analysis takes longer too
-        spark = _by_spark(run, query)
-        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: spark}
-        sides |= {AGAIN: spark} if control else {}
-        cases[name] = sides | ({FRAMES: _by_millrace(run, query, read)} if frames else {})
 
-    def check(name: str, answers: Mapping[str, Any]) -> None:
-        for side in (MILLRACE, FRAMES):
-            if side in answers and queries[name].unequal is None:
-                queries[name].unequal = difference(answers[side], answers[SPARK])
+        answers = dict[str, Any]()
 
-    for name, times in races(run, cases, check).items():
-        queries[name].times = times
-    return list(queries.values())
+        def check(side: str, rows: Any, _: Any, query: Query = query, found: Any = answers) -> None:
+            found[side] = rows
+            for ours in {MILLRACE, FRAMES} & found.keys():
+                if SPARK in found and query.unequal is None:
+                    query.unequal = difference(found[ours], found[SPARK])
+
+        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: _by_spark(run, query)}
+        sides |= {FRAMES: _by_millrace(run, query, read)} if frames else {}
+        query.times = run.race(name, sides, control=control, check=check)
+        run.notes += [f"{name} differs: {query.unequal}"] if query.unequal else []
+    return queries
 
 
 def _by_spark(run: Run, query: Query) -> Callable[[], Any]:
@@ -245,39 +218,22 @@ def _totals(planned: Planned) -> Totals:
         return Totals()
 
 
-def _outcome(queries: Sequence[Query], prefix: str) -> Outcome:
-    """Return the figures of queries; ratios are over those with a block."""
-    taken = [query for query in queries if query.blocks]
-    figures = {
-        f"{prefix}geomean_ratio": geomean([query.ratio() for query in taken]),
-        f"{prefix}worst_ratio": max((query.ratio() for query in taken), default=float("nan")),
-        "aa_ratio": geomean([query.times.ratio(SPARK, AGAIN) for query in queries]),
-        f"{prefix or 'queries_'}equal": sum(query.unequal is None for query in queries),
-        "queries_taken": len(taken),
-        "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
-        "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
-        "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
-        "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
-        "tuples_routed": sum(query.totals.tuples_routed for query in queries),
-        "blocks_sent": sum(query.totals.blocks_exchanged for query in queries),
-        "bytes_sent": sum(query.totals.bytes_exchanged for query in queries),
-    }
-    if any(FRAMES in query.times.seconds for query in queries):
-        figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
-    rows = [query.row() for query in queries]
-    return Outcome(figures, rows, {"aa_ratio": CONTROL}, _notes(queries))
-
-
-def _notes(queries: Sequence[Query]) -> list[str]:
-    notes = [f"{query.name} differs: {query.unequal}" for query in queries if query.unequal]
-    if untaken := [query.name for query in queries if not query.blocks]:
-        notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
-    return notes
-
-
+TARGETS = {
+    "geomean_ratio": Target(high=0.45),
+    "worst_ratio": Target(high=1.0),
+    "frames_geomean_ratio": Target(high=0.9),
+    "planning_first_ms": Target(high=40),
+    "planning_again_ms": Target(high=5),
+    "peak_worker_mb": Target(high=1000),
+    "shapes_geomean_ratio": Target(high=0.7),
+    "shapes_worst_ratio": Target(high=1.15),
+    "growth_ratio": Target(high=1.0),
+    "memory_ratio": Target(high=2.0),
+}
 BENCH = Bench(
     measure,
     ("tpch", "frames", "shapes", "growth", *TPCH, "stairs", *SHAPES),
+    TARGETS,
     usual=("tpch", "shapes"),
     quick=("q03", "q05", "q10", "cte_read_three_times", "exists_beside_joins", "tiny_tables"),
 )

@@ -1,4 +1,4 @@
-"""The production engine on a virtual clock: blocks, selections, indexes and costs of declared time, a run.
+"""The production engine on a virtual clock: selections, indexes and costs of declared time, a run.
 
 Nothing here routes or joins. A run is an :class:`~millrace.engine.runs.eddy_run.EddyRun` or a static plan
 on a clock that only declared work moves, so that its times are exact, repeatable, and the same on every
@@ -11,24 +11,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lab.figures.figure import Curve
+from lab.figures.figure import Curve, Parameter
+from lab.joins import block, rows_of
 from millrace.engine.arrivals.access_modules import Answer, Index
 from millrace.engine.arrivals.schedule import Source
-from millrace.engine.expressions import Call, Column, ColumnRef, Predicate
+from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.figures import CellFigures
 from millrace.engine.graph import QueryGraph
-from millrace.engine.policies import Policy
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.runs.block_run import Given
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.preference import Wanted
 from millrace.engine.runs.static import StaticPlan
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spec import JoinSpec
 from millrace.engine.trees import edges_of
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock, VirtualClock
@@ -46,37 +44,6 @@ Cost = float | Callable[[], float]
 
 
 # What is run
-
-
-def block(
-    tables: Mapping[str, pa.Table],
-    *equalities: str,
-    predicates: Sequence[Predicate] = (),
-    all_columns: bool = False,
-    rows: Mapping[str, int | None] | None = None,
-) -> JoinSpec:
-    """Return the block over some tables that counts its rows.
-
-    Args:
-        tables: By alias; compared columns are all of one type.
-        equalities: Each such as ``r.a = s.a``.
-        predicates: Besides.
-        all_columns: Return all columns, named ``r_a`` and so on, instead of counting.
-        rows: Sizes of tables as the engine knows them, None for not at all; the truth by default.
-    """
-    sizes = {alias: table.num_rows for alias, table in tables.items()} | dict(rows or {})
-    columns = [ColumnRef(alias, name) for alias, table in tables.items() for name in table.column_names]
-    pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
-    return JoinSpec(
-        tuple(RelationSpec(alias, table.schema, rows=sizes[alias]) for alias, table in tables.items()),
-        tuple(
-            Equality(left, right, tables[left.relation].schema.field(left.column).type)
-            for left, right in pairs
-        ),
-        residuals=tuple(predicates),
-        output=tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns if all_columns),
-        count_only=not all_columns,
-    )
 
 
 def selection(alias: str, column: str, cost: Cost, clock: VirtualClock) -> Call:
@@ -107,6 +74,33 @@ def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
 def all_batches(tables: Mapping[str, pa.Table], size: int) -> dict[str, Source]:
     """Cut tables into batches, by alias."""
     return {alias: batches(table, size) for alias, table in tables.items()}
+
+
+CHAIN = ("R.a = S.a", "S.b = T.b")
+SCALE = Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000")
+TABLE_1 = 1.8
+"""What a tuple of S meets in R by the paper's table 1: R.a is from 500 to 5500, S.a from 0 to 5000."""
+
+
+@lru_cache(maxsize=8)
+def chain(
+    scale: float, seed: int, r_matches: float, t_matches: float
+) -> tuple[Mapping[str, pa.Table], JoinSpec, int]:
+    """Return R ⋈ S ⋈ T of the eddies paper: tables, block, and rows of the result.
+
+    A tuple of S meets so many tuples of R, and so many of T, at most 1.
+    """
+    draw = np.random.default_rng(seed)
+    r, s, t = (max(1, round(scale * rows)) for rows in (10_000, 80_000, 10_000))
+    low, high = 0, max(1, round(r / r_matches))
+    if r_matches == TABLE_1:
+        low, high = round(scale * 500), round(scale * 5500)
+    data = {
+        "R": pa.table({"a": draw.integers(low, high, r)}),
+        "S": pa.table({"a": draw.integers(0, high - low, s), "b": draw.integers(0, round(t / t_matches), s)}),
+        "T": pa.table({"b": draw.permutation(t)}),
+    }
+    return data, block(data, *CHAIN), rows_of(data, *CHAIN)
 
 
 # What time it takes
@@ -198,10 +192,6 @@ class Ran:
     times: Array
     table: pa.Table | None = None
 
-    def share(self, alias: str, first: str) -> float:
-        """Return the share of a relation's tuples that went to one module before all others."""
-        return share_of(self.figures, alias, first)
-
     @property
     def answer(self) -> Counter[tuple[Any, ...]]:
         """The results in no order."""
@@ -230,16 +220,12 @@ Noting = Callable[[Started, str, int], None]
 def start(
     spec: JoinSpec,
     sources: Mapping[str, Source],
-    options: Options | None = None,
+    options: Options,
     *,
-    policy: Policy | None = None,
-    queues: Backpressure | None = None,
-    prefer: Wanted = None,
     reading: Noting | None = None,
-    **given: Unpack[Given],
+    **more: Any,
 ) -> Started:
     """Return a run of a block by the production engine: see :func:`run`, which also takes it to its end."""
-    options = options or Options()
     started: Started
 
     def noted(alias: str, source: Source, note: Noting) -> Iterator[Any]:
@@ -252,26 +238,19 @@ def start(
 
     if reading is not None:
         sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
-    if options.architecture == "static":
-        started = StaticPlan(spec, sources, options, **given)
-    else:
-        started = EddyRun(spec, sources, options, policy=policy, backpressure=queues, prefer=prefer, **given)
+    started = (StaticPlan if options.architecture == "static" else EddyRun)(spec, sources, options, **more)
     return started
 
 
 def run(
     spec: JoinSpec,
     sources: Mapping[str, Source],
-    options: Options | None = None,
+    options: Options,
     *,
     clock: VirtualClock,
-    policy: Policy | None = None,
-    queues: Backpressure | None = None,
-    prefer: Wanted = None,
     rows: int | None = None,
-    reading: Noting | None = None,
     on_batch: Callable[[Started], None] | None = None,
-    **given: Any,
+    **more: Any,
 ) -> Ran:
     """Run a block with the production engine, on a virtual clock, to its end.
 
@@ -280,33 +259,27 @@ def run(
         sources: Batches by alias; none for relations with access modules alone.
         options: Of the run; a static plan where the architecture is ``static``, else an eddy.
         clock: Of the run and its access modules, with the costs of the work.
-        policy: In place of the options'.
-        queues: Bounds of the input queues of modules; without them modules work at once.
-        prefer: As the eddy takes it.
         rows: Of the result, if known.
-        reading: Called before each batch of a source is read, and at its end.
         on_batch: Called after each batch of results, an empty one when all sources have stalled.
-        given: As any run takes it (:class:`millrace.engine.runs.block_run.Given`), access modules among it.
+        more: ``reading`` is called before each batch of a source is read, and at its end. The rest is as
+            :class:`EddyRun` or :class:`StaticPlan` takes it.
 
     Raises:
         ExecutionError: The result has another number of rows.
     """
-    began, given["clock"] = clock.now(), clock
-    started = start(
-        spec, sources, options, policy=policy, queues=queues, prefer=prefer, reading=reading, **given
-    )
-    times: list[float] = []
-    found = []
+    began, times, found = clock.now(), list[float](), []
+    started = start(spec, sources, options, clock=clock, **more)
     for batch in started.run():
         found.append(batch)
         if not spec.count_only:
             times += [clock.now()] * batch.num_rows
         if on_batch is not None:
             on_batch(started)
+    table, number = None, len(times)
     if spec.count_only:
-        table, number = None, sum(row for batch in found for row in batch.column(0).to_pylist())
+        number = sum(row for batch in found for row in batch.column(0).to_pylist())
     else:
-        table, number = pa.Table.from_batches(found, spec.output_schema), len(times)
+        table = pa.Table.from_batches(found, spec.output_schema)
     if rows is not None and number != rows:
         raise ExecutionError(f"the run found {number:,} rows, expected {rows:,}")
     return Ran(clock.now() - began, number, started.figures(), np.array(times), table)

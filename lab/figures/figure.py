@@ -7,18 +7,22 @@ it is about, which fails it: so the claim is known to look at that mechanism.
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from millrace.engine.policies import Policy
 from millrace.errors import OptionError, near
 
-HOLDS, DIFFERS, FAILS = "holds", "differs", "does not hold"
 Verdict = Literal["holds", "differs", "does not hold"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""From best to worst."""
+
 MAX_SEED = 2**32 - 1
 Numbers = Sequence[float] | np.ndarray[Any, Any]
 
@@ -84,8 +88,8 @@ class Curve:
 
     def __post_init__(self) -> None:
         # Plain numbers: outcomes travel between processes and into JSON.
-        object.__setattr__(self, "x", tuple(float(value) for value in self.x))
-        object.__setattr__(self, "y", tuple(float(value) for value in self.y))
+        object.__setattr__(self, "x", tuple(map(float, self.x)))
+        object.__setattr__(self, "y", tuple(map(float, self.y)))
         if len(self.x) != len(self.y):
             raise ValueError(f"curve {self.name!r} has {len(self.x)} x and {len(self.y)} y")
 
@@ -112,7 +116,7 @@ class Panel:
     y_log: bool = False
     x_names: Sequence[str] = ()
     marks: Sequence[tuple[float, str]] = ()
-    static: Sequence[str] = ()
+    static: Iterable[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("curves", "x_names", "marks", "static"):
@@ -130,23 +134,15 @@ class Panel:
     @classmethod
     def bars(cls, title: str, label: str, values: Mapping[str, float], **more: Any) -> Panel:
         """Return a panel of one bar for each named value."""
-        return cls.grouped(title, "", label, values, {title: list(values.values())}, **more)
+        return cls.grouped(title, label, values, {title: list(values.values())}, **more)
 
     @classmethod
     def grouped(
-        cls,
-        title: str,
-        x_label: str,
-        y_label: str,
-        names: Iterable[str],
-        curves: Mapping[str, Numbers],
-        **more: Any,
+        cls, title: str, label: str, names: Iterable[str], curves: Mapping[str, Numbers], **more: Any
     ) -> Panel:
         """Return a panel with a group of bars for each name, one bar of each curve."""
         names = list(names)
-        return cls.over(
-            title, x_label, y_label, range(len(names)), curves, kind="bars", x_names=names, **more
-        )
+        return cls.over(title, "", label, range(len(names)), curves, kind="bars", x_names=names, **more)
 
 
 @dataclass(frozen=True)
@@ -156,8 +152,8 @@ class Claim:
     Attributes:
         says: The claim, in the paper's sense.
         figure: Name of the number.
-        low: The least that it may be, and ``high`` the most. A comment beside the claim says where they
-            come from.
+        low: The least that it may be, and ``high`` the most.
+        bounds: The same as a formula.
         paper: The paper's number or shape, in words.
         fails: The broken engine that fails the claim, a key of :attr:`Figure.broken`; empty for none.
         cause: Why the number is known not to come out as claimed; empty where it is expected to.
@@ -166,38 +162,50 @@ class Claim:
 
     says: str
     figure: str
-    low: float = -math.inf
-    high: float = math.inf
+    low: float
+    high: float
+    bounds: str
     paper: str = ""
     fails: str = ""
     cause: str = ""
     found: tuple[float, float] = (math.inf, -math.inf)
-
-    @property
-    def bounds(self) -> str:
-        """The bounds as a formula."""
-        low, high = (f"{bound:.4g}" for bound in (self.low, self.high))
-        if self.low == self.high:
-            return f"{self.figure} = {low}"
-        left = f"{low} ≤ " if self.low > -math.inf else ""
-        return f"{left}{self.figure}{f' ≤ {high}' if self.high < math.inf else ''}"
 
     def judge(self, figures: Mapping[str, float]) -> Verdict:
         """Return the verdict on a run's numbers; one that is no number fails."""
         value = figures[self.figure]
         if self.low <= value <= self.high:
             return "holds"
-        return "differs" if self.cause and self.found[0] <= value <= self.found[1] else "does not hold"
+        return "differs" if self.found[0] <= value <= self.found[1] else "does not hold"
 
 
-def at_most(high: float, figure: str, says: str, paper: str = "", fails: str = "") -> Claim:
-    """Return a claim that a number is no larger."""
-    return Claim(says, figure, high=high, paper=paper, fails=fails)
+_BOUNDS = re.compile(r"(?:(?P<low>\S+) ≤ )?(?P<figure>[a-z]\S*)(?: ≤ (?P<high>\S+)| = (?P<equal>\S+))?")
+_BUT = re.compile(r" but (-?[\d.]+) to (-?[\d.]+): ")
 
 
-def at_least(low: float, figure: str, says: str, paper: str = "", fails: str = "") -> Claim:
-    """Return a claim that a number is no smaller."""
-    return Claim(says, figure, low=low, paper=paper, fails=fails)
+def claims_of(table: str) -> tuple[Claim, ...]:
+    """Read a table of claims.
+
+    A claim is ``BOUNDS | CLAIM | PAPER | BROKEN``: bounds on a number such as ``0 ≤ lead ≤ 1``, what is
+    claimed, the paper's number or shape, and the broken engine that fails the claim. The last two may be
+    left out. ``but LOW to HIGH: CAUSE`` behind it says where the number is known to be instead, and why.
+    Lines that are indented go on with the claim; lines with ``#`` say where bounds come from.
+    """
+    text = re.sub(r"^\s*#.*\n", "", inspect.cleandoc(table), flags=re.MULTILINE)
+    found = []
+    for entry in re.split(r"\n(?=\S)", text):
+        line, *but = _BUT.split(" ".join(entry.split()))
+        bounds, *words = (cell.strip() for cell in line.split("|"))
+        read = _BOUNDS.fullmatch(bounds)
+        if read is None or not 1 <= len(words) <= 3:
+            raise ValueError(f"this is no claim: {line}")
+        low, high = (
+            float(read[name] or read["equal"] or limit)
+            for name, limit in (("low", -math.inf), ("high", math.inf))
+        )
+        says, paper, fails = [*words, "", ""][:3]
+        cause, where = (but[2], (float(but[0]), float(but[1]))) if but else ("", Claim.found)
+        found.append(Claim(says, read["figure"], low, high, bounds, paper, fails, cause, where))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -214,8 +222,7 @@ class Outcome:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on several claims together."""
-    found = set(verdicts)
-    return "does not hold" if FAILS in found else "differs" if DIFFERS in found else "holds"
+    return max(verdicts, key=VERDICTS.index, default="holds")
 
 
 @dataclass(frozen=True)
@@ -290,3 +297,27 @@ class Figure:
     def changed(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the parameters that are not the defaults."""
         return {p.name: values[p.name] for p in self.parameters if values[p.name] != p.default}
+
+
+FIGURES: dict[str, Figure] = {}
+"""Of the modules that have been imported, by id."""
+
+Measure = Callable[[Settings], Outcome]
+
+
+def figure(name: str, source: str, claims: str, **more: Any) -> Callable[[Measure], Measure]:
+    """Make a figure of the function below, which measures it.
+
+    The function's docstring begins with the figure's title and its caption, a paragraph each. What follows
+    is for readers of the code.
+    """
+
+    def add(measure: Measure) -> Measure:
+        title, says, *_ = inspect.cleandoc(measure.__doc__ or "").split("\n\n")
+        says = " ".join(says.split())
+        FIGURES[name] = Figure(
+            name, title.removesuffix("."), source, says, measure, claims_of(claims), **more
+        )
+        return measure
+
+    return add

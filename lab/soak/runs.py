@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 import millrace
-from lab.bench.harness import Bench, Outcome, Run, Target
+from lab.bench.harness import Bench, Run, Target
 from lab.bench.streams import SCHEMA, SETTINGS, Feeds, Side, own_folder
 from millrace.errors import ExecutionError
 
@@ -51,14 +51,17 @@ _SEED = 7
 Rows = Counter[tuple[object, ...]]
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the soak that is named."""
     (name,) = run.names
     with own_folder() as folder:
-        return _memory(run, folder) if name == "memory" else _crashes(run, folder, hub=name == "hub-crashes")
+        if name == "memory":
+            _memory(run, folder)
+        else:
+            _crashes(run, folder, hub=name == "hub-crashes")
 
 
-def _crashes(run: Run, folder: Path, *, hub: bool) -> Outcome:
+def _crashes(run: Run, folder: Path, *, hub: bool) -> None:
     """Kill a query so many times, let it finish, and compare.
 
     Raises:
@@ -83,13 +86,13 @@ def _crashes(run: Run, folder: Path, *, hub: bool) -> Outcome:
     rows = sum(written.total() for _, written, _ in found)
     one, many = ("hub_crash", "hub_crashes") if hub else ("crash", "crashes")
     survived = sound if same and rows and all(not written - answer for _, written, answer in found) else 0
-    figures: dict[str, float] = {
+    run.figures = {
         many: killed,
         f"{many}_survived": survived,
         f"{one}_micro_batches": files,
         f"{one}_rows": rows,
     }
-    return Outcome(figures, [], {f"{many}_survived": Target(low=run.rounds)})
+    run.targets = {f"{many}_survived": Target(low=run.rounds)}
 
 
 def _killed(
@@ -210,8 +213,8 @@ def _rows(spark: SparkSession, *source: str | None) -> Rows:
     return Counter((k, t, *(round(x, 6) for x in more)) for k, t, *more in zip(*columns, strict=True))
 
 
-def _memory(run: Run, folder: Path) -> Outcome:
-    """Return the most memory of the largest worker in the last tenth of micro-batches over the second tenth.
+def _memory(run: Run, folder: Path) -> None:
+    """Compare the most memory of the largest worker in the last tenth of micro-batches with the second tenth.
 
     A micro-batch spans more event time than tuples are kept for, so each one lets go of what the one before
     brought: memory that grows is memory that leaks. It matters neither which process Spark gave a cell to nor
@@ -231,13 +234,13 @@ def _memory(run: Run, folder: Path) -> Outcome:
             resident.append(_largest_worker())
     finally:
         side.stop()
-    figures = {
+    run.figures = {
         "memory_flat": flatness(resident),
         "memory_mb": max(resident) / 1e6,
         "memory_state_flat": flatness(side.figure("held")),
         "memory_expired_rows": sum(side.figure("expired")),
     }
-    return Outcome(figures, [], {"memory_flat": Target(high=1.1)})
+    run.targets = {"memory_flat": Target(high=1.1)}
 
 
 def flatness(values: list[float]) -> float:
