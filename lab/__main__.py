@@ -14,22 +14,65 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.bench import BENCHES
 from lab.figures.figure import Figure
-from millrace.errors import InputError, MillraceError, OptionError, SetupError
+from millrace.errors import InputError, MillraceError, OptionError, SetupError, near
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-for _name in ("bench", "soak"):
-    if sys.argv[1:2] != ["figures"]:  # which has no need of what they import
-        app.add_typer(import_module(f"lab.{_name}").app, name=_name)
 
 _FEW = 3
 _FIRST = "first"
 """What ``--ablate`` takes for each figure's first broken engine."""
 
+QUICK_SCALE = 0.1
+SOAKS = ("crashes", "hub-crashes", "memory")
 
-@app.callback()
-def _lab() -> None:
-    """Keep `figures` a command of its own, also where no other is mounted."""
+Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
+Json = Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document; - for stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
+
+
+@app.command(no_args_is_help=True)
+def bench(
+    name: Annotated[str, typer.Argument(help="; ".join(f"{k}: {about}" for k, about in BENCHES.items()))],
+    cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
+    scale: Scale = 1.0,
+    rounds: Annotated[int | None, typer.Option(help="Timed rounds, five or more.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run.")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master.")] = None,
+    json: Json = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Measure against other engines, with an A/A control."""
+    from lab.bench.harness import Bench, execute
+
+    if name not in BENCHES:
+        raise OptionError(f"there is no benchmark {name!r}: {near(name, BENCHES)}")
+    made: Bench = import_module(f"lab.bench.{name}").BENCH
+    size = min(scale, QUICK_SCALE) if quick else scale
+    missed = execute(name, made, made.run(cases, size, rounds, quick=quick), master, json, debug)
+    if check and missed:
+        raise typer.Exit(1)
+
+
+@app.command(no_args_is_help=True)
+def soak(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(SOAKS)}.")],
+    scale: Scale = 1.0,
+    count: Annotated[int | None, typer.Option(min=1, help="Crashes, or micro-batches.")] = None,
+    json: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Run for minutes to an hour: drivers killed at random times, of joins and of a hub, and workers' memory.
+
+    Exits with 1 where rows are lost or doubled, or memory grows.
+    """
+    from lab.bench.harness import execute
+    from lab.soak import BENCH
+
+    if execute(name, BENCH, BENCH.run(name, scale, count, quick=False), None, json, debug):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -143,8 +186,11 @@ def main() -> None:
     """Run the command line; wrong usage ends with 2, what fails while it runs with 1."""
     try:
         app()
-    except MillraceError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (MillraceError, ModuleNotFoundError) as error:
+        if "--debug" in sys.argv:
+            raise
+        advice = ": pip install -r lab/requirements.txt" if isinstance(error, ImportError) else ""
+        print(f"error: {error}{advice}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, (OptionError, InputError, SetupError)) else 1) from None
 
 

@@ -16,7 +16,7 @@ from lab.bench import micro, robust
 from lab.bench.costly import FILTERS, Truth
 from lab.bench.harness import Ran, Run, Target, geomean, turned
 from lab.joins import duckdb_counts
-from lab.soak.runs import flatness
+from lab.soak import flatness
 from millrace.errors import ExecutionError
 
 SMALL = {
@@ -138,7 +138,11 @@ def test_a_benchmark_runs_at_its_smallest_size(tmp_path, bench, cases, scale):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", [("--cases", "fig99"), ("--rounds", "2"), ("--scale", "0")], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [("speed",), ("state", "--cases", "fig99"), ("state", "--rounds", "2"), ("state", "--scale", "0")],
+    ids=str,
+)
 def test_wrong_usage_ends_with_2(wrong):
     """Before anything runs."""
-    lab("bench", "state", *wrong, expected=2)
+    lab("bench", *wrong, expected=2)

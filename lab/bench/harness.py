@@ -71,10 +71,6 @@ class Run:
         quick: Leave out what takes long and no target is about.
         session: Starts a session with settings; called when the first side needs one.
         says: Shows what runs now.
-        figures: By name.
-        rows: A dictionary for each row of the table.
-        targets: Of figures.
-        notes: Sentences below the tables.
         controls: Ratios of sides to themselves; their geometric mean becomes a figure.
     """
 
@@ -93,7 +89,6 @@ class Run:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session, started when it is first used."""
         assert self.session is not None, "this run has no session"
         return self.session(self.conf)
 
@@ -208,18 +203,10 @@ class Times:
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark.
+    """A benchmark: what runs it, what ``--cases`` may name, and defaults.
 
-    Attributes:
-        measure: Runs it.
-        cases: What ``--cases`` may name.
-        targets: Of its figures.
-        usual: Cases of a run that names none; all by default.
-        quick: Cases of a quick run.
-        rounds: Timed rounds by default.
-        least: Fewest rounds that a median can bear.
-        master: Spark's master by default.
-        conf: Spark's settings.
+    A run that names no cases takes the ``usual`` ones, else all. ``least`` is the fewest rounds that a
+    median can bear; ``conf`` are Spark's settings.
     """
 
     measure: Callable[[Run], None]
@@ -251,9 +238,8 @@ class Bench:
 
 
 def _measured(call: Callable[[], Any]) -> Ran:
-    result: list[Any] = []
-    seconds = timed(lambda: result.append(call()))
-    ran = result[0] if isinstance(result[0], Ran) else Ran(result[0])
+    seconds, result = timed(call)
+    ran = result if isinstance(result, Ran) else Ran(result)
     return Ran(ran.answer, ran.note, seconds if ran.seconds is None else ran.seconds)
 
 
@@ -264,12 +250,12 @@ def turned(names: Sequence[str], number: int) -> list[str]:
     return order if number % 2 == 0 else order[::-1]
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Return the wall time of one call, in seconds, garbage of earlier ones collected before."""
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the wall time of a call in seconds, garbage of earlier ones collected before; and its result."""
     gc.collect()
     start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+    result = call()
+    return time.perf_counter() - start, result
 
 
 def spread(values: Sequence[float]) -> float:
@@ -294,16 +280,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def execute(name: str, bench: Bench, run: Run, master: str | None, target: str | None, debug: bool) -> None:
-    """Run a benchmark, print its tables, and write its JSON document.
+def execute(
+    name: str, bench: Bench, run: Run, master: str | None, target: str | None, debug: bool
+) -> list[str]:
+    """Run a benchmark, print its tables, and write its JSON document, ``-`` to stdout.
 
-    Args:
-        name: Of the benchmark.
-        bench: The benchmark.
-        run: Its options; the session is added here.
-        master: Spark's master; the benchmark's by default.
-        target: File for the document, ``-`` for standard output.
-        debug: Let Spark log.
+    Returns the targets that were missed, a sentence each.
     """
     stderr = Console(stderr=True)
     with ExitStack() as stack:
@@ -326,6 +308,10 @@ def execute(name: str, bench: Bench, run: Run, master: str | None, target: str |
         print(text)
     elif target:
         Path(target).write_text(text + "\n", encoding="utf-8")
+    missed = run.missed()
+    for sentence in missed:
+        stderr.print(f"missed: {sentence}")
+    return missed
 
 
 def _plain(value: Any) -> Any:

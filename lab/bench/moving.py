@@ -40,7 +40,7 @@ def measure(run: Run) -> None:
     for number in range(-1, run.rounds):
         run.says(f"migrate: moving over routing, round {number + 1}")
         state = _State(rows)
-        seconds = timed(state.route), timed(state.move)
+        seconds = timed(state.route)[0], timed(state.move)[0]
         expected = {("b", _S): rows, ("b", _R | _S): 0, ("a", _S): 0, ("a", _S | _T): rows}
         if state.results != rows or state.live(expected) != expected:
             raise ExecutionError(f"{state.results} results of {rows}, {state.live(expected)} of {expected}")

@@ -89,19 +89,16 @@ def _by_eddy(
     names, applied = [function.__name__ for function in functions], _applied(case, functions)
 
     def call() -> Ran:
-        kept: list[tuple[int, int]] = []
-        filtered: list[DataFrame] = []
+        def keep() -> tuple[DataFrame, tuple[int, int]]:
+            filtered = millrace.where(_ids(run, case), *case.native, *applied, policy=policy)
+            return filtered, _kept(filtered)
 
-        def keep() -> None:
-            filtered.append(millrace.where(_ids(run, case), *case.native, *applied, policy=policy))
-            kept.append(_kept(filtered[0]))
-
-        seconds = timed(keep)
-        evaluated = {m.name: m.evaluated for _, m in millrace.report(filtered[0]).modules() if m.evaluated}
+        seconds, (filtered, kept) = timed(keep)
+        evaluated = {m.name: m.evaluated for _, m in millrace.report(filtered).modules() if m.evaluated}
         calls = tuple(evaluated.get(f"Predicate({name}(id))", 0) for name in names)
         if oracle and calls != truth.stage_calls:
             raise ExecutionError(f"the oracle called {calls} times, expected {truth.stage_calls}")
-        return Ran(kept[0], _note(case, truth, truth.calls if oracle else calls), seconds)
+        return Ran(kept, _note(case, truth, truth.calls if oracle else calls), seconds)
 
     return call
 

@@ -53,9 +53,7 @@ class Join:
     """A join that is counted.
 
     Attributes:
-        about: What it is, in a few words.
         relations: The columns that are joined, by alias.
-        joins: Each the text of an equality.
         files: Returns the paths of the tables by alias, for a scale.
         chunk: Rows of a table that arrive at a time.
         every: Tuples after which routing is decided anew.
@@ -65,7 +63,6 @@ class Join:
         policies: Also run with the migration policies that are not the default.
         repeats: Runs in each round, more than one where a run is short.
         rounds: Take part in no more than so many rounds, where a run is long and for information only.
-        paths: The tables' files.
     """
 
     about: str
@@ -102,7 +99,6 @@ class Join:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Rows of each table."""
         return {alias: pq.read_metadata(path).num_rows for alias, path in self.paths.items()}
 
     @cached_property
@@ -116,7 +112,6 @@ class Join:
 
     @property
     def schedule(self) -> Schedule:
-        """How the tables arrive."""
         weights = tuple(map(float, self.sizes.values())) if self.by_size else None
         return Schedule(None, interleaved=True, order=tuple(range(len(self.sizes))), weights=weights)
 

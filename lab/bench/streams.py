@@ -13,8 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,18 +72,15 @@ class Feeds:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The streams' names."""
         return tuple(f"feed_{letter}" for letter in "abcdefgh"[: self.streams])
 
     @property
     def text(self) -> str:
-        """The query, in one FROM."""
         a, sums = self.names[0], " + ".join(f"{name}.v" for name in self.names)
         return f"SELECT {a}.k, {a}.t, {sums} AS total FROM {', '.join(self.names)} WHERE {self.condition}"
 
     @property
     def condition(self) -> str:
-        """What joins the streams."""
         a, *others = self.names
         pairs = [(x, y) for n, x in enumerate(self.names) for y in self.names[n + 1 :]]
         near = [self._near(f"{x}.t", f"{y}.t") for x, y in pairs]
@@ -147,24 +143,17 @@ class Feeds:
         }
 
 
+Queries = Callable[[Mapping[str, "DataFrame"]], Sequence["DataFrame"]]
+
+
 class Side:
     """Queries that run over files of their own; a call lets them work through one more micro-batch.
 
-    Args:
-        spark: The session.
-        feeds: Writes the files.
-        batches: How many micro-batches there will be.
-        folder: Where everything goes.
-        queries: Returns the queries' results, from the streams by name.
+    There will be so many ``batches``; ``queries`` returns the queries' results, from the streams by name.
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        feeds: Feeds,
-        batches: int,
-        folder: Path,
-        queries: Callable[[Mapping[str, DataFrame]], Sequence[DataFrame]],
+        self, spark: SparkSession, feeds: Feeds, batches: int, folder: Path, queries: Queries
     ) -> None:
         self.folder = folder
         self.progress: list[Any] = []
@@ -281,7 +270,7 @@ def measure(run: Run) -> None:
     for name in run.names:
         case = {"recovery": _recovery, "hub": _hub}.get(name, _joined)
         with own_folder() as folder:
-            same.append(case(run, name, folder))
+            same.append(case(run, name, Path(folder)))
     run.figures["same_rows"] = float(all(same))
     run.notes.append("a micro-batch from trigger to commit, as Spark says")
 
@@ -379,14 +368,12 @@ def _raced(run: Run, name: str, sides: Mapping[str, Side]) -> Times:
     return times
 
 
-def _by_millrace(
-    run: Run, feeds: Feeds, options: Any = None, text: str = ""
-) -> Callable[[Mapping[str, DataFrame]], list[DataFrame]]:
+def _by_millrace(run: Run, feeds: Feeds, options: Any = None, text: str = "") -> Queries:
     query = text or feeds.text
     return lambda streams: [millrace.sql(query, spark=run.spark, tables=streams, options=options)]
 
 
-def _by_spark(run: Run, feeds: Feeds) -> Callable[[Mapping[str, DataFrame]], list[DataFrame]]:
+def _by_spark(run: Run, feeds: Feeds) -> Queries:
     def queries(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
         for name, frame in streams.items():
             frame.createOrReplaceTempView(name)
@@ -414,14 +401,9 @@ def _state_bytes(side: Side) -> int:
     return sum(each.stat().st_size for each in files if each.is_file()) or math.nan  # type: ignore[return-value]
 
 
-@contextmanager
-def own_folder() -> Iterator[Path]:
-    """Make a folder for the body."""
-    folder = Path(tempfile.mkdtemp(prefix="millrace-stream-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def own_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for the body of a ``with``."""
+    return tempfile.TemporaryDirectory(prefix="millrace-stream-", ignore_cleanup_errors=True)
 
 
 CASES = (*FEEDS, "recovery", "hub")

@@ -267,7 +267,7 @@ def fig4_6(settings: Settings) -> Outcome:
     return Outcome(panels, figures)
 
 
-# Figures 7 to 9: R ⋈ S ⋈ T (section 4.3), and 12 and 13 with a table that comes late (section 4.4).
+# Figures 7 to 9: R ⋈ S ⋈ T (section 4.3).
 #
 # SELECT * FROM R, S, T WHERE R.a = S.a AND S.b = T.b. Tuples are read as fast as the eddy takes them, a
 # batch of each table in turn. R ⋈ S is a hash ripple join; S ⋈ T is one too, or an index join. A hash ripple
@@ -397,103 +397,6 @@ def fig7_9(settings: Settings) -> Outcome:
         Panel.grouped("9: tuples of S that went to the better join first", share, names, shown),
     ]
     return Outcome(panels, figures)
-
-
-def run_delayed(plan: str, settings: Settings, late: str, routing: float) -> tuple[float, float, Array]:
-    """Run R⋈S 100 %, S⋈T 20 % by a static order or a policy, with one table late.
-
-    It is the 20 % version of figure 8 with R and T exchanged. Any eddy does as much work a second.
-
-    Returns:
-        Seconds to completion; the share of S that was read when R began to arrive; and samples of the share
-        of S read, and of its tuples so far the share that went to the join with R first, shape ``(2, n)``.
-    """
-    data, spec, rows = chain(settings["scale"], settings.seed, 1.0, 0.2)
-    tuples = data["S"].num_rows
-    unit = settings["unit"] / (1 + routing)
-    joins = {join_of(spec, other, "S"): unit for other in "RT"}
-    clock = VirtualClock(costs=Costs({**joins, ROUTE: routing * unit}))
-    delay = 0.0 if settings.ablated == PUNCTUAL else settings["scale"] * settings["delay"]
-    samples = [(0.0, 0.0, 0.0)]
-
-    def note(started: Started, alias: str, read: int) -> None:
-        if alias == "S" and read / tuples >= samples[-1][1] + 1 / SAMPLES:
-            samples.append((clock.now(), read / tuples, share_of(started.figures(), "S", "R")))
-
-    sources = all_batches(data, settings["batch"])
-    access: Access = {late: [Scan(late, sources.pop(late), clock, stall=(0, delay))]}
-    ran = eddy(spec, sources, settings, clock, plan, rows=rows, access=access, reading=note)
-    samples.append((clock.now(), 1.0, share_of(ran.figures, "S", "R")))
-    arrived = max(read for when, read, _ in samples if when <= delay)
-    return ran.seconds, arrived, np.array([sample[1:] for sample in samples]).T
-
-
-@figure(
-    "eddies-fig12-13",
-    f"{PAPER}, figures 12 and 13",
-    """
-    # 43 % of S is read during the delay; each tuple of it kept for R meets two joins instead of 1.2: 22 %
-    # more time, of which at least a third is seen.
-    1.08 ≤ fig12_eddy_over_best | 12: the eddy pays for R's delay | not as well as it could | punctual
-    # 43 % of the way if all of S went wrong during the delay, and as much of the rest until tickets turn.
-    fig12_eddy_place ≤ 0.6 | 12: but behind the delay it corrects itself | far better than worst | stuck
-    fig12_equal_turns_place ≤ 0.6 | 12: with equal turns, too, if the eddy costs | | stuck
-    # Half of the cost of R's delay.
-    fig12_eddy_late_s_over_best ≤ 1.1 | 12: a delay of S affects all plans alike | identically | stuck
-    # That join drops all tuples, the other one 80 %; the first half of the delay is for learning.
-    0.65 ≤ fig13_eddy_during_delay | 13: it favours the silent join | most S tuples | punctual
-    0.5 ≤ fig13_equal_turns_during_delay | 13: with equal turns, too, if it costs | | punctual
-    # R⋈S then keeps every tuple; some come before tickets turn.
-    fig13_eddy_behind ≤ 0.3 | 13: then it throttles that join | quickly, at 43.5 % of S | stuck
-    fig13_equal_turns_behind ≤ 0.5 | 13: with equal turns, too, if it costs | | stuck
-    """,
-    parameters=(
-        SCALE,
-        Parameter("delay", 10.0, 0.0, 1000.0, "s", "before the first tuple of R"),
-        Parameter("unit", 0.00022, 1e-6, 1.0, "s", "of a delay unit: 43 % of S come in the paper's delay"),
-        *(EDDY, BATCH, QUEUE, BUFFER),
-    ),
-    broken=broken(PUNCTUAL, STUCK),
-    small={"batch": 80, "queue": 80},
-    seconds=90,
-)
-def fig12_13(settings: Settings) -> Outcome:
-    """A table that comes late.
-
-    An eddy with a windowed lottery does not adapt well to an initial delay of R: it keeps tuples of S
-    waiting in the join with R, which is silent and seems selective, and pays for it when R arrives. Then it
-    quickly throttles that join. A delay of S affects both joins alike. R and T are named the other way
-    round than in figure 8.
-
-    The lottery with equal turns is run by an eddy that costs, for the reason given in figure 7, and compared
-    with static orders of such an eddy.
-    """
-    figures, curves, panels, marks = dict[str, float](), list[Curve](), list[Panel](), []
-    for name, plan, cost in (("eddy", WINDOWED, 0.0), ("equal_turns", WINDOWED_EQUAL, settings["eddy"])):
-        plans = (*JOINS, plan)
-        done = {late: {each: run_delayed(each, settings, late, cost) for each in plans} for late in "RS"}
-        seconds = {late: {each: ran[0] for each, ran in runs.items()} for late, runs in done.items()}
-        worse, best, ours = seconds["R"].values()
-        _, arrived, (read, r_first) = done["R"][plan]
-        until = arrived or 0.4  # the moment of the delay's end; without a delay, where it would be
-        figures[f"fig12_{name}_over_best"] = ours / best
-        figures[f"fig12_{name}_place"] = float(place(ours, (best, worse)))
-        figures[f"fig12_{name}_late_s_over_best"] = seconds["S"][plan] / min(seconds["S"].values())
-        figures[f"fig13_{name}_during_delay"] = _between(read, r_first, until / 2, until)
-        figures[f"fig13_{name}_behind"] = _between(read, r_first, until, 1.0)
-        curves.append(Curve(f"{plan}, dear eddy" if cost else plan, read, r_first))
-        if not cost:
-            marks = [(arrived, "R begins")]
-            panels += [Panel.bars(f"12: {t} is delayed", "time (s)", seconds[t], static=JOINS) for t in "RS"]
-    label = "share that went to R⋈S first, so far"
-    panels.append(Panel("13: tuples of S that meet R first", "share of S read", label, curves, marks=marks))
-    return Outcome(panels, figures)
-
-
-def _between(read: Array, r_first: Array, low: float, high: float) -> float:
-    """Return the share that went to R first of what was read between two shares of S."""
-    below, above = (float(np.interp(end, read, r_first)) for end in (low, high))
-    return min(1.0, max(0.0, (above * high - below * low) / (high - low)))
 
 
 # Figures 10 and 11: a scanned table and two external indexes, R.x = A.x AND R.y = B.y, that change (section
@@ -672,3 +575,103 @@ def _toggled(query: Indexed, plan: str, settings: Settings) -> tuple[list[float]
 
     query.run(plan, settings, (cost(0), cost(1)), index, note)
     return at, shares
+
+
+# Figures 12 and 13: R ⋈ S ⋈ T with a table that comes late (section 4.4).
+
+
+def run_delayed(plan: str, settings: Settings, late: str, routing: float) -> tuple[float, float, Array]:
+    """Run R⋈S 100 %, S⋈T 20 % by a static order or a policy, with one table late.
+
+    It is the 20 % version of figure 8 with R and T exchanged. Any eddy does as much work a second.
+
+    Returns:
+        Seconds to completion; the share of S that was read when R began to arrive; and samples of the share
+        of S read, and of its tuples so far the share that went to the join with R first, shape ``(2, n)``.
+    """
+    data, spec, rows = chain(settings["scale"], settings.seed, 1.0, 0.2)
+    tuples = data["S"].num_rows
+    unit = settings["unit"] / (1 + routing)
+    joins = {join_of(spec, other, "S"): unit for other in "RT"}
+    clock = VirtualClock(costs=Costs({**joins, ROUTE: routing * unit}))
+    delay = 0.0 if settings.ablated == PUNCTUAL else settings["scale"] * settings["delay"]
+    samples = [(0.0, 0.0, 0.0)]
+
+    def note(started: Started, alias: str, read: int) -> None:
+        if alias == "S" and read / tuples >= samples[-1][1] + 1 / SAMPLES:
+            samples.append((clock.now(), read / tuples, share_of(started.figures(), "S", "R")))
+
+    sources = all_batches(data, settings["batch"])
+    access: Access = {late: [Scan(late, sources.pop(late), clock, stall=(0, delay))]}
+    ran = eddy(spec, sources, settings, clock, plan, rows=rows, access=access, reading=note)
+    samples.append((clock.now(), 1.0, share_of(ran.figures, "S", "R")))
+    arrived = max(read for when, read, _ in samples if when <= delay)
+    return ran.seconds, arrived, np.array([sample[1:] for sample in samples]).T
+
+
+@figure(
+    "eddies-fig12-13",
+    f"{PAPER}, figures 12 and 13",
+    """
+    # 43 % of S is read during the delay; each tuple of it kept for R meets two joins instead of 1.2: 22 %
+    # more time, of which at least a third is seen.
+    1.08 ≤ fig12_eddy_over_best | 12: the eddy pays for R's delay | not as well as it could | punctual
+    # 43 % of the way if all of S went wrong during the delay, and as much of the rest until tickets turn.
+    fig12_eddy_place ≤ 0.6 | 12: but behind the delay it corrects itself | far better than worst | stuck
+    fig12_equal_turns_place ≤ 0.6 | 12: with equal turns, too, if the eddy costs | | stuck
+    # Half of the cost of R's delay.
+    fig12_eddy_late_s_over_best ≤ 1.1 | 12: a delay of S affects all plans alike | identically | stuck
+    # That join drops all tuples, the other one 80 %; the first half of the delay is for learning.
+    0.65 ≤ fig13_eddy_during_delay | 13: it favours the silent join | most S tuples | punctual
+    0.5 ≤ fig13_equal_turns_during_delay | 13: with equal turns, too, if it costs | | punctual
+    # R⋈S then keeps every tuple; some come before tickets turn.
+    fig13_eddy_behind ≤ 0.3 | 13: then it throttles that join | quickly, at 43.5 % of S | stuck
+    fig13_equal_turns_behind ≤ 0.5 | 13: with equal turns, too, if it costs | | stuck
+    """,
+    parameters=(
+        SCALE,
+        Parameter("delay", 10.0, 0.0, 1000.0, "s", "before the first tuple of R"),
+        Parameter("unit", 0.00022, 1e-6, 1.0, "s", "of a delay unit: 43 % of S come in the paper's delay"),
+        *(EDDY, BATCH, QUEUE, BUFFER),
+    ),
+    broken=broken(PUNCTUAL, STUCK),
+    small={"batch": 80, "queue": 80},
+    seconds=90,
+)
+def fig12_13(settings: Settings) -> Outcome:
+    """A table that comes late.
+
+    An eddy with a windowed lottery does not adapt well to an initial delay of R: it keeps tuples of S
+    waiting in the join with R, which is silent and seems selective, and pays for it when R arrives. Then it
+    quickly throttles that join. A delay of S affects both joins alike. R and T are named the other way
+    round than in figure 8.
+
+    The lottery with equal turns is run by an eddy that costs, for the reason given in figure 7, and compared
+    with static orders of such an eddy.
+    """
+    figures, curves, panels, marks = dict[str, float](), list[Curve](), list[Panel](), []
+    for name, plan, cost in (("eddy", WINDOWED, 0.0), ("equal_turns", WINDOWED_EQUAL, settings["eddy"])):
+        plans = (*JOINS, plan)
+        done = {late: {each: run_delayed(each, settings, late, cost) for each in plans} for late in "RS"}
+        seconds = {late: {each: ran[0] for each, ran in runs.items()} for late, runs in done.items()}
+        worse, best, ours = seconds["R"].values()
+        _, arrived, (read, r_first) = done["R"][plan]
+        until = arrived or 0.4  # the moment of the delay's end; without a delay, where it would be
+        figures[f"fig12_{name}_over_best"] = ours / best
+        figures[f"fig12_{name}_place"] = float(place(ours, (best, worse)))
+        figures[f"fig12_{name}_late_s_over_best"] = seconds["S"][plan] / min(seconds["S"].values())
+        figures[f"fig13_{name}_during_delay"] = _between(read, r_first, until / 2, until)
+        figures[f"fig13_{name}_behind"] = _between(read, r_first, until, 1.0)
+        curves.append(Curve(f"{plan}, dear eddy" if cost else plan, read, r_first))
+        if not cost:
+            marks = [(arrived, "R begins")]
+            panels += [Panel.bars(f"12: {t} is delayed", "time (s)", seconds[t], static=JOINS) for t in "RS"]
+    label = "share that went to R⋈S first, so far"
+    panels.append(Panel("13: tuples of S that meet R first", "share of S read", label, curves, marks=marks))
+    return Outcome(panels, figures)
+
+
+def _between(read: Array, r_first: Array, low: float, high: float) -> float:
+    """Return the share that went to R first of what was read between two shares of S."""
+    below, above = (float(np.interp(end, read, r_first)) for end in (low, high))
+    return min(1.0, max(0.0, (above * high - below * low) / (high - low)))

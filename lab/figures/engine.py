@@ -47,16 +47,10 @@ Cost = float | Callable[[], float]
 
 
 def selection(alias: str, column: str, cost: Cost, clock: VirtualClock) -> Call:
-    """Return a predicate that keeps the tuples whose column says so.
+    """Return a predicate that keeps the tuples whose column, of booleans, says so, at a cost for each tuple.
 
     Avnur & Hellerstein 2000, section 3.3: a spin loop, then a randomized decision. The decisions stand in a
     column, so that every run of a comparison meets the same ones; the spin loop is the clock's.
-
-    Args:
-        alias: The relation.
-        column: A column of booleans; also the predicate's name.
-        cost: Seconds of the clock for each tuple.
-        clock: Moves while the predicate works.
     """
 
     def decide(kept: pa.Array) -> pa.Array:
@@ -136,11 +130,7 @@ def join_of(spec: JoinSpec, one: str, other: str) -> Place:
 class RemoteIndex(Index):
     """An index that answers one lookup at a time, which leaves the processor free, and notes what it does.
 
-    Args:
-        columns: The bind columns.
-        table: What is looked up.
-        clock: What delays are measured by.
-        delay: Seconds of a lookup, or what returns them for one that begins at the time given.
+    A lookup in the table takes ``delay`` seconds, or what that returns for the time when it begins.
 
     Attributes:
         lookups: When each lookup began, and how long it took, in seconds.
@@ -217,29 +207,9 @@ Noting = Callable[[Started, str, int], None]
 """Takes the run, a source's alias, and how many of its tuples have been read."""
 
 
-def start(
-    spec: JoinSpec,
-    sources: Mapping[str, Source],
-    options: Options,
-    *,
-    reading: Noting | None = None,
-    **more: Any,
-) -> Started:
+def start(spec: JoinSpec, sources: Mapping[str, Source], options: Options, **more: Any) -> Started:
     """Return a run of a block by the production engine: see :func:`run`, which also takes it to its end."""
-    started: Started
-
-    def noted(alias: str, source: Source, note: Noting) -> Iterator[Any]:
-        read = 0
-        for batch in source:
-            note(started, alias, read)
-            yield batch
-            read += batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
-        note(started, alias, read)
-
-    if reading is not None:
-        sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
-    started = (StaticPlan if options.architecture == "static" else EddyRun)(spec, sources, options, **more)
-    return started
+    return (StaticPlan if options.architecture == "static" else EddyRun)(spec, sources, options, **more)
 
 
 def run(
@@ -249,6 +219,7 @@ def run(
     *,
     clock: VirtualClock,
     rows: int | None = None,
+    reading: Noting | None = None,
     on_batch: Callable[[Started], None] | None = None,
     **more: Any,
 ) -> Ran:
@@ -260,14 +231,25 @@ def run(
         options: Of the run; a static plan where the architecture is ``static``, else an eddy.
         clock: Of the run and its access modules, with the costs of the work.
         rows: Of the result, if known.
+        reading: Called before each batch of a source is read, and at its end.
         on_batch: Called after each batch of results, an empty one when all sources have stalled.
-        more: ``reading`` is called before each batch of a source is read, and at its end. The rest is as
-            :class:`EddyRun` or :class:`StaticPlan` takes it.
+        more: As :class:`EddyRun` or :class:`StaticPlan` takes it.
 
     Raises:
         ExecutionError: The result has another number of rows.
     """
     began, times, found = clock.now(), list[float](), []
+
+    def noted(alias: str, source: Source, note: Noting) -> Iterator[Any]:
+        read = 0
+        for batch in source:
+            note(started, alias, read)
+            yield batch
+            read += batch.num_rows if isinstance(batch, pa.RecordBatch) else 0
+        note(started, alias, read)
+
+    if reading is not None:
+        sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
     started = start(spec, sources, options, clock=clock, **more)
     for batch in started.run():
         found.append(batch)

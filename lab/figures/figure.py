@@ -60,13 +60,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run takes.
+    """What one run takes: a seed of all random numbers, and parameters by name.
 
-    Attributes:
-        seed: Of all random numbers.
-        values: Parameters by name: an int where whole numbers are asked for, else a float.
-        ablated: Name of the broken engine to run; empty for the whole one.
-        policy: A routing policy of the reader's own, which figures with ``policies`` show beside the others.
+    ``ablated`` is the name of the broken engine to run, empty for the whole one. ``policy`` is a routing
+    policy of the reader's own, which figures with ``policies`` show beside the others.
     """
 
     seed: int
@@ -150,10 +147,7 @@ class Claim:
     """What a figure of a paper comes down to, as bounds on a number that the run returns.
 
     Attributes:
-        says: The claim, in the paper's sense.
-        figure: Name of the number.
-        low: The least that it may be, and ``high`` the most.
-        bounds: The same as a formula.
+        figure: Name of the number, which is from ``low`` to ``high``, as the formula ``bounds`` says.
         paper: The paper's number or shape, in words.
         fails: The broken engine that fails the claim, a key of :attr:`Figure.broken`; empty for none.
         cause: Why the number is known not to come out as claimed; empty where it is expected to.
@@ -230,12 +224,9 @@ class Figure:
     """One figure of a paper, several that share a run, or what goes beyond the papers.
 
     Attributes:
-        id: Such as ``eddies-fig10``.
         source: The paper and its figure.
         says: What the figure shows, in one or two sentences; the caption.
         measure: Runs it; a function at the top of a module, so that other processes find it.
-        claims: Bounds on its numbers.
-        parameters: Numbers that may be changed.
         broken: Engines that lack something, by name: what stands in its place.
         small: Parameters of a run of seconds.
         seconds: Expected time of a run on two cores.

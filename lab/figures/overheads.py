@@ -234,41 +234,51 @@ def take(query: Query, settings: Settings) -> Taken:
     return Taken(seconds, again, {x: medians["every", x] / medians["beside", x] for x in EVERY})
 
 
+BATCHES = (
+    "at a thousand tuples a batch, most of a run is batches, and an eddy spends up to twice as much on each"
+)
+TUPLES = "an eddy counts and samples the tuples by which it decides, which a static plan need not"
+VECTORS = (
+    "the paper's static plan takes tuples one by one, this one a thousand together: a decision, with the "
+    "batch that it is for, costs as much as work on hundreds of tuples"
+)
+CALLED = (
+    "a decision about a called predicate lasts for some milliseconds of its work, so that batches are cut to "
+    "about a hundred tuples of 10 µs, and each piece costs a batch"
+)
+
+
 @figure(
     "overheads-fig5-7",
     "Deshpande 2004, figures 5 to 7",
-    """
+    f"""
     no_delay_small ≤ 2.2 | 5: free predicates take about twice as long | about twice | single-tuples
     # A tenth of 10 µs is what an eddy takes for a tuple.
     delay_10_small ≤ 1.1 | 5: ones of 10 µs hardly longer | very small | single-tuples
-        but 1.1 to 1.25: a decision about a called predicate lasts for some milliseconds of its work, so
-        that batches are cut to about a hundred tuples of 10 µs, and each piece costs a batch
+        but 1.1 to 1.25: {CALLED}
     # A quarter more for what bars of the paper's size do not show.
     hash_small ≤ 1.25 | 6: symmetric hash joins hardly longer | quite minimal | single-tuples
-        but 1.25 to 2.2: at a thousand tuples a batch, most of a run is batches, and an eddy spends up to
-        twice as much on each
+        but 1.25 to 2.2: {BATCHES}
     hash_large ≤ 1.25 | 6: in large batches, too | | single-tuples
-        but 1.25 to 2.2: an eddy counts and samples the tuples by which it decides, which a static plan
-        need not
+        but 1.25 to 2.2: {TUPLES}
     index_small ≤ 1.25 | 7: index joins hardly longer | quite minimal | single-tuples
-        but 1.25 to 2.2: the cause of hash_small
+        but 1.25 to 2.2: {BATCHES}
     index_large ≤ 1.25 | 7: in large batches, too | | single-tuples
-        but 1.25 to 2.2: the cause of hash_large
+        but 1.25 to 2.2: {TUPLES}
     # Several times as long as about twice.
     5 ≤ no_delay_every_1 | 5: to decide for every tuple is dear | high | lasting
     5 ≤ joins_every_1 | 6 and 7: with joins, too | quite high | lasting
     no_delay_amortized ≤ 10 | 5: it amortizes over 10 tuples | 10 | single-tuples
-        but 100 to 1000: the paper's static plan takes tuples one by one, this one a thousand together: a
-        decision, with the batch that it is for, costs as much as work on hundreds of tuples
+        but 100 to 1000: {VECTORS}
     joins_amortized ≤ 10 | 6, 7: and over very few with joins | very few | single-tuples
-        but 100 to 1000: the cause of no_delay_amortized
+        but 100 to 1000: {VECTORS}
     # The project's own.
     no_delay_large ≤ 1.1 | target: free predicates | | single-tuples
-        but 1.1 to 2.2: the cause of hash_large
+        but 1.1 to 2.2: {TUPLES}
     delay_10_large ≤ 1.02 | target: predicates of 10 µs | | single-tuples
-        but 1.02 to 1.25: the cause of delay_10_small
+        but 1.02 to 1.25: {CALLED}
     joins_large ≤ 1.05 | target: joins | | single-tuples
-        but 1.05 to 2.2: the cause of hash_large
+        but 1.05 to 2.2: {TUPLES}
     """,
     parameters=(
         Parameter("tuples", 1_000_000, 10_000, 10_000_000, "tuples", "in each table, at most"),

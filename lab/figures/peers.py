@@ -38,11 +38,8 @@ Order = tuple[int, ...]
 class ByOrders(Policy):
     """Sends each chunk of the streamed relation along one join order, and learns what it cost.
 
+    Orders are numbers of relations, the streamed one first; ``made`` returns the intermediate tuples so far.
     Each chunk has to be through before a decision is made for the next one.
-
-    Args:
-        orders: Each the numbers of all relations, the streamed one first.
-        made: Returns the intermediate tuples made so far.
     """
 
     def __init__(self, orders: Sequence[Order], made: Callable[[], int]) -> None:
@@ -225,7 +222,7 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
         options,
         policy=policy,
         # One chunk at a time, so that each order is charged with what it makes.
-        queues=None if peer is None else Backpressure(None, 1),
+        backpressure=None if peer is None else Backpressure(None, 1),
         clock=VirtualClock(),
         stream=stream,
     )
@@ -253,11 +250,9 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
 def measure(settings: Settings) -> Outcome:
     """Head to head with POLAR and SkinnerDB.
 
-    Over the joins of the robustness benchmark, at a fiftieth of their sizes, the default policy makes no
-    more intermediate tuples than policies that route chunks along whole join orders. All sides stream
-    the largest relation over SteMs of the others; no filters travel, so the order alone decides.
-
-    Run all sides on all joins.
+    Over the joins of the robustness benchmark, at a fiftieth of their sizes, the default policy makes no more
+    intermediate tuples than policies that route chunks along whole join orders. All sides stream the largest
+    relation over SteMs of the others; no filters travel, so the order alone decides.
     """
     ratios: dict[str, list[float]] = {side: [] for side in PEERS}
     for case in cases(settings["size"], list(CASES)[: settings["joins"]]):

@@ -56,9 +56,9 @@ def measure(run: Run) -> None:
     (name,) = run.names
     with own_folder() as folder:
         if name == "memory":
-            _memory(run, folder)
+            _memory(run, Path(folder))
         else:
-            _crashes(run, folder, hub=name == "hub-crashes")
+            _crashes(run, Path(folder), hub=name == "hub-crashes")
 
 
 def _crashes(run: Run, folder: Path, *, hub: bool) -> None:
@@ -108,7 +108,7 @@ def _killed(
     settings = {name: str(spark.conf.get(name, None)) for name in SETTINGS}
     given = [f"{name}={value}" for name, value in settings.items() if value != "None"]
     architecture = _ARCHITECTURES[number % 2]
-    command = [sys.executable, "-m", "lab.soak.runs", str(folder), architecture, str(number), str(int(hub))]
+    command = [sys.executable, "-m", "lab.soak", str(folder), architecture, str(number), str(int(hub))]
     environment = {**os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
     with log.open("wb") as out:
         # A session of its own: the JVM is in its process group, and ends with it.
