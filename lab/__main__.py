@@ -92,7 +92,7 @@ def figures(
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = os.cpu_count() or 1,
     list_: Annotated[
-        bool, typer.Option("--list", help="List figures, their parameters and expected times.")
+        bool, typer.Option("--list", help="List figures, their parameters, and how long they took.")
     ] = False,
     json_: Annotated[Path | None, typer.Option("--json", help="File for verdicts and numbers.")] = None,
     table: Annotated[
@@ -168,9 +168,11 @@ def _list(chosen: list[Figure]) -> None:
     """Print figures, with the parameters of each if there are few."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table("figure", "title", "source", "broken engines", box=None)
-    table.add_column("time", justify="right")
+    table.add_column("took", justify="right")
     for each in chosen:
-        time = f"{each.seconds} s{', real time' if each.wall else ''}"
+        kept = Path(__file__).with_name("results") / f"{each.id}.json"
+        time = f"{json.loads(kept.read_text(encoding='utf-8'))['seconds']:.0f} s" if kept.exists() else ""
+        time += ", real time" if each.wall else ""
         table.add_row(each.id, each.title, each.source, ", ".join(each.broken), time)
     console.print(table)
     if len(chosen) <= _FEW:

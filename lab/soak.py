@@ -15,14 +15,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 import millrace
 from lab.bench.harness import Bench, Run, Target
-from lab.bench.streams import SCHEMA, SETTINGS, Feeds, Side, own_folder
+from lab.bench.streams import SCHEMA, SETTINGS, Feeds, Side, by_millrace, own_folder
 from millrace.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -112,14 +112,8 @@ def _killed(
     environment = {**os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
     with log.open("wb") as out:
         # A session of its own: the JVM is in its process group, and ends with it.
-        process = subprocess.Popen(
-            [*command, *given],
-            env=environment,
-            stdout=out,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        quiet: Any = {"stdout": out, "stderr": out, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen([*command, *given], env=environment, start_new_session=True, **quiet)
     try:
         until = time.monotonic() + _PATIENCE
         # After a crash before the first offsets are written, Spark may ask for an empty checkpoint.
@@ -158,14 +152,9 @@ def _committed(folder: Path) -> int:
 def start(
     spark: SparkSession, folder: Path, architecture: str, number: int | None, *, hub: bool
 ) -> StreamingQuery:
-    """Start the query over the files that are there; it ends by itself.
+    """Start the query, or the hub, over the files that are there; it ends by itself.
 
-    Args:
-        spark: The session.
-        folder: Where everything goes.
-        architecture: As in ``Options``.
-        number: Of the crash; with a hub's first ones a query comes. None for none.
-        hub: Whether it is a hub.
+    With the numbers of the first crashes a query comes to the hub; None is no crash.
     """
     streams, options = FEEDS.read(spark, folder), {"architecture": architecture}
     if not hub:
@@ -224,9 +213,7 @@ def _memory(run: Run, folder: Path) -> None:
         ExecutionError: The stream stopped, or has no worker process on this machine.
     """
     feeds, batches, resident = Feeds(3, 5_000).scaled(run.scale), max(20, run.rounds), []
-    side = Side(
-        run.spark, feeds, batches, folder, lambda s: [millrace.sql(feeds.text, spark=run.spark, tables=s)]
-    )
+    side = Side(run.spark, feeds, batches, folder, by_millrace(run, feeds))
     try:
         for batch in range(batches):
             run.says(f"memory: micro-batch {batch + 1} of {batches}")

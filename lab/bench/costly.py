@@ -120,15 +120,9 @@ def _limit(share: float) -> int:
 
 @dataclass(frozen=True)
 class Filter:
-    """A filter over ids from 0 on, in equal partitions of equal phases.
+    """A filter over ids from 0 on, in equal partitions of equal phases, each with selectivities of its own.
 
-    Attributes:
-        about: What it shows, in a few words.
-        rows: In all partitions together.
-        members: The predicates, as written.
-        kind: How they are called.
-        every: Spark itself keeps every so manyth id, by a condition of its own; 1 is no condition.
-        phases: Stretches of each partition with selectivities of their own.
+    ``members`` are the predicates, as written. Spark itself keeps ``every`` so manyth id.
     """
 
     about: str

@@ -38,14 +38,11 @@ class Query:
     """A query and what was measured of it.
 
     Attributes:
-        name: Of the query.
-        text: SQL.
         blocks: How many joins Millrace took.
         unequal: How its rows differ from Spark's, None when they are equal.
         planning: Seconds of planning beyond Spark's own analysis: first, and each time after.
         totals: What the eddies did.
         peak_bytes: The largest worker.
-        times: Of the sides.
     """
 
     name: str

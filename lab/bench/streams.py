@@ -282,13 +282,13 @@ def _joined(run: Run, name: str, folder: Path) -> bool:
     """
     feeds = FEEDS[name].scaled(run.scale)
     queries = {
-        "millrace": _by_millrace(run, feeds),
+        "millrace": by_millrace(run, feeds),
         "spark": _by_spark(run, feeds),
-        "millrace again": _by_millrace(run, feeds),
+        "millrace again": by_millrace(run, feeds),
     }
     for label, first in FIXED.items() if feeds.drifts else ():
         others = [each for each in feeds.names if each != first]
-        queries[label] = _by_millrace(run, feeds, {"policy": "fixed", "order": (first, *others)})
+        queries[label] = by_millrace(run, feeds, {"policy": "fixed", "order": (first, *others)})
     batches = SKIPPED + run.rounds
     sides = {label: Side(run.spark, feeds, batches, folder / label, each) for label, each in queries.items()}
     times = _raced(run, name, sides)
@@ -308,7 +308,7 @@ def _joined(run: Run, name: str, folder: Path) -> bool:
 def _recovery(run: Run, name: str, folder: Path) -> bool:
     """Measure the first micro-batch after a restart, with a window of two million rows."""
     feeds = _WINDOW.scaled(run.scale)
-    queries = {"millrace": _by_millrace(run, feeds), "spark": _by_spark(run, feeds)}
+    queries = {"millrace": by_millrace(run, feeds), "spark": _by_spark(run, feeds)}
     sides = {label: Side(run.spark, feeds, _FILLING, folder / label, each) for label, each in queries.items()}
     seconds: dict[str, list[float]] = {label: [] for label in sides}
     for label, side in sides.items():
@@ -343,7 +343,7 @@ def _hub(run: Run, name: str, folder: Path) -> bool:
             queries.append(run.spark.sql(feeds.chain))
         return queries
 
-    alone = _by_millrace(run, feeds, text=f"{feeds.text} AND {_where(feeds, 0)}")
+    alone = by_millrace(run, feeds, text=f"{feeds.text} AND {_where(feeds, 0)}")
     many, some, one, again = f"hub of {HUB_QUERIES}", f"{BESIDE} in Spark", "one alone", "one again"
     sides: dict[str, Side] = {many: _Hub(run.spark, feeds, batches, folder / "hub", lambda _: ())}
     for label, queries in ((some, beside), (one, alone), (again, alone)):
@@ -368,7 +368,8 @@ def _raced(run: Run, name: str, sides: Mapping[str, Side]) -> Times:
     return times
 
 
-def _by_millrace(run: Run, feeds: Feeds, options: Any = None, text: str = "") -> Queries:
+def by_millrace(run: Run, feeds: Feeds, options: Any = None, text: str = "") -> Queries:
+    """Return the queries of a side that Millrace joins."""
     query = text or feeds.text
     return lambda streams: [millrace.sql(query, spark=run.spark, tables=streams, options=options)]
 

@@ -130,7 +130,6 @@ def oracle(passing: Array, costs: Sequence[float], batch: int, changes: Sequence
         "independent": "correlated predicates are independent",
     },
     small={"tuples": 20_000, "phase": 8_000},
-    seconds=20,
     policies=True,
 )
 def policies(settings: Settings) -> Outcome:
@@ -229,7 +228,6 @@ def halves(tuples: int, seed: int, *, known: bool) -> dict[str, pa.Table]:
     """,
     parameters=(Parameter("tuples", 200_000, 200_000, 10_000_000, "tuples", "in both halves"),),
     broken={"blind": "tuples are not divided by an attribute"},
-    seconds=5,
 )
 def content(settings: Settings) -> Outcome:
     """Routing by content.
@@ -337,7 +335,6 @@ def cascaded(settings: Settings, seed: int, *, coarse: bool) -> dict[str, float]
         "backwards": "a static plan asks the costly predicate first",
     },
     small={"sets": 10, "rows": 20_000},
-    seconds=60,
 )
 def cascade(settings: Settings) -> Outcome:
     """A cheap score before a costly predicate.
@@ -408,7 +405,6 @@ def late(settings: Settings, matches: float, *, delayed: bool = True) -> Query:
     ),
     broken={"punctual": "R is not late for the eddy of 2000", "never-moves": "STAIRs move no state"},
     small={"scale": 0.5},
-    seconds=5,
 )
 def initial_delay(settings: Settings) -> Outcome:
     """An input that is late.

@@ -116,7 +116,7 @@ def _colours(panel: Panel, names: list[str]) -> Iterator[str]:
 def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, pad=6 + 12 * min(len(panel.marks), 2))
     (_bars if panel.kind == "bars" else _lines)(axes, panel)
-    if not (panel.x_log or (panel.x_names and panel.kind != "bars")):
+    if not panel.x_log:
         axes.locator_params(axis="x", nbins=5)  # so few that numbers of six digits have room
     for number, (place, text) in enumerate(panel.marks):
         axes.axvline(place, color="#1b1f24", linewidth=0.9, linestyle=":")
@@ -147,8 +147,6 @@ def _lines(axes: Axes, panel: Panel) -> None:
             axes.plot(curve.x, curve.y, linestyle=dashes, marker=few, drawstyle=steps, **look)
     axes.xaxis.set_major_formatter(_number)
     axes.yaxis.set_major_formatter(_number)
-    if panel.x_names:
-        axes.set_xticks(range(len(panel.x_names)), panel.x_names)
     values = [y for curve in panel.curves for y in curve.y if y == y]
     if values and 0 <= min(values) <= 0.5 * max(values) and not panel.y_log:
         axes.set_ylim(bottom=0)

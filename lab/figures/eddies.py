@@ -202,7 +202,6 @@ def run_pair(pair: Pair, plan: str, settings: Settings, routing: float) -> tuple
     ),
     broken=broken(EVEN, NO_QUEUES, ALL_TICKETS, STUCK),
     small={"tuples": 600, "points": 3},
-    seconds=150,
 )
 def fig4_6(settings: Settings) -> Outcome:
     """Two selections of different cost or selectivity.
@@ -350,7 +349,6 @@ def run_version(version: Version, plan: str, settings: Settings, routing: float)
     ),
     broken=broken(EVEN, ALL_TICKETS, STUCK_T),
     small={"scale": 0.03},
-    seconds=250,
 )
 def fig7_9(settings: Settings) -> Outcome:
     """Joins of different cost and selectivity.
@@ -434,12 +432,8 @@ class Indexed:
     ) -> Ran:
         """Run an eddy by a static order or a policy.
 
-        Args:
-            plan: The order or the policy.
-            settings: Of the run.
-            costs: Seconds that a tuple takes at the joins with A and with B.
-            index: Makes an index on a table, by the table's alias and the column.
-            reading: As :func:`lab.figures.engine.run` takes it.
+        A tuple takes so many seconds at the joins with A and with B; ``index`` makes an index on a table, by
+        the table's alias and the column.
         """
         places = (join_of(self.spec, "R", alias) for alias in "AB")
         clock = VirtualClock(costs=Costs(dict(zip(places, costs, strict=True))))
@@ -468,7 +462,6 @@ class Indexed:
     ),
     broken=broken(NO_QUEUES),
     small={"tuples": 600, "known": 0.1, "left": 0.1, "slow": 20.0, "batch": 1, "queue": 1},
-    seconds=20,
 )
 def fig10(settings: Settings) -> Outcome:
     """Two indexes change places.
@@ -526,7 +519,6 @@ def fig10(settings: Settings) -> Outcome:
         *(ALONE, QUEUE, BUFFER),
     ),
     broken=broken(STILL, STUCK),
-    seconds=10,
 )
 def fig11(settings: Settings) -> Outcome:
     """Costs that toggle.
@@ -636,7 +628,6 @@ def run_delayed(plan: str, settings: Settings, late: str, routing: float) -> tup
     ),
     broken=broken(PUNCTUAL, STUCK),
     small={"batch": 80, "queue": 80},
-    seconds=90,
 )
 def fig12_13(settings: Settings) -> Outcome:
     """A table that comes late.

@@ -99,7 +99,6 @@ class Panel:
         x_label: With its unit, as ``y_label``. In a panel of bars, ``x_label`` is what the groups are.
         kind: How curves are drawn; ``steps`` keep a value until the next x. ``bars`` lie and begin at zero, a
             group of them for each name in ``x_names``, so that names may be long.
-        x_names: Names of x = 0, 1, 2, … in place of numbers.
         marks: Moments to point out on the x axis, each a place and a few words.
         static: Names of curves, or of bars where there is one curve, that are static plans: these are grey.
     """
@@ -229,7 +228,6 @@ class Figure:
         measure: Runs it; a function at the top of a module, so that other processes find it.
         broken: Engines that lack something, by name: what stands in its place.
         small: Parameters of a run of seconds.
-        seconds: Expected time of a run on two cores.
         wall: Measures real time, so its numbers are the machine's, and nothing may run beside it.
         policies: Whether ``Settings.policy`` adds a curve.
     """
@@ -243,7 +241,6 @@ class Figure:
     parameters: tuple[Parameter, ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
     small: Mapping[str, float] = field(default_factory=dict)
-    seconds: int = 10
     wall: bool = False
     policies: bool = False
 

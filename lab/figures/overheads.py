@@ -62,12 +62,8 @@ def wisconsin(rows: int, seed: int) -> pa.Table:
 class Query:
     """A query of the paper's figure 4, in which each tuple of the first table becomes one result.
 
-    Attributes:
-        name: As in the paper.
-        spec: The block.
-        tables: Those that are scanned, by alias.
-        access: Returns the indexes for one run.
-        share: Of the tuples of other queries that its runs take at most.
+    ``tables`` are scanned, ``access`` returns the indexes for one run. Its runs take at most a ``share`` of
+    the tuples of other queries.
     """
 
     name: str
@@ -169,12 +165,10 @@ def queries(rows: int, seed: int) -> list[Query]:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a query took.
+    """What a query took: median seconds by side and point.
 
-    Attributes:
-        seconds: Medians by side and point.
-        again: The static plan once more, over itself: the noise.
-        every: Medians of the eddy by X, over those of the static plan for as many tuples.
+    ``again`` is the static plan once more, over itself: the noise. ``every`` are medians of the eddy by X,
+    over those of the static plan for as many tuples.
     """
 
     seconds: Mapping[str, Mapping[Point, float]]
@@ -289,7 +283,6 @@ CALLED = (
         LASTING: "the renewal of decisions: they hold for a batch of the static plan, whatever X is",
     },
     small={"tuples": 10_000, "rounds": 1},
-    seconds=250,
     wall=True,
 )
 def fig5_7(settings: Settings) -> Outcome:

@@ -245,7 +245,6 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
     ),
     broken={BLIND: "the default policy routes at random"},
     small={"size": 0.004},
-    seconds=30,
 )
 def measure(settings: Settings) -> Outcome:
     """Head to head with POLAR and SkinnerDB.

@@ -135,7 +135,6 @@ def tpch(settings: Settings) -> Query:
     ),
     broken=BROKEN,
     small={"scale": 0.03, "points": 6},
-    seconds=40,
 )
 def misled(settings: Settings) -> Outcome:
     """A query whose statistics mislead at first.
@@ -356,7 +355,6 @@ def trial(number: int, settings: Settings) -> list[tuple[float, float]]:
     parameters=(Parameter("setups", 475, 1, 10_000, "", "random set-ups"), BATCH),
     broken=BROKEN,
     small={"setups": 12},
-    seconds=240,
     wall=True,
 )
 def random_queries(settings: Settings) -> Outcome:
@@ -425,7 +423,6 @@ EAGERNESS = (
     parameters=(Parameter("rows", 50_000, 1_000, 5_000_000, "tuples", "of each table"), BATCH),
     broken={name: BROKEN[name] for name in (HELD, HASTY)},
     small={"rows": 20_000},
-    seconds=5,
 )
 def partitioned(settings: Settings) -> Outcome:
     """Two partitions, two plans.
@@ -499,7 +496,6 @@ def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
     ),
     broken={STILL: "no state may be moved, so that S waits as it is"},
     small={"scale": 0.1, "batch": 100},
-    seconds=5,
 )
 def scrambled(settings: Settings) -> Outcome:
     """Query scrambling.

@@ -140,7 +140,6 @@ def redundant(run: Timed, t: pa.Table, rate: float) -> float:
     ),
     broken={"swapped": "SteMs stand for the index join, and the index join for SteMs"},
     small={"tuples": 200, "values": 50},
-    seconds=2,
 )
 def fig7(settings: Settings) -> Outcome:
     """An index join without head-of-line blocking.
@@ -210,7 +209,6 @@ def fig7(settings: Settings) -> Outcome:
         "index-alone": "SteMs have no scan: every tuple of R asks the index",
     },
     small={"tuples": 120},
-    seconds=3,
 )
 def fig8(settings: Settings) -> Outcome:
     """An index join that turns into a hash join.
@@ -278,7 +276,6 @@ def fig8(settings: Settings) -> Outcome:
         "own-stems": "tuples of T say which scan returned them, so that a SteM keeps those of each",
     },
     small={"tuples": 40},
-    seconds=2,
 )
 def competition(settings: Settings) -> Outcome:
     """Access methods that compete.
@@ -347,7 +344,6 @@ def competition(settings: Settings) -> Outcome:
         Parameter("stall", 60.0, 0.0, 1e6, "s", "for which it stalls"),
     ),
     broken={"one-tree": "R - S - T is the spanning tree, and the third predicate a filter behind it"},
-    seconds=4,
 )
 def spanning_tree(settings: Settings) -> Outcome:
     """A spanning tree that changes while a source stalls.
@@ -437,7 +433,6 @@ def spanning_tree(settings: Settings) -> Outcome:
     ),
     broken={"indifferent": "the user's preferences are not heard"},
     small={"tuples": 300},
-    seconds=3,
 )
 def interactive(settings: Settings) -> Outcome:
     """Results that the user wants first.
@@ -519,7 +514,6 @@ def interactive(settings: Settings) -> Outcome:
     ),
     broken={"grace": "every run is a Grace hash join"},
     small={"tuples": 2_000},
-    seconds=2,
 )
 def algorithms(settings: Settings) -> Outcome:
     """Four join algorithms from the same SteMs.
