@@ -153,7 +153,6 @@ def figures(
 
 
 def _overrides(given: list[str]) -> dict[str, float]:
-    """Return parameters by name of ``name=value``."""
     found = {}
     for text in given:
         name, _, value = text.partition("=")

@@ -173,7 +173,6 @@ def start(
 
 
 def _condition(number: int) -> str:
-    """Return what a hub's query asks beside the join."""
     return f"feed_a.v >= {number / 20} AND (feed_b.v < 0.9 OR feed_a.v < feed_c.v)"
 
 
@@ -193,7 +192,6 @@ def _written(spark: SparkSession, folder: Path, *, hub: bool) -> list[tuple[str,
 
 
 def _rows(spark: SparkSession, *source: str | None) -> Rows:
-    """Return the rows of Parquet files, or of a query."""
     if not source or source[0] is None:
         return Counter()
     df = spark.sql(source[0]) if source[0].startswith("SELECT") else spark.read.parquet(*map(str, source))

@@ -184,12 +184,10 @@ class Times:
         return self.median(one) / self.median(*others)
 
     def control(self, name: str) -> float:
-        """Return the ratio of a side to itself."""
         return self.ratio(name, f"{name} again")
 
     def note(self, side: str, name: str) -> float:
-        """Return the median of a number in a side's notes."""
-        return float(statistics.median(note[name] for note in self.notes[side]))
+        return statistics.median(note[name] for note in self.notes[side])
 
     def rows(self, **case: Any) -> list[dict[str, Any]]:
         """Return a row for each side, with the medians of the numbers in its notes."""

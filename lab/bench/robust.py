@@ -217,7 +217,6 @@ def measure(run: Run) -> None:
 
 
 def _row(run: Run, case: Case) -> dict[str, Any]:
-    """Measure a case, and return it as a row of the table."""
     sides: dict[str, Callable[[], Any]] = {_DEFAULT: _by_millrace(case, Options())}
     for number, order in enumerate(case.orders(ORDERS)):
         for name, transfer in (("with", True), ("without", False)):

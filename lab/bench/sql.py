@@ -60,11 +60,9 @@ class Query:
         return self.times.median(*(side for side in (SPARK, AGAIN) if side in self.times.seconds))
 
     def ratio(self, side: str = MILLRACE) -> float:
-        """Return a side's median over Spark's."""
         return self.times.median(side) / self.spark_seconds
 
     def row(self) -> dict[str, Any]:
-        """Return the query as a row of the table."""
         row = {
             "query": self.name,
             "blocks": self.blocks,
@@ -152,7 +150,6 @@ def _growth(run: Run, names: Sequence[str]) -> None:
 def _measured(
     run: Run, scale: float, names: Sequence[str], *, frames: bool = False, control: str = SPARK
 ) -> list[Query]:
-    """Measure queries over TPC-H's tables."""
     tables, texts, queries = ensure(scale), query_texts() | shape_texts(), []
     read = {name: run.spark.read.parquet(path) for name, path in tables.items()}
     for name, frame in read.items():

@@ -179,7 +179,6 @@ class Side:
         return max(map(self._taken, self._queries))
 
     def start(self, streams: Mapping[str, DataFrame]) -> list[StreamingQuery]:
-        """Start the queries, or start them again."""
         return [
             frame.writeStream.format("parquet")
             .option("path", str(self.folder / f"out{number}"))

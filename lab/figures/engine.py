@@ -115,7 +115,6 @@ class Costs:
         self._tuples, self._matches = tuples, matches or {}
 
     def __call__(self, work: Any, tuples_in: int, tuples_out: int) -> float:
-        """Return the seconds that the work takes."""
         cost = self._tuples.get(work, 0.0)
         return tuples_in * (cost() if callable(cost) else cost) + tuples_out * self._matches.get(work, 0.0)
 
@@ -154,7 +153,6 @@ class RemoteIndex(Index):
             super().submit(bindings.slice(row, 1))
 
     def poll(self) -> list[Answer]:
-        """Return the answers whose time has come."""
         answers = super().poll()
         keys = [key for answer in answers for key in answer.bindings.column(0).to_pylist()]
         self.answered += [(self._clock.now(), key) for key in keys]
@@ -189,7 +187,6 @@ class Ran:
         return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
 
     def count(self, moments: Array) -> Array:
-        """Return how many results had come by each moment."""
         return np.searchsorted(self.times, moments, side="right")
 
     def share_at(self, share: float) -> float:
@@ -197,7 +194,6 @@ class Ran:
         return float(self.times[max(0, int(np.ceil(share * len(self.times))) - 1)])
 
     def curve(self, name: str) -> Curve:
-        """Return the results over time."""
         ascending = range(1, len(self.times) + 1)
         return Curve(name, (0.0, *self.times, self.seconds), (0, *ascending, len(self.times)))
 

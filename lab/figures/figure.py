@@ -124,12 +124,10 @@ class Panel:
     def over(
         cls, title: str, x_label: str, y_label: str, x: Numbers, curves: Mapping[str, Numbers], **more: Any
     ) -> Panel:
-        """Return a panel of curves over the same x, by their names."""
         return cls(title, x_label, y_label, [Curve(name, x, y) for name, y in curves.items()], **more)
 
     @classmethod
     def bars(cls, title: str, label: str, values: Mapping[str, float], **more: Any) -> Panel:
-        """Return a panel of one bar for each named value."""
         return cls.grouped(title, label, values, {title: list(values.values())}, **more)
 
     @classmethod

@@ -110,7 +110,6 @@ class Backoff(InitOnce):
         self._last = -1
 
     def again(self, best: int) -> int:
-        """Return the next order to try, or else the best."""
         if self._trying:
             return self._trying.pop(0)
         if self._left == self._wait:  # all have just been tried
@@ -161,7 +160,6 @@ class UpperConfidence(ByOrders):
             self._rewards[prefix] += 1 / (1 + resistance)
 
     def pick(self) -> int:
-        """Descend the tree to an order."""
         left = self.orders
         for length in range(1, len(self.orders[0]) + 1):
             chosen = max(dict.fromkeys(order[:length] for order in left), key=self._bound)

@@ -284,7 +284,6 @@ class DomainSizes(Policy):
                     self._new[number, edge.number] = np.sort(places[first])
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Return the best join; a base tuple is built first."""
         best = min(candidates, key=lambda each: self._score(each, signature.span))
         return ((best.operator, 1.0),)
 

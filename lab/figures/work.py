@@ -245,7 +245,6 @@ class Query:
 
     @cached_property
     def tree(self) -> JoinTree:
-        """The spanning tree that joins go along."""
         return spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
 
     @cached_property
