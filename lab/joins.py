@@ -100,9 +100,10 @@ def rows_of(tables: Mapping[str, pa.Table], *equalities: str) -> int:
 def counted(
     spec: JoinSpec, sources: Mapping[str, Source], options: Options, **given: Any
 ) -> tuple[int, CellFigures]:
-    """Run a block that counts; return its rows, and what the engine did."""
+    """Run a block; return how many rows it has, and what the engine did."""
     run = run_of(spec, sources, options, **given)
-    return sum(int(batch.column(0)[0].as_py()) for batch in run.run()), run.figures()
+    rows = sum(batch.column(0)[0].as_py() if spec.count_only else batch.num_rows for batch in run.run())
+    return rows, run.figures()
 
 
 DRIFT = ("r.a = s.a", "s.b = t.b")

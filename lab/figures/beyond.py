@@ -21,7 +21,6 @@ from lab.figures.engine import (
     SCALE,
     Array,
     Costs,
-    Started,
     all_batches,
     batches,
     chain,
@@ -34,7 +33,6 @@ from lab.figures.work import COST, Arriving, Query, Stream, Work, panels
 from lab.joins import block, rows_of
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import POLICIES, Policy, WindowedLottery
-from millrace.engine.runs.eddy_run import EddyRun
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from millrace.predicates.calls import PlainValues
@@ -244,15 +242,9 @@ def content(settings: Settings) -> Outcome:
     sides |= {"eddy": common, "eddy by content": replace(common, by_content=not settings.ablated)}
 
     def work(data: Mapping[str, pa.Table], options: Options) -> float:
-        clock, sampled = VirtualClock(costs=costs), 0
-
-        def look(eddy: Started) -> None:
-            nonlocal sampled
-            sampled = eddy.sampled if isinstance(eddy, EddyRun) else 0
-
         spec, rows, sources = block(data, *CHAIN), rows_of(data, *CHAIN), all_batches(data, batch)
-        done = run(spec, sources, options, clock=clock, rows=rows, on_batch=look)
-        return done.seconds + sampled * MICRO
+        done = run(spec, sources, options, clock=VirtualClock(costs=costs), rows=rows)
+        return done.seconds + done.sampled * MICRO
 
     seconds, over = {}, {}
     for title, known in (("an attribute tells", True), ("nothing tells", False)):

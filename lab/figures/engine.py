@@ -172,6 +172,8 @@ class Ran:
         figures: What the engine counted.
         times: When each result came, ascending; empty where the block only counts.
         table: The results in their order; None where the block only counts.
+        answered: When remote indexes answered, and which key.
+        sampled: Tuples that were looked at to divide others by their content.
     """
 
     seconds: float
@@ -179,6 +181,8 @@ class Ran:
     figures: CellFigures
     times: Array
     table: pa.Table | None = None
+    answered: Sequence[tuple[float, int]] = ()
+    sampled: int = 0
 
     @property
     def answer(self) -> Counter[tuple[Any, ...]]:
@@ -260,7 +264,11 @@ def run(
         table = pa.Table.from_batches(found, spec.output_schema)
     if rows is not None and number != rows:
         raise ExecutionError(f"the run found {number:,} rows, expected {rows:,}")
-    return Ran(clock.now() - began, number, started.figures(), np.array(times), table)
+    indexes = [each for ways in (more.get("access") or {}).values() for each in ways]
+    answered = [one for each in indexes if isinstance(each, RemoteIndex) for one in each.answered]
+    sampled = started.sampled if isinstance(started, EddyRun) else 0
+    figures, seconds = started.figures(), clock.now() - began
+    return Ran(seconds, number, figures, np.array(times), table, answered, sampled)
 
 
 def share_of(figures: CellFigures, alias: str, first: str) -> float:

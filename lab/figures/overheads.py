@@ -26,11 +26,10 @@ import pyarrow.compute as pc
 
 from lab.figures.engine import MICRO, all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
-from lab.joins import block
+from lab.joins import block, counted
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.limits.clock import WallClock
@@ -91,9 +90,7 @@ class Query:
         gc.collect()
         runs, began = 0, process_time()
         while not runs or process_time() - began < 0.03:
-            batches = run_of(self.spec, sources, options, access=self.access()).run()
-            counts = self.spec.count_only
-            found = sum(each.column(0)[0].as_py() if counts else each.num_rows for each in batches)
+            found, _ = counted(self.spec, sources, options, access=self.access())
             if found != tuples:
                 raise ExecutionError(f"{self.name} found {found:,} rows, expected {tuples:,}")
             runs += 1

@@ -8,13 +8,13 @@ sources took minutes. The eddy routes tuple by tuple, as the paper's did, so eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lab.figures.engine import Ran, RemoteIndex, Started, batches, run
+from lab.figures.engine import Array, Ran, RemoteIndex, Started, batches, run
 from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.joins import block
 from millrace.engine.arrivals.access_modules import IndexAM, Scan, ScanAM
@@ -52,19 +52,6 @@ def keyed(draw: np.random.Generator, tuples: int) -> dict[str, pa.Table]:
     return {alias: pa.table({"key": draw.permutation(tuples)}) for alias in "RT"}
 
 
-@dataclass(frozen=True)
-class Timed(Ran):
-    """A run over remote sources; ``answered`` has when indexes answered, and which key."""
-
-    answered: Sequence[tuple[float, int]] = ()
-
-    def of(self, keys: range) -> Timed:
-        """Return the run with the times of results whose ``R.key`` is in a range."""
-        assert self.table is not None
-        found = self.table["R_key"].to_numpy()
-        return replace(self, times=self.times[(found >= keys.start) & (found < keys.stop)], table=None)
-
-
 def timed(
     spec: JoinSpec,
     access: Mapping[str, Sequence[Way]],
@@ -72,7 +59,7 @@ def timed(
     prefer: Wanted = None,
     look: Callable[[EddyRun, float], None] | None = None,
     **options: Any,
-) -> Timed:
+) -> Ran:
     """Run a block over each relation's access modules, by default tuple by tuple.
 
     After each batch of results ``look`` sees the run and the time.
@@ -85,12 +72,17 @@ def timed(
             look(eddy, clock.now())
 
     given, output = Options(**{"batch_size": 1, **options}), Output(spec, 1)
-    ran = run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
-    indexes = [each for ways in made.values() for each in ways if isinstance(each, RemoteIndex)]
-    return Timed(**vars(ran), answered=[answer for one in indexes for answer in one.answered])
+    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
 
 
-def check(rows: int, *runs: Timed) -> None:
+def times_of(run: Ran, keys: range) -> Array:
+    """Return when results came whose ``R.key`` is in a range."""
+    assert run.table is not None
+    found = run.table["R_key"].to_numpy()
+    return np.asarray(run.times[(found >= keys.start) & (found < keys.stop)])
+
+
+def check(rows: int, *runs: Ran) -> None:
     """Raise ExecutionError unless all runs have so many results, and the same ones."""
     if any(run.rows != rows or run.answer != runs[0].answer for run in runs):
         raise ExecutionError(f"runs found {[run.rows for run in runs]} rows, expected the same {rows}")
@@ -101,12 +93,12 @@ def over_time(title: str, curves: Sequence[Curve], label: str = "results", **mor
     return Panel(title, "time (s)", label, curves, kind="steps", **more)
 
 
-def results(title: str, runs: Mapping[str, Timed], static: Sequence[str], **more: Any) -> Panel:
+def results(title: str, runs: Mapping[str, Ran], static: Sequence[str], **more: Any) -> Panel:
     """Return a panel of the results of some runs, of which static plans are named."""
     return over_time(title, [run.curve(name) for name, run in runs.items()], static=static, **more)
 
 
-def redundant(run: Timed, t: pa.Table, rate: float) -> float:
+def redundant(run: Ran, t: pa.Table, rate: float) -> float:
     """Return the share of lookups that returned what the scan of T had; no number where there are none.
 
     The lookup under way when the scan returns its key, and the next one, are chosen too early to count.
@@ -298,7 +290,7 @@ def competition(settings: Settings) -> Outcome:
     second = scan("T, slow", copy.take(draw.permutation(tuples)), settings["slow"])
     asked = index("key", tables["T"], settings["lookup"])
 
-    def side(*ways: Way) -> Timed:
+    def side(*ways: Way) -> Ran:
         return timed(spec, {"R": [r], "T": ways[:1] if broken == "alone" else ways})
 
     fast, slow, lookups = side(first), side(second), side(asked)
@@ -458,7 +450,7 @@ def interactive(settings: Settings) -> Outcome:
         ends = [(Literal(keys.start, INT), Literal(keys.stop, INT)) for keys in wanted]
         return [And((Compare(">=", key, low, INT), Compare("<", key, high, INT))) for low, high in ends]
 
-    def side(first: str, later: str) -> Timed:
+    def side(first: str, later: str) -> Ran:
         wants = first
 
         def look(eddy: EddyRun, now: float) -> None:
@@ -474,14 +466,14 @@ def interactive(settings: Settings) -> Outcome:
     plain, steady, changed = side("", ""), side("AB", "AB"), side("AB", "CB")
     check(tuples, plain, steady, changed)
 
-    def waited(run: Timed, name: str) -> float:
+    def waited(run: Ran, name: str) -> float:
         """Return how long after the moment results came on the average, of those that came later."""
-        late = run.of(groups[name]).times - moment
+        late = times_of(run, groups[name]) - moment
         return float(late[late > 0].mean())
 
-    a, b, c = (run.of(groups[name]).times for run, name in ((steady, "A"), (steady, "B"), (changed, "C")))
+    a, b, c = (times_of(run, groups[name]) for run, name in ((steady, "A"), (steady, "B"), (changed, "C")))
     figures = {
-        "mean_ratio": a.mean() / plain.of(groups["A"]).times.mean(),
+        "mean_ratio": a.mean() / times_of(plain, groups["A"]).mean(),
         "a_over_b": a.mean() / b.mean(),
         "c_over_unchanged": waited(changed, "C") / waited(steady, "C"),
         "c_over_b": waited(changed, "C") / waited(changed, "B"),
@@ -490,7 +482,10 @@ def interactive(settings: Settings) -> Outcome:
         "lookups_ratio": max(len(steady.answered), len(changed.answered)) / len(plain.answered),
     }
     shown = {"no preference": plain, "A, then B": steady, "A, then B; half-way through A: C, then B": changed}
-    by_group = {title: {name: run.of(keys) for name, keys in groups.items()} for title, run in shown.items()}
+    by_group = {
+        title: {name: replace(run, times=times_of(run, keys)) for name, keys in groups.items()}
+        for title, run in shown.items()
+    }
     marks = [(moment, "half of A")]
     return Outcome([results(title, runs, (), marks=marks) for title, runs in by_group.items()], figures)
 
