@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.relations import KeyColumn, codes, is_exact, is_key_type, keyed
 from millrace.errors import UnsupportedType
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=40, deadline=None, derandomize=True)
+LAWS = examples(40)
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.spill import algorithms, guard, partitions, runs
+from millrace.engine.spill import algorithms, partitions, runs
 from millrace.engine.spill.folder import SpillFolder
 from millrace.engine.spill.run_of import run_of
 from millrace.engine.spill.spilling import SpillingEddy
@@ -161,6 +161,7 @@ def test_hybrid_writes_less_than_grace(tmp_path):
     assert 0 < written["hybrid"] < written["grace"]
 
 
+@pytest.mark.broken_rule
 def test_partitions_that_are_probed_most_stay_in_memory(tmp_path, monkeypatch):
     """The stream looks for keys of the largest partition, which had gone to a file first, and comes back."""
     keys = pa.array(range(2000), pa.int64())
@@ -197,34 +198,6 @@ def test_figures_tell_what_was_spilled(options):
     assert scanned == {f"Scan({alias})": table.num_rows for alias, table in case.tables.items()}
     assert figures.output_tuples == sum(case.expected().values())
     assert any(m.action == "join" and m.calls for m in figures.modules)
-
-
-def test_partitions_by_different_hashes_lose_results(tmp_path, monkeypatch):
-    """The rule that equal keys go to the same partition, taken away: tuples miss each other."""
-    true = partitions.numbered
-    calls = iter(range(10**9))
-    monkeypatch.setattr(partitions, "numbered", lambda c, level, n: (true(c, level, n) + next(calls) % n) % n)
-    case = large(40)
-    options = Options(memory_budget=BUDGET, algorithm="grace", spill_folder=str(tmp_path), batch_size=16)
-    assert spilled(case, options)[0] != case.expected()
-
-
-def test_tuples_kept_twice_make_results_twice(tmp_path, monkeypatch):
-    """The rule that an early tuple goes to files once, taken away: its later results come twice."""
-    true = guard.Rest.built
-
-    def twice(rest, relation):
-        for batch in true(rest, relation):
-            yield batch
-            yield batch
-
-    monkeypatch.setattr(guard.Rest, "built", twice)
-    case = large(40)
-    options = Options(
-        memory_budget=BUDGET, algorithm="shj", online=True, spill_folder=str(tmp_path), batch_size=16
-    )
-    rows, _ = spilled(case, options)
-    assert sum(rows.values()) > sum(case.expected().values())
 
 
 @pytest.mark.parametrize("bound", [None, 500])
