@@ -29,13 +29,13 @@ hypothesis.settings.load_profile(PROFILE)
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options
 def pytest_configure(config: pytest.Config) -> None:
     """Draw the seed of the nightly laws, unless one is given."""
-    if PROFILE == "nightly" and config.option.hypothesis_seed is None:
+    if PROFILE == "nightly" and getattr(config.option, "hypothesis_seed", "") is None:
         config.option.hypothesis_seed = str(secrets.randbelow(1 << 32))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Print the seed, with which the same examples are drawn again."""
-    return f"laws: profile {PROFILE}, --hypothesis-seed={config.option.hypothesis_seed}"
+    return f"laws: profile {PROFILE}, --hypothesis-seed={getattr(config.option, 'hypothesis_seed', None)}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -51,6 +51,7 @@ def over(architecture: str, look: Callable[[Example], object]) -> None:
     law()
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("architecture", COUNTS)
 def test_the_answer_is_duckdbs(architecture: str) -> None:
     """Rows or the exception of a predicate; and no binding is asked for twice, and no file is left."""

@@ -51,6 +51,7 @@ phases = st.lists(
 )
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", MIGRATION_POLICIES)
 def test_no_more_is_moved_than_is_misplaced_and_always_the_same(name: str) -> None:
     """Whatever comes, and however wrong the forecast is; two runs are alike."""

@@ -104,6 +104,7 @@ def test_policies_cannot_be_replaced(registry: Any) -> None:
             registry[name] = object
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_every_policy_obeys(policy: str) -> None:
     """Legal operators once each, in whole shares; by what was measured and the seed, and by nothing else.
@@ -142,6 +143,7 @@ def renamed(c: Candidate, name: Any) -> Candidate:
     return replace(c, operator=KINDS[name](c.operator.target))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("policy", POLICIES)
 def test_whatever_the_order_the_same_tuples_are_kept(policy: str) -> None:
     """Every tuple that passes all predicates comes out once, no other does; and two runs are alike."""

@@ -9,16 +9,14 @@ import pyarrow as pa
 import pytest
 
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.spill import algorithms, partitions, runs
 from millrace.engine.spill.folder import SpillFolder
 from millrace.engine.spill.run_of import run_of
-from millrace.engine.spill.spilling import SpillingEddy
 from millrace.engine.state.memory import Watch
 from millrace.errors import InputError
 from millrace.options import ALGORITHMS, Options
 from tests.engine.eddy.blocks import batches, block, chain
-from tests.engine.eddy.oracle import Case, multiset, third
+from tests.engine.eddy.oracle import Case
 from tests.engine.spill.runs import spilled
 
 BUDGET = 3_000
@@ -86,15 +84,6 @@ def test_a_cross_product_of_relations_without_columns(options):
     assert dict(rows) == {(30 * 400 * 2,): 1}
 
 
-@pytest.mark.parametrize("keys", [1, 3, 40])
-@pytest.mark.parametrize("distinct", [("a",), ("a", "b", "c")])
-def test_set_semantics(options, keys, distinct):
-    """Duplicates count once, wherever they were cut to."""
-    case = large(keys, distinct=distinct)
-    rows, _ = spilled(case, options)
-    assert rows == case.expected()
-
-
 def test_counting_only(options):
     """All joins together give one count."""
     case = large(40, count_only=True)
@@ -102,35 +91,6 @@ def test_counting_only(options):
     assert rows == case.expected()
     assert sum(rows.values()) == 1
     assert eddy.figures().output_tuples == next(iter(rows))[0]
-
-
-@pytest.mark.parametrize("empty", ["a", "b", "c"])
-def test_an_empty_relation(options, empty):
-    """No result, whichever relation has no tuple, and a count of zero is given."""
-    case = large(40, count_only=True)
-    case = Case(case.spec, case.tables | {empty: case.tables[empty].slice(0, 0)})
-    rows, _ = spilled(case, options)
-    assert rows == case.expected()
-
-
-def test_users_predicates(options):
-    """They are called in whichever partition their tuples are."""
-    case = large(40)
-    call = Call(third("row"), (Column(ColumnRef("a", "k")), Column(ColumnRef("c", "j"))))
-    case = replace(case, spec=replace(case.spec, residuals=(call,)))
-    rows, _ = spilled(case, options)
-    assert rows == case.expected()
-    assert rows
-
-
-def test_a_relation_that_shares_anothers_tuples(options):
-    """A self-join reads its source once."""
-    table = large(40).tables["b"]
-    case = block({"a": table, "b": table}, ["a.k = b.j"])
-    shared = tuple(replace(r, same_as="a" if r.alias == "b" else None) for r in case.spec.relations)
-    source = table.combine_chunks().to_batches(max_chunksize=16)
-    eddy = SpillingEddy(replace(case.spec, relations=shared), {"a": iter(source)}, options)
-    assert multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema)) == case.expected()
 
 
 def test_what_fits_is_not_spilled(tmp_path):

@@ -55,6 +55,7 @@ def drawn(data: st.DataObject, span: int, most: int) -> Tuples:
     return data.draw(st.lists(st.one_of(hot, any_), max_size=most, unique_by=unique))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("collide", [False, True])
 def test_agreement_is_that_of_plain_enumeration(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any spans that share the owner, whatever was removed, and whether or not hashes collide."""
