@@ -7,7 +7,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what Hypothesis draws examples for; tests that draw within themselves are marked where they stand."""
+    """Mark what Hypothesis draws examples for; tests that draw within themselves are marked in place."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) and "engine" in item.path.parts:
             item.add_marker(pytest.mark.law)
