@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from lab.bench import tpch_data
@@ -17,6 +19,23 @@ errors.is_strict = True
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+
+PROFILE = os.environ.get("MILLRACE_PROFILE", "gate")
+hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("nightly", max_examples=1250, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(PROFILE)
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed of the nightly laws, unless one is given."""
+    if PROFILE == "nightly" and getattr(config.option, "hypothesis_seed", "") is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(1 << 32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Print the seed, with which the same examples are drawn again."""
+    return f"laws: profile {PROFILE}, --hypothesis-seed={getattr(config.option, 'hypothesis_seed', None)}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
