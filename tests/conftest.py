@@ -10,11 +10,9 @@ import pytest
 from lab.bench import tpch_data
 from millrace.sql import errors
 from tests import postgres as postgresql
-from tests.session import session
+from tests.session import ROCKSDB, changed, session
 
 errors.is_strict = True
-
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 
@@ -43,12 +41,8 @@ def streaming(spark):
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    with changed(spark, settings):
+        yield spark
 
 
 @pytest.fixture(scope="session")

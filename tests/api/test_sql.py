@@ -13,6 +13,7 @@ from millrace.errors import InputError, OptionError, QueryError
 from millrace.sql import errors, kept, pipeline
 from millrace.sql.parse import conjuncts, disjuncts, parse, unwrap
 from millrace.sql.scopes import Scopes
+from tests.session import changed
 from tests.sql.compare import bag, taken
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
@@ -175,79 +176,43 @@ def test_options_are_checked(spark, views):
 @pytest.mark.parametrize("setting", ["spark.sql.caseSensitive", "spark.sql.ansi.doubleQuotedIdentifiers"])
 def test_settings_that_change_names_leave_the_query_to_spark(spark, views, setting):
     """Names compare without case and double quotes are strings, or Spark runs everything."""
-    spark.conf.set(setting, "true")
-    try:
+    with changed(spark, {setting: "true"}):
         found = query(TEXT + ' and "x" = "x"', spark=spark)
-    finally:
-        spark.conf.unset(setting)
     assert found.blocks == () and setting in found.reasons[0]
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "a.d = '1995-01-02'",
-        "a.d = 'no date'",
-        "a.id = '2'",
-        "a.x > 1.25",
-        "a.s = cast(null as string)",
-        "a.id in (1, 2.0)",
-        "a.d in ('1995-01-02', date '1995-01-01')",
-        "a.id > 1 / 0",
-        "a.n = 1.5D",
-    ],
-)
-def test_both_coercion_rules(spark, views, files, ansi, condition):
-    """With and without ANSI rules, comparisons mean what they mean to Spark, errors included."""
-    text = f"select a.id from a, b where a.k = b.k and {condition}"
-    spark.conf.set("spark.sql.ansi.enabled", ansi)
-    try:
-        try:
-            expected = bag(spark.sql(text))
-        except Exception as error:  # noqa: BLE001  # whatever Spark raises
-            with pytest.raises(type(error)):
-                bag(query(text, spark=spark, tables=files).df)
-        else:
-            assert bag(query(text, spark=spark, tables=files).df) == expected
-            assert bag(query(text, spark=spark).df) == expected
-    finally:
-        spark.conf.unset("spark.sql.ansi.enabled")
+@pytest.fixture
+def ends(spark):
+    """Tables of one row: ``a`` has the greatest key that there is."""
+    keys = (("a", 2**63 - 1), ("b", 0))
+    return {name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in keys}
 
 
 @pytest.mark.parametrize(
     "condition",
     ["a.k + 1 <=> b.k", "coalesce(a.k + 1, 0) = b.k", "(a.k + 1 is null) = (b.k = 0)"],
 )
-def test_an_error_is_no_null_that_something_is_made_of(spark, condition):
+def test_an_error_is_no_null_that_something_is_made_of(spark, ends, condition):
     """Where a null would join, or become something that does, arithmetic stays Spark's, which refuses it."""
-    given = {
-        name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in (("a", 2**63 - 1), ("b", 0))
-    }
     text = f"select a.id from a join b on a.id = b.id and {condition}"
     with pytest.raises(PySparkException, match="ARITHMETIC_OVERFLOW"):
-        query(text, spark=spark, tables=given).df.collect()
+        query(text, spark=spark, tables=ends).df.collect()
 
 
-def test_a_sum_that_is_null_where_spark_raises_is_explained(spark):
+def test_a_sum_that_is_null_where_spark_raises_is_explained(spark, ends):
     """A key that has no value joins nothing; the explanation says so, for the query that has one."""
-    given = {
-        name: spark.createDataFrame([(1, k)], "id int, k bigint") for name, k in (("a", 2**63 - 1), ("b", 0))
-    }
-    found = query("select a.id from a join b on a.k + 1 = b.k", spark=spark, tables=given)
+    found = query("select a.id from a join b on a.k + 1 = b.k", spark=spark, tables=ends)
     assert taken(found) == "a b" and found.df.count() == 0
     assert "(a.k + 1), as null" in found.explain()
-    assert (
-        "as null" not in query("select a.id from a join b on a.k = b.k", spark=spark, tables=given).explain()
-    )
+    plain = query("select a.id from a join b on a.k = b.k", spark=spark, tables=ends)
+    assert "as null" not in plain.explain()
 
 
 def test_without_ansi_sums_begin_again_at_the_other_end(spark):
     """A key that overflows is Spark's: not null, as what replaces arithmetic that raises would have it."""
     ends = {"a": (1 << 31) - 1, "b": -(1 << 31)}
     given = {name: spark.createDataFrame([(end,), (7,)], "k int") for name, end in ends.items()}
-    spark.conf.set("spark.sql.ansi.enabled", "false")
-    try:
+    with changed(spark, {"spark.sql.ansi.enabled": "false"}):
         found = query("select a.k, b.k from a join b on a.k + 1 = b.k", spark=spark, tables=given)
         assert taken(found) == "a b"
         assert bag(found.df) == {f"({ends['a']}, {ends['b']})": 1}
@@ -255,14 +220,11 @@ def test_without_ansi_sums_begin_again_at_the_other_end(spark):
             "select a.k, b.k from a join b on a.k % 0 <=> b.k / 0 and a.k = b.k", spark=spark, tables=given
         )
         assert bag(found.df) == {"(7, 7)": 1}
-    finally:
-        spark.conf.unset("spark.sql.ansi.enabled")
 
 
 def test_timestamps_compare_in_the_session_time_zone(spark):
     """A text that becomes a timestamp is read in the session's time zone, as Spark reads it."""
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
+    with changed(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         left = spark.sql("select 1 as k, timestamp '2024-03-10 12:00:00' as t")
         right = spark.sql("select 1 as k, timestamp '2024-03-10 16:00:00 UTC' as u")
         given = {"l": left, "r": right}
@@ -270,8 +232,6 @@ def test_timestamps_compare_in_the_session_time_zone(spark):
         found = query(text, spark=spark, tables=given)
         assert taken(found) == "l r"
         assert found.df.collect()[0][0] == 1
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_char_columns_stay_with_spark(spark):
