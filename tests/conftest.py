@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from lab.bench import tpch_data
@@ -13,8 +10,6 @@ from tests import postgres as postgresql
 from tests.session import ROCKSDB, changed, session
 
 errors.is_strict = True
-
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

@@ -268,13 +268,6 @@ def test_a_filter_keeps_what_spark_keeps(spark):
         assert [(kind, n) for n in kept] == [row for row in rows if row[0] == kind]
 
 
-def test_results_of_predicates_are_taken_strictly():
-    """What was made for Millrace has to return truth values."""
-    caller = caller_of(millrace.predicate(lambda i: 1).spec, SparkValues("UTC"), None, "")
-    with pytest.raises(PredicateError, match="returned 1 of type int"):
-        caller.call([pa.array([1])])
-
-
 def test_a_function_over_batches_that_returns_no_iterator_is_an_error(spark):
     """As in Spark."""
 

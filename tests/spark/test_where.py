@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from collections.abc import Iterator
 
@@ -341,12 +340,6 @@ def test_what_is_no_dataframe_or_not_ours_is_refused(spark):
         millrace.report(frame)
 
 
-def test_wrong_results_fail_the_query_with_the_predicates_name(spark):
-    """What a function returns is known only when it runs."""
-    with pytest.raises(PredicateError, match="'one' returned 1 "):
-        millrace.where(spark.range(3), millrace.predicate(lambda x: 1, name="one")("id")).collect()
-
-
 def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
     """The function works on streaming DataFrames, batch after batch."""
     spark.range(0, 100, 1, 2).write.parquet(f"{tmp_path}/in")
@@ -363,14 +356,3 @@ def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
     rows = sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect())
     assert rows == list(range(10, 100, 2))
     assert millrace.report(kept).totals.output_tuples > 0
-
-
-def test_dates_are_python_dates(spark):
-    """A spot check by hand of what the comparison with Spark holds for all types."""
-    df = spark.sql("SELECT DATE'2026-01-02' d, TIMESTAMP'2026-01-02 03:04:05' t")
-
-    def exactly(d, t):
-        # Spark's timestamps come as naive local times.
-        return (d, t) == (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5))  # noqa: DTZ001
-
-    assert millrace.where(df, millrace.predicate(exactly)("d", "t")).count() == 1

@@ -15,7 +15,7 @@ from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import BooleanType, IntegerType
 
 from millrace import join, query, sql
-from millrace.errors import ExecutionError, MillraceWarning, PredicateError, QueryError
+from millrace.errors import ExecutionError, PredicateError, QueryError
 from millrace.spark.predicates import predicate
 from millrace.sql import pipeline
 from tests.session import changed
@@ -269,15 +269,6 @@ def test_join_takes_predicates(spark, files, views):
     assert bag(frame) == bag(spark.sql(text))
 
 
-def test_queries_that_only_spark_reads_call_predicates_too(spark, views):
-    """Pipe syntax is left to Spark, with the predicates."""
-    with pytest.warns(MillraceWarning, match="Spark calls above for every row"):
-        found = query(
-            "from a |> where above(id) |> select id", spark=spark, tables=views, predicates=PREDICATES
-        )
-    assert bag(found.df) == bag(spark.sql("select id from a where id > 1"))
-
-
 def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, views):
     """Where names could mean something else, Spark calls the functions itself."""
     with changed(spark, {"spark.sql.caseSensitive": "true"}):
@@ -361,16 +352,3 @@ def test_unknown_functions_are_for_spark_to_refuse(spark, views):
     with pytest.raises(AnalysisException) as found:
         query("select id from a where nobody(id)", spark=spark, tables=views, predicates=PREDICATES)
     assert found.value.getCondition() == "UNRESOLVED_ROUTINE"
-
-
-def test_what_cannot_be_sent_is_told_before_anything_runs(spark):
-    """A function that holds on to a lock is refused by name."""
-    lock = threading.Lock()
-
-    @predicate
-    def locked(x):
-        with lock:
-            return True
-
-    with pytest.raises(PredicateError, match="'locked' cannot be sent"):
-        sql("select * from range(3) where locked(id)", spark=spark, predicates=[locked])

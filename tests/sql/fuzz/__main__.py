@@ -18,9 +18,11 @@ from tests.sql.fuzz.shrink import by_seed, smallest
 def main() -> int:
     """Run; the exit code says whether everything agreed."""
     parser = argparse.ArgumentParser(prog="python -m tests.sql.fuzz", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first query's seed; the others follow")
+    parser.add_argument("--seed", type=int, default=0, help="of the first query; the others follow")
     parser.add_argument("--count", type=int, default=200, help="how many queries")
-    parser.add_argument("--mode", choices=sorted({*MODES}), default="", help="how tables are given; by seed if not said")
+    parser.add_argument(
+        "--mode", choices=sorted({*MODES}), default="", help="how tables are given; by seed if not said"
+    )
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--skip", metavar="REGEX", help="leave out queries whose text matches this")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
@@ -46,7 +48,7 @@ def _run(arguments: argparse.Namespace, comparison: Comparison) -> int:
             _say(found)
             if not arguments.keep_going:
                 break
-    total = counts["queries"]
+    total = max(counts["queries"], 1)
     _say(f"{total} queries in {time.monotonic() - start:.0f} s")
     _say("\n".join(f"  {name}: {count} ({count / total:.1%})" for name, count in sorted(counts.items())))
     return counts["failures"]
