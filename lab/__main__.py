@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,15 +44,21 @@ def bench(
     json: Json = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
     debug: Debug = False,
+    peer: Annotated[
+        str | None, typer.Option(metavar="sc://HOST:PORT", help="Also ask this Spark Connect server (sql).")
+    ] = None,
 ) -> None:
     """Measure against other engines, with an A/A control."""
     from lab.bench.harness import Bench, execute
 
     if name not in BENCHES:
         raise OptionError(f"there is no benchmark {name!r}: {near(name, BENCHES)}")
+    if peer is not None and name != "sql":
+        raise OptionError(f"--peer {peer}: only the benchmark sql asks other servers")
     made: Bench = import_module(f"lab.bench.{name}").BENCH
     size = min(scale, QUICK_SCALE) if quick else scale
-    missed = execute(name, made, made.run(cases, size, rounds, quick=quick), master, json, debug)
+    run = replace(made.run(cases, size, rounds, quick=quick), peer=peer)
+    missed = execute(name, made, run, master, json, debug)
     if check and missed:
         raise typer.Exit(1)
 

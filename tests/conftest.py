@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -12,13 +11,9 @@ import pytest
 from lab.bench import tpch_data
 from millrace.sql import errors
 from tests import postgres as postgresql
-from tests.session import session
+from tests.session import ROCKSDB, changed, session
 
 errors.is_strict = True
-
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 
 PROFILE = os.environ.get("MILLRACE_PROFILE", "gate")
 hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
@@ -28,14 +23,15 @@ hypothesis.settings.load_profile(PROFILE)
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed of the nightly laws, unless one is given."""
-    if PROFILE == "nightly" and getattr(config.option, "hypothesis_seed", "") is None:
-        config.option.hypothesis_seed = str(secrets.randbelow(1 << 32))
+    """Draw the seed of what is drawn anew each night, unless one is given; worker processes inherit it."""
+    seed = os.environ.setdefault("MILLRACE_SEED", str(secrets.randbelow(1 << 32)))
+    if PROFILE == "nightly":
+        config.option.hypothesis_seed = seed
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header() -> str:
     """Print the seed, with which the same examples are drawn again."""
-    return f"laws: profile {PROFILE}, --hypothesis-seed={getattr(config.option, 'hypothesis_seed', None)}"
+    return f"profile {PROFILE}, MILLRACE_SEED={os.environ['MILLRACE_SEED']}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -62,12 +58,8 @@ def streaming(spark):
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    with changed(spark, settings):
+        yield spark
 
 
 @pytest.fixture(scope="session")

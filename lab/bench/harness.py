@@ -72,6 +72,7 @@ class Run:
         session: Starts a session with settings; called when the first side needs one.
         says: Shows what runs now.
         controls: Ratios of sides to themselves; their geometric mean becomes a figure.
+        peer: Address of a Spark Connect server that answers the same queries; None for none.
     """
 
     names: tuple[str, ...]
@@ -86,6 +87,7 @@ class Run:
     targets: dict[str, Target] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     controls: list[float] = field(default_factory=list)
+    peer: str | None = None
 
     @cached_property
     def spark(self) -> SparkSession:

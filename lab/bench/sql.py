@@ -3,7 +3,8 @@
 Each side plans and runs the query anew and collects its rows. *tpch* are the 22 queries of TPC-H, *frames*
 the same with DataFrames as inputs as well. *shapes* are queries of many small blocks, and of what stands
 beside joins, where an engine that takes only joins may lose to one that sees the whole query. *growth* is
-TPC-H at one scale and at ten times that.
+TPC-H at one scale and at ten times that. With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
+answers the same texts over the same files; it is read by path, so it has to run on this machine.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, Times, geomean
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
 from millrace.cli.demo import difference
-from millrace.errors import ExecutionError
+from millrace.errors import ExecutionError, first_line
 from millrace.reports.run_report import Totals
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from millrace.api.query import Query as Planned
 
 MILLRACE, FRAMES, SPARK, AGAIN = "millrace", "millrace on DataFrames", "spark", "spark again"
+PEER = "peer"
 TPCH = tuple(name for name in query_texts() if name != "stairs")
 SHAPES = tuple(shape_texts())
 TEN_TIMES = 10
@@ -40,6 +46,7 @@ class Query:
     Attributes:
         blocks: How many joins Millrace took.
         unequal: How its rows differ from Spark's, None when they are equal.
+        peer_fails: How the peer's rows differ, or its error; None when they are equal.
         planning: Seconds of planning beyond Spark's own analysis: first, and each time after.
         totals: What the eddies did.
         peak_bytes: The largest worker.
@@ -49,6 +56,7 @@ class Query:
     text: str
     blocks: int = 0
     unequal: str | None = None
+    peer_fails: str | None = None
     planning: list[float] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     peak_bytes: int = 0
@@ -74,7 +82,8 @@ class Query:
             "equal": self.unequal is None,
             "intermediate_tuples": self.totals.intermediate_tuples,
         }
-        return row | ({"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {})
+        row |= {"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {}
+        return row | ({"peer_ratio": self.ratio(PEER)} if PEER in self.times.seconds else {})
 
 
 def measure(run: Run) -> None:
@@ -108,6 +117,10 @@ def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> No
     }
     if frames:
         figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
+    if peers := [query.ratio(PEER) for query in taken if PEER in query.times.seconds]:
+        figures[f"{prefix}peer_geomean_ratio"] = geomean(peers)
+        figures[f"{prefix}peer_worst_ratio"] = max(peers)
+        figures[f"{prefix}peer_equal"] = sum(query.peer_fails is None for query in queries)
     # What both kinds of queries have is told apart by a name in front.
     run.figures |= {f"shapes_{name}" if name in run.figures else name: x for name, x in figures.items()}
     run.targets[f"{prefix or 'queries_'}equal"] = Target(len(queries), len(queries))
@@ -154,6 +167,7 @@ def _measured(
     read = {name: run.spark.read.parquet(path) for name, path in tables.items()}
     for name, frame in read.items():
         frame.createOrReplaceTempView(name)
+    peer = _peer(run, tables)
     for name in names:
         queries.append(query := Query(name, texts[name]))
         _analysis(run, query.text)  # of a text that is new to it, Spark's analysis takes longer too
@@ -165,16 +179,41 @@ def _measured(
             for ours in {MILLRACE, FRAMES} & found.keys():
                 if SPARK in found and query.unequal is None:
                     query.unequal = difference(found[ours], found[SPARK])
+            if {PEER, SPARK} <= found.keys() and query.peer_fails is None:
+                query.peer_fails = difference(found[PEER], found[SPARK])
 
-        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: _by_spark(run, query)}
+        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: _by_spark(run.spark, query)}
         sides |= {FRAMES: _by_millrace(run, query, read)} if frames else {}
+        sides |= {PEER: _by_spark(peer, query)} if peer is not None and _answers(peer, query) else {}
         query.times = run.race(name, sides, control=control, check=check)
         run.notes += [f"{name} differs: {query.unequal}"] if query.unequal else []
+        run.notes += [f"{name}, the peer: {query.peer_fails}"] if query.peer_fails else []
     return queries
 
 
-def _by_spark(run: Run, query: Query) -> Callable[[], Any]:
-    return lambda: run.spark.sql(query.text).collect()
+def _by_spark(spark: SparkSession, query: Query) -> Callable[[], Any]:
+    return lambda: spark.sql(query.text).collect()
+
+
+def _peer(run: Run, tables: Mapping[str, str]) -> Any:
+    """Return a session of the peer that knows the tables; None without a peer."""
+    if run.peer is None:
+        return None
+    from pyspark.sql.connect.session import SparkSession as RemoteSession  # beside a classic session
+
+    session: Any = RemoteSession.builder.remote(run.peer).create()
+    for name, path in tables.items():
+        session.read.parquet(path).createOrReplaceTempView(name)
+    return session
+
+
+def _answers(peer: SparkSession, query: Query) -> bool:
+    """Tell whether the peer can answer a query, and note its error where it cannot."""
+    try:
+        _by_spark(peer, query)()
+    except PySparkException as error:
+        query.peer_fails = first_line(error)
+    return query.peer_fails is None
 
 
 def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[[], Ran]:
