@@ -310,8 +310,12 @@ def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None 
     if whole_state and one("queues", False, False, False, True):
         limits = Backpressure(draw(st.sampled_from([None, 1, 2, 7])), draw(st.sampled_from([1, 3, 20])))
         example = replace(example, limits=limits)
-    # The checker of invariants compares values as they are, and knows nothing of relations beside the block.
-    movable = shape != "mixed" and not case.spec.beside and not _asked(access) and options.intermediate
+    # The checker of invariants compares values as they are, calls functions of rows and of Arrow arrays, and
+    # knows nothing of relations beside the block.
+    is_checked = (
+        shape != "mixed" and not case.spec.beside and (picky is None or picky.kind in ("row", "arrow"))
+    )
+    movable = is_checked and options.intermediate and not _asked(access)
     if movable and one("moves", True, True, False):
         moves = Moves(
             draw(st.integers(0, 1 << 30)),
