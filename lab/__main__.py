@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,22 +15,71 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from lab.bench import BENCHES
 from lab.figures.figure import Figure
-from millrace.errors import InputError, MillraceError, OptionError, SetupError
+from millrace.errors import InputError, MillraceError, OptionError, SetupError, near
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-for _name in ("bench", "soak"):
-    if sys.argv[1:2] != ["figures"]:  # which has no need of what they import
-        app.add_typer(import_module(f"lab.{_name}").app, name=_name)
 
 _FEW = 3
 _FIRST = "first"
 """What ``--ablate`` takes for each figure's first broken engine."""
 
+QUICK_SCALE = 0.1
+SOAKS = ("crashes", "hub-crashes", "memory")
 
-@app.callback()
-def _lab() -> None:
-    """Keep `figures` a command of its own, also where no other is mounted."""
+Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
+Json = Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document; - for stdout.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces and Spark's log.")]
+
+
+@app.command(no_args_is_help=True)
+def bench(
+    name: Annotated[str, typer.Argument(help="; ".join(f"{k}: {about}" for k, about in BENCHES.items()))],
+    cases: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Only these.")] = None,
+    scale: Scale = 1.0,
+    rounds: Annotated[int | None, typer.Option(help="Timed rounds, five or more.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run.")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark master.")] = None,
+    json: Json = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where a target is missed.")] = False,
+    debug: Debug = False,
+    peer: Annotated[
+        str | None, typer.Option(metavar="sc://HOST:PORT", help="Also ask this Spark Connect server (sql).")
+    ] = None,
+) -> None:
+    """Measure against other engines, with an A/A control."""
+    from lab.bench.harness import Bench, execute
+
+    if name not in BENCHES:
+        raise OptionError(f"there is no benchmark {name!r}: {near(name, BENCHES)}")
+    if peer is not None and name != "sql":
+        raise OptionError(f"--peer {peer}: only the benchmark sql asks other servers")
+    made: Bench = import_module(f"lab.bench.{name}").BENCH
+    size = min(scale, QUICK_SCALE) if quick else scale
+    run = replace(made.run(cases, size, rounds, quick=quick), peer=peer)
+    missed = execute(name, made, run, master, json, debug)
+    if check and missed:
+        raise typer.Exit(1)
+
+
+@app.command(no_args_is_help=True)
+def soak(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(SOAKS)}.")],
+    scale: Scale = 1.0,
+    count: Annotated[int | None, typer.Option(min=1, help="Crashes, or micro-batches.")] = None,
+    json: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Run for minutes to an hour: drivers killed at random times, of joins and of a hub, and workers' memory.
+
+    Exits with 1 where rows are lost or doubled, or memory grows.
+    """
+    from lab.bench.harness import execute
+    from lab.soak import BENCH
+
+    if execute(name, BENCH, BENCH.run(name, scale, count, quick=False), None, json, debug):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -49,7 +99,7 @@ def figures(
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = os.cpu_count() or 1,
     list_: Annotated[
-        bool, typer.Option("--list", help="List figures, their parameters and expected times.")
+        bool, typer.Option("--list", help="List figures, their parameters, and how long they took.")
     ] = False,
     json_: Annotated[Path | None, typer.Option("--json", help="File for verdicts and numbers.")] = None,
     table: Annotated[
@@ -63,7 +113,6 @@ def figures(
     from lab.figures import find, results
     from lab.figures.run import Result, Task, run
 
-    console = Console(stderr=True)
     chosen = find(names or [])
     if list_:
         _list(chosen)
@@ -74,19 +123,10 @@ def figures(
         raise SetupError("matplotlib draws the figures: pip install -r lab/requirements.txt")
     from lab.figures.draw import save
 
-    overrides = _overrides(set_ or [])
-    tasks = [
-        Task(
-            each.id,
-            seed,
-            overrides,
-            next(iter(each.broken), "") if ablate == _FIRST else ablate,
-            policy,
-            small,
-        )
-        for each in chosen
-        for seed in range(seeds)
-    ]
+    overrides, tasks = _overrides(set_ or []), list[Task]()
+    for each in chosen:
+        broken = next(iter(each.broken), "") if ablate == _FIRST else ablate
+        tasks += [Task(each.id, seed, overrides, broken, policy, small) for seed in range(seeds)]
     for task in tasks:
         task.settings()
     try:
@@ -95,22 +135,14 @@ def figures(
         raise InputError(f"--out {out}: cannot make the folder: {error.strerror}") from error
     found: list[Result] = []
     try:
-        for result in run(tasks, jobs, console):
+        for result in run(tasks, jobs):
             found.append(result)
             task = result.task
             print(f"{task.id}, seed {task.seed}: {result.error or result.verdict}, {result.seconds:.0f} s")
-            if result.outcome is not None:
-                for claim, verdict in zip(task.figure.claims, result.verdicts, strict=True):
-                    value = result.outcome.figures[claim.figure]
-                    print(
-                        f"  {verdict}: {claim.says} ({claim.figure} is {value:.4g}, stated: {claim.bounds})"
-                    )
-                if task.seed == 0:
-                    save(result, out)
-            results.write(out / "index.html", results.page(tasks, found))
-            if json_ is not None:
-                rows = [results.as_json(each) for each in found]
-                results.write(json_, json.dumps(rows, indent=2) + "\n")
+            for claim, value, verdict in result.judged():
+                print(f"  {verdict}: {claim.says} ({claim.figure} is {value:.4g}, stated: {claim.bounds})")
+            if result.outcome is not None and task.seed == 0:
+                save(result, out)
             of_figure = [each for each in found if each.task.id == task.id]
             if table is not None and len(of_figure) == seeds:
                 results.keep(of_figure, table)
@@ -119,13 +151,15 @@ def figures(
         raise SystemExit(130) from None
     finally:
         results.write(out / "index.html", results.page(tasks, found))
+        if json_ is not None:
+            rows = [results.as_json(each) for each in found]
+            results.write(json_, json.dumps(rows, indent=2) + "\n")
     print(f"pictures: {out / 'index.html'}")
     if any(result.verdict == "does not hold" for result in found):
         raise typer.Exit(1)
 
 
 def _overrides(given: list[str]) -> dict[str, float]:
-    """Return parameters by name of ``name=value``."""
     found = {}
     for text in given:
         name, _, value = text.partition("=")
@@ -140,9 +174,11 @@ def _list(chosen: list[Figure]) -> None:
     """Print figures, with the parameters of each if there are few."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     table = Table("figure", "title", "source", "broken engines", box=None)
-    table.add_column("time", justify="right")
+    table.add_column("took", justify="right")
     for each in chosen:
-        time = f"{each.seconds} s{', real time' if each.wall else ''}"
+        kept = Path(__file__).with_name("results") / f"{each.id}.json"
+        time = f"{json.loads(kept.read_text(encoding='utf-8'))['seconds']:.0f} s" if kept.exists() else ""
+        time += ", real time" if each.wall else ""
         table.add_row(each.id, each.title, each.source, ", ".join(each.broken), time)
     console.print(table)
     if len(chosen) <= _FEW:
@@ -158,8 +194,11 @@ def main() -> None:
     """Run the command line; wrong usage ends with 2, what fails while it runs with 1."""
     try:
         app()
-    except MillraceError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (MillraceError, ModuleNotFoundError) as error:
+        if "--debug" in sys.argv:
+            raise
+        advice = ": pip install -r lab/requirements.txt" if isinstance(error, ImportError) else ""
+        print(f"error: {error}{advice}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, (OptionError, InputError, SetupError)) else 1) from None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from lab.figures import figures, find, results
 from lab.figures.draw import overlaps, picture, save, unusual
-from lab.figures.figure import Claim, Curve, Figure, Outcome, Panel, Parameter, at_least
+from lab.figures.figure import Curve, Figure, Outcome, Panel, Parameter, claims_of
 from lab.figures.run import Result, Task, measure
 from millrace.errors import OptionError
 
@@ -23,7 +23,7 @@ FIGURE = "eddies-fig10"
 
 def made(**more):
     """A figure of something that is not run."""
-    claims = (at_least(1.0, "rise", "it rises", "steeply", "falling"),)
+    claims = claims_of("1 ≤ rise | it rises | steeply | falling")
     broken = {"falling": "the line is turned round"}
     parameters = (Parameter("points", 20, 2, 1000, "points", "on the line"),)
     parts = {"claims": claims, "broken": broken, "parameters": parameters, **more}
@@ -53,13 +53,13 @@ def test_a_figure_holds_and_its_first_broken_engine_does_not(each):
     """A claim about the missing mechanism holds with it and fails without; no labels overlap."""
     runs = [measure(Task(each.id, 0, {}, ablated, small=True)) for ablated in ("", next(iter(each.broken)))]
     assert not any(run.error for run in runs), [run.error for run in runs]
-    whole, broken = (run.verdicts for run in runs)
+    whole, broken = ([verdict for *_, verdict in run.judged()] for run in runs)
     # Small runs of the clock say little but how far apart the engines are.
     assert each.wall or "does not hold" not in whole
     about = [claim.fails == next(iter(each.broken)) for claim in each.claims]
     failed = [b == "does not hold" and (each.wall or w != b) for w, b in zip(whole, broken, strict=True)]
     assert any(f and a for f, a in zip(failed, about, strict=True)), broken
-    assert [overlaps(picture(run, words=words)) for run in runs for words in (True, False)] == [[]] * 4
+    assert [overlaps(picture(run)) for run in runs] == [[], []]
 
 
 @pytest.mark.parametrize("each", ALL.values(), ids=ALL)
@@ -74,11 +74,23 @@ def test_a_figure_can_be_read_and_sent(each):
 
 def test_a_claim_is_judged_by_its_bounds():
     """Within them it holds; beyond, it differs where its cause says it would be; a NaN never holds."""
-    claim = Claim("c", "x", 1, 2, cause="why", found=(2, 3))
-    verdicts = [claim.judge({"x": x}) for x in (0.9, 1, 2, 2.5, 3.1, math.nan)]
-    no, yes, other = "does not hold", "holds", "differs"
-    assert verdicts == [no, yes, yes, other, no, no]
-    assert claim.bounds == "1 ≤ x ≤ 2"
+    table = """
+    # Nobody knows.
+    1 ≤ x ≤ 2 | a claim | steep |
+        slow
+        but 2 to 3: why
+        not
+    y = 0 | another
+    """
+    one, other = claims_of(table)
+    verdicts = [one.judge({"x": x}) for x in (0.9, 1, 2, 2.5, 3.1, math.nan)]
+    no, yes, differs = "does not hold", "holds", "differs"
+    assert verdicts == [no, yes, yes, differs, no, no]
+    assert (one.bounds, one.says, one.paper, one.fails) == ("1 ≤ x ≤ 2", "a claim", "steep", "slow")
+    assert (one.cause, other.figure, other.paper, other.cause) == ("why not", "y", "", "")
+    assert [other.judge({"y": y}) for y in (0, 1)] == [yes, no]
+    with pytest.raises(ValueError, match="this is no claim: x is small"):
+        claims_of("x is small")
 
 
 @pytest.mark.parametrize(
@@ -110,14 +122,14 @@ def test_a_figure_states_something_that_can_fail():
 
 
 def test_what_is_unusual_stands_in_the_picture(tmp_path):
-    """A broken engine, small sizes and changed parameters; four files are written."""
+    """A broken engine, small sizes and changed parameters; two files are written."""
     ran = result(ablated="no-queues", small=True)
     found = unusual(ran)
     assert found[0].startswith("ABLATED: queues never fill") and found[1] == "small"
     assert "tuples = 600" in found[2]
     assert all(path.stat().st_size > 1000 for path in save(ran, tmp_path))
-    assert len(list(tmp_path.iterdir())) == 4
-    assert "ABLATED" in (tmp_path / f"{FIGURE}-slide.svg").read_text(encoding="utf-8")
+    assert len(list(tmp_path.iterdir())) == 2
+    assert "ABLATED" in (tmp_path / f"{FIGURE}.svg").read_text(encoding="utf-8")
 
 
 def test_labels_that_lie_on_each_other_are_found():
@@ -147,7 +159,7 @@ def test_the_page_names_what_did_not_finish():
     """A run that failed, with its reason, and one that never ended."""
     runs = [result(), result(seed=1, error="no <water>")]
     page = results.page([*(run.task for run in runs), Task(FIGURE, 2, {})], runs)
-    assert f"{FIGURE}, seed 1: no &lt;water&gt;" in page and f"<li>{FIGURE}, seed 2</li>" in page
+    assert f"{FIGURE}, seed 1: no &lt;water&gt;" in page and f"{FIGURE}, seed 2: did not finish" in page
     assert "2 of 3 runs finished" in page and f'src="{FIGURE}.svg"' in page
 
 

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import secrets
 
+import hypothesis
 import pytest
 
 from lab.bench import tpch_data
 from millrace.sql import errors
 from tests import postgres as postgresql
-from tests.session import session
+from tests.session import ROCKSDB, changed, session
 
 errors.is_strict = True
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PROFILE = os.environ.get("MILLRACE_PROFILE", "gate")
+hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("nightly", max_examples=1250, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(PROFILE)
 
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed of what is drawn anew each night, unless one is given; worker processes inherit it."""
+    seed = os.environ.setdefault("MILLRACE_SEED", str(secrets.randbelow(1 << 32)))
+    if PROFILE == "nightly":
+        config.option.hypothesis_seed = seed
+
+
+def pytest_report_header() -> str:
+    """Print the seed, with which the same examples are drawn again."""
+    return f"profile {PROFILE}, MILLRACE_SEED={os.environ['MILLRACE_SEED']}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -43,12 +58,8 @@ def streaming(spark):
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    with changed(spark, settings):
+        yield spark
 
 
 @pytest.fixture(scope="session")

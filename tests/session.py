@@ -1,19 +1,23 @@
-"""The Spark session of the tests, and scripts in processes of their own."""
+"""The Spark session of the tests."""
 
 from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import millrace
 from millrace.sql import worth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def session() -> SparkSession:
@@ -43,17 +47,14 @@ def session() -> SparkSession:
     )
 
 
-def run_script(script: Path, *arguments: str, folder: Path, timeout: float) -> str:
-    """Run a script that makes a session of its own; return the last line that it prints."""
-    path = os.pathsep.join([str(Path(millrace.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip().splitlines()[-1]
+@contextmanager
+def changed(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session for a while."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)

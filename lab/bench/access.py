@@ -8,13 +8,10 @@ and all of them at ``/table``, page by page after a first delay.
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import statistics
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -22,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 import millrace
-from lab.bench.harness import CONTROL, Bench, Outcome, Ran, Run, Target, Times, race, timed
+from lab.bench.harness import Bench, Ran, Run, Target, Times, timed
 from millrace.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from aiohttp import web
     from pyspark.sql import DataFrame
 
 QUERY = "SELECT r.id, r.k, p.v FROM r JOIN p ON r.k = p.k"
@@ -48,7 +44,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
         return self.keys * self.copies
 
     def frame(self, run: Run) -> DataFrame:
@@ -64,103 +59,72 @@ class Rows:
         return len(found)
 
 
-@dataclass(frozen=True)
 class Service:
-    """The service, as the benchmark sees it; ``url`` has no slash at its end."""
+    """The service of one race, a process of its own; ``url`` has no slash at its end.
 
-    url: str
+    Args:
+        manners: ``keys`` that it has, the ``delay`` before the first page of the table, and the seconds
+            before each ``page`` after it.
+    """
 
-    def behave(self, **manners: float) -> None:
-        """Set how it behaves from now on, and have it count from 0.
+    def __init__(self, **manners: float) -> None:
+        import aiohttp  # noqa: F401  # a missing one is an error here, not in the process
 
-        Args:
-            manners: ``keys`` that it has, the ``latency`` of an item, the ``delay`` before the first page of
-                the table, and the seconds before each ``page`` after it.
-        """
-        self._call("/behave", manners)
+        context = multiprocessing.get_context("spawn")
+        self._seen: Any = context.Array("d", 3)
+        ours, theirs = context.Pipe()
+        arguments = (theirs, self._seen, {"delay": 0.0, "page": 0.0, **manners})
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        self._process.start()
+        self.url = f"http://127.0.0.1:{ours.recv()}"
 
-    def seen(self) -> dict[str, float]:
-        """Return ``requests`` for items, the ``most`` at once, and when the ``first`` of any kind came."""
-        return self._call("/seen")
+    def seen(self, *, reset: bool = False) -> tuple[float, float, float]:
+        """Return requests for items, the most at once, and when the first of any kind came."""
+        requests, most, first = self._seen
+        if reset:
+            self._seen[:] = [0.0] * 3
+        return requests, most, first
 
-    def _call(self, path: str, data: Mapping[str, float] | None = None) -> dict[str, float]:
-        body = None if data is None else json.dumps(data).encode()
-        with urllib.request.urlopen(self.url + path, body, timeout=10) as answer:  # noqa: S310  # on loopback
-            return dict(json.load(answer))
-
-
-@contextmanager
-def serving() -> Iterator[Service]:
-    """Run the service until the block ends."""
-    import aiohttp  # noqa: F401  # a missing one is an error here, not in the process
-
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
-    try:
-        yield Service(f"http://127.0.0.1:{ours.recv()}")
-    finally:
-        process.terminate()
-        process.join()
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.join()
 
 
-def _serve(ready: Connection) -> None:
-    asyncio.run(_Server().run(ready))
+def _serve(ready: Connection, seen: Any, manners: Mapping[str, float]) -> None:
+    asyncio.run(_served(ready, seen, manners))
 
 
-class _Server:
-    def __init__(self) -> None:
-        self._manners: dict[str, float] = {}
-        self._seen: dict[str, float] = {}
-        self._now = 0
-
-    async def run(self, ready: Connection) -> None:
-        from aiohttp import web
-
-        application = web.Application()
-        application.router.add_get("/item/{k}", self.item)
-        application.router.add_get("/table", self.table)
-        application.router.add_post("/behave", self.behave)
-        application.router.add_get("/seen", self.seen)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    async def item(self, request: web.Request) -> web.Response:
-        key, seen = int(request.match_info["k"]), self._seen
-        self._now += 1
-        seen |= {"requests": seen["requests"] + 1, "most": max(seen["most"], self._now)}
-        seen["first"] = seen["first"] or time.time()
-        try:
-            await asyncio.sleep(self._manners["latency"])
-            return _json([_row(key)] if 0 <= key < self._manners["keys"] else [])
-        finally:
-            self._now -= 1
-
-    async def table(self, request: web.Request) -> web.Response:
-        self._seen["first"] = self._seen["first"] or time.time()
-        low, keys = int(request.query.get("from", "0")), int(self._manners["keys"])
-        await asyncio.sleep(self._manners["page"] if low else self._manners["delay"])
-        high = min(low + PAGE, keys)
-        following = f"/table?from={high}" if high < keys else None
-        return _json({"rows": [_row(key) for key in range(low, high)], "next": following})
-
-    async def behave(self, request: web.Request) -> web.Response:
-        self._manners = {"delay": 0.0, "page": 0.0} | await request.json()
-        self._seen = {"requests": 0, "most": 0, "first": 0.0}
-        return _json({})
-
-    async def seen(self, request: web.Request) -> web.Response:
-        return _json(self._seen)
-
-
-def _json(document: Any) -> web.Response:
+async def _served(ready: Connection, seen: Any, manners: Mapping[str, float]) -> None:
     from aiohttp import web
 
-    return web.json_response(document)
+    now, keys = 0, int(manners["keys"])
+
+    async def item(request: web.Request) -> web.Response:
+        nonlocal now
+        key, now = int(request.match_info["k"]), now + 1
+        seen[:] = seen[0] + 1, max(seen[1], now), seen[2] or time.time()
+        try:
+            await asyncio.sleep(LATENCY)
+            return web.json_response([_row(key)] if 0 <= key < keys else [])
+        finally:
+            now -= 1
+
+    async def table(request: web.Request) -> web.Response:
+        seen[2] = seen[2] or time.time()
+        low = int(request.query.get("from", "0"))
+        await asyncio.sleep(manners["page" if low else "delay"])
+        high = min(low + PAGE, keys)
+        following = f"/table?from={high}" if high < keys else None
+        return web.json_response({"rows": [_row(key) for key in range(low, high)], "next": following})
+
+    application = web.Application()
+    application.router.add_get("/item/{k}", item)
+    application.router.add_get("/table", table)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    ready.send(runner.addresses[0][1])
+    await asyncio.Event().wait()
 
 
 def _row(key: int) -> dict[str, Any]:
@@ -172,97 +136,80 @@ def _value(key: int) -> str:
     return f"value {key * 7919 % 10_007}"
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    outcome = Outcome(targets=TARGETS)
     asked: list[float] = []
-    with serving() as service:
-        for name in run.names:
-            rows, times, figures = CASES[name](run, service)
-            outcome.figures |= figures
-            if name != "hybrid":
-                asked += [seen["requests"] / rows.keys for seen, _ in times.notes["millrace"]]
-            for row in times.rows(case=name, rows=rows.count, keys=rows.keys):
-                seen = [note for note, _ in times.notes[row["side"]]]
-                row["requests"] = round(statistics.median(each["requests"] for each in seen))
-                row["in_flight"] = max(int(each["most"]) for each in seen)
-                if times.notes[row["side"]][0][1]:
-                    row |= {f"{share}_s": _at(times, row["side"], share) for share in SHARES}
-                outcome.rows.append(row)
+    for name in run.names:
+        rows, times = CASES[name](run)
+        run.rows += times.rows(rows=rows.count, keys=rows.keys)
+        if name != "hybrid":
+            asked += [note["requests"] / rows.keys for note in times.notes["millrace"]]
     if asked:
-        outcome.figures["requests_per_key"] = max(asked, key=lambda each: abs(each - 1))  # farthest from 1
-    return outcome
+        run.figures["requests_per_key"] = max(asked, key=lambda each: abs(each - 1))  # farthest from 1
 
 
-def _limit(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
+def _limit(run: Run) -> tuple[Rows, Times]:
     """Measure how close requests come to what their latency and their limit allow."""
     rows, in_flight = Rows(max(10, round(4_000 * run.scale)), 4), 32
-    millrace = _by_millrace(run, rows, service, in_flight=in_flight)
-    sides = {"millrace": millrace, "millrace again": millrace}
-    times = _raced(run, "limit", sides, service, keys=rows.keys, latency=LATENCY)
+    with closing(Service(keys=rows.keys)) as service:
+        sides = {"millrace": _by_millrace(run, rows, service, in_flight=in_flight)}
+        times = _raced(run, "limit", sides, service, control="millrace")
     best = rows.keys * LATENCY / in_flight
-    figures = {
-        "time_limit_ratio": (times.median("millrace") - START) / best,
-        "aa_ratio": times.ratio("millrace", "millrace again"),
-    }
-    return rows, times, figures
+    run.figures["time_limit_ratio"] = (times.median("millrace") - START) / best
+    return rows, times
 
 
-def _naive(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
+def _naive(run: Run) -> tuple[Rows, Times]:
     """Measure against pandas UDFs that ask for each row, with a cache in each partition and without."""
     rows = Rows(max(10, round(200 * run.scale)), 4)
-    sides = {
-        "millrace": _by_millrace(run, rows, service, in_flight=32),
-        "pandas UDF": _by_udf(run, rows, service, cached=False),
-        "pandas UDF with a cache": _by_udf(run, rows, service, cached=True),
-    }
-    times = _raced(run, "naive", sides, service, keys=rows.keys, latency=LATENCY)
+    with closing(Service(keys=rows.keys)) as service:
+        sides = {
+            "millrace": _by_millrace(run, rows, service, in_flight=32),
+            "pandas UDF": _by_udf(run, rows, service, cached=False),
+            "pandas UDF with a cache": _by_udf(run, rows, service, cached=True),
+        }
+        times = _raced(run, "naive", sides, service)
     ours, one, other = sides
-    return (
-        rows,
-        times,
-        {"naive_udf_ratio": times.ratio(ours, one), "cached_udf_ratio": times.ratio(ours, other)},
-    )
+    run.figures["naive_udf_ratio"] = times.ratio(ours, one)
+    run.figures["cached_udf_ratio"] = times.ratio(ours, other)
+    return rows, times
 
 
-def _hybrid(run: Run, service: Service) -> tuple[Rows, Times, dict[str, float]]:
+def _hybrid(run: Run) -> tuple[Rows, Times]:
     """Measure an index and a scan together: the index is ahead at first, the scan begins late and is fast."""
     rows = Rows(max(10, round(1_000 * run.scale)), 1)
-    sides = {
-        "millrace": _by_millrace(run, rows, service, in_flight=8, scan=True, stream=True),
-        "index alone": _by_millrace(run, rows, service, in_flight=8, stream=True),
-        "scan alone": _by_millrace(run, rows, service, in_flight=8, scan=True, index=False, stream=True),
-    }
-    manners = {"keys": rows.keys, "latency": LATENCY, "delay": 4.0 * run.scale, "page": 0.01}
-    times = _raced(run, "hybrid", sides, service, **manners)
+    ways = {"millrace": (True, True), "index alone": (True, False), "scan alone": (False, True)}
+    with closing(Service(keys=rows.keys, delay=4.0 * run.scale, page=0.01)) as service:
+        sides = {
+            name: _by_millrace(run, rows, service, in_flight=8, index=index, scan=scan, stream=True)
+            for name, (index, scan) in ways.items()
+        }
+        times = _raced(run, "hybrid", sides, service)
     ours, *alone = sides
-    worst = max(
-        _at(times, ours, share) / min(_at(times, side, share) for side in alone)
-        for share in SHARES
-        if share != "first"
+    run.figures["hybrid_worst_ratio"] = max(
+        times.note(ours, share) / min(times.note(side, share) for side in alone)
+        for share in (f"{name}_s" for name in SHARES if name != "first")
     )
-    return rows, times, {"hybrid_worst_ratio": worst}
+    return rows, times
 
 
-def _raced(run: Run, name: str, sides: Mapping[str, Any], service: Service, **manners: float) -> Times:
-    """Measure sides that return rows and when shares of them came; the notes have that beside ``seen()``."""
+Side = Callable[[], tuple[int, Mapping[str, float]]]
+"""Returns rows, and when shares of them came."""
 
-    def noting(call: Callable[[], tuple[int, tuple[float, ...]]]) -> Callable[[], Ran]:
+
+def _raced(run: Run, name: str, sides: Mapping[str, Side], service: Service, control: str = "") -> Times:
+    """Measure sides; notes also have what the service has seen."""
+
+    def noting(side: Side) -> Callable[[], Ran]:
         def noted() -> Ran:
-            service.behave(**manners)
-            done: list[tuple[int, tuple[float, ...]]] = []
-            seconds = timed(lambda: done.append(call()))
-            return Ran(done[0][0], (service.seen(), done[0][1]), seconds)
+            service.seen(reset=True)
+            seconds, (rows, came) = timed(side)
+            requests, most, _ = service.seen()
+            return Ran(rows, {"requests": requests, "in_flight": most, **came}, seconds)
 
         return noted
 
-    return race(run, name, {side: noting(call) for side, call in sides.items()})
-
-
-def _at(times: Times, side: str, share: str) -> float:
-    """Return when a share of the results was there, in seconds from the first request: the median."""
-    place = list(SHARES).index(share)
-    return float(statistics.median(shares[place] for _, shares in times.notes[side]))
+    return run.race(name, {side: noting(call) for side, call in sides.items()}, control=control)
 
 
 def _by_millrace(
@@ -274,7 +221,7 @@ def _by_millrace(
     index: bool = True,
     scan: bool = False,
     stream: bool = False,
-) -> Callable[[], tuple[int, tuple[float, ...]]]:
+) -> Side:
     """Return what joins the rows with the service by an index, a scan or both.
 
     With ``stream`` results are taken as they come, and it also returns when shares of them were there.
@@ -284,23 +231,23 @@ def _by_millrace(
     item = millrace.http(f"{service.url}/item/{{{column}}}", max_in_flight=in_flight)
     prices = millrace.lookup("p", "k bigint, v string", bind=[column], via=item, scan=table if scan else None)
 
-    def call() -> tuple[int, tuple[float, ...]]:
+    def call() -> tuple[int, Mapping[str, float]]:
         query = millrace.query(QUERY, spark=run.spark, tables={"r": rows.frame(run), "p": prices})
         if not stream:
-            return rows.check("millrace", query.df.collect()), ()
+            return rows.check("millrace", query.df.collect()), {}
         found: list[tuple[Any, ...]] = []
         came: list[float] = []
         for batch in query.to_batches():
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             came += [time.time()] * batch.num_rows
-        first = service.seen()["first"]
-        shares = (came[max(0, round(share * rows.count) - 1)] - first for share in SHARES.values())
-        return rows.check("millrace", found), tuple(shares)
+        *_, first = service.seen()
+        places = {name: max(0, round(share * rows.count) - 1) for name, share in SHARES.items()}
+        return rows.check("millrace", found), {f"{name}_s": came[at] - first for name, at in places.items()}
 
     return call
 
 
-def _by_udf(run: Run, rows: Rows, service: Service, *, cached: bool) -> Callable[[], tuple[int, tuple[()]]]:
+def _by_udf(run: Run, rows: Rows, service: Service, *, cached: bool) -> Side:
     from pyspark.sql.pandas.functions import pandas_udf
 
     url = service.url
@@ -319,9 +266,9 @@ def _by_udf(run: Run, rows: Rows, service: Service, *, cached: bool) -> Callable
 
     of_pandas: Any = pandas_udf  # its stubs do not know a Series in, a Series out
 
-    def call() -> tuple[int, tuple[()]]:
+    def call() -> tuple[int, Mapping[str, float]]:
         found = rows.frame(run).withColumn("v", of_pandas(look_up, "string")("k")).collect()
-        return rows.check("pandas UDF", found), ()
+        return rows.check("pandas UDF", found), {}
 
     return call
 
@@ -331,11 +278,6 @@ TARGETS = {
     "time_limit_ratio": Target(high=1.1),
     "naive_udf_ratio": Target(high=1),
     "hybrid_worst_ratio": Target(high=1.1),
-    "aa_ratio": CONTROL,
 }
-CASES: Mapping[str, Callable[[Run, Service], tuple[Rows, Times, dict[str, float]]]] = {
-    "limit": _limit,
-    "naive": _naive,
-    "hybrid": _hybrid,
-}
-BENCH = Bench(measure, tuple(CASES), quick=("naive", "hybrid"))
+CASES = {"limit": _limit, "naive": _naive, "hybrid": _hybrid}
+BENCH = Bench(measure, tuple(CASES), TARGETS, quick=("naive", "hybrid"))

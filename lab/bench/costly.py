@@ -8,18 +8,15 @@ integers, in the tasks, and numpy's arrays, where the truth is counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from lab.bench.harness import Target
-
 Array = np.ndarray[Any, np.dtype[Any]]
-Kind = Literal["row", "pandas"]
 Function = Callable[[Any], Any]
 
 _WORD = 1 << 32
@@ -30,20 +27,6 @@ _STRAY = 0x5BD1E995
 _CHECKED = 2654435761
 CHECKSUM = f"id * {_CHECKED}L % {_WORD}L"
 """A number of 32 bits for each row, in Spark's SQL: its sum shows which rows were kept."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where rows stand: ids run through equal partitions, and each partition through equal phases."""
-
-    rows: int
-    partitions: int = 4
-    phases: int = 1
-
-    def phase(self, identity: Any) -> Any:
-        """Return the phase of a row, or of an array of rows, by its id."""
-        piece = self.rows // self.partitions
-        return identity % piece * self.phases // piece
 
 
 @dataclass(frozen=True)
@@ -70,20 +53,19 @@ class Costly:
         """What a call counts in cost-weighted calls; all free ones count the same."""
         return self.micros or 1.0
 
-    def truth(self, ids: Array, layout: Layout) -> Array:
-        """Return for each of some ids whether it is kept, as booleans of the same shape."""
-        limits = np.array([*map(_limit, self.keeps)], np.uint64)[layout.phase(ids)]
+    def truth(self, ids: Array, phases: Array) -> Array:
+        """Return for each of some ids, and its phase, whether it is kept."""
+        limits = np.array([*map(_limit, self.keeps)], np.uint64)[phases]
         drawn = (_draw if self.micros else _multiply)(ids.astype(np.uint64), self.salt)
         if self.strays:
             own = _draw(ids.astype(np.uint64), self._own_salt)
             drawn = np.where(own < _limit(self.strays), _draw(own, self.salt), drawn)
         return np.asarray(drawn < limits)
 
-    def function(self, layout: Layout, kind: Kind = "row", *, free: bool = False) -> Function:
-        """Return it as a function of one id, or of a Series of ids; ``free`` leaves its cost away."""
-        nanos = 0 if free else round(1000 * self.micros)
-        limits, salt, own_salt, strays = [*map(_limit, self.keeps)], self.salt, self._own_salt, self.strays
-        stray = _limit(strays)
+    def function(self, case: Filter, *, free: bool = False) -> Function:
+        """Return it as the filter calls it: of one id, or of a Series; ``free`` leaves its cost away."""
+        nanos, limits = 0 if free else round(1000 * self.micros), [*map(_limit, self.keeps)]
+        salt, own_salt, stray, phase = self.salt, self._own_salt, _limit(self.strays), case.phase
 
         def cheap(identity: int) -> bool:
             return bool(_multiply(identity, salt) < limits[0])
@@ -91,20 +73,20 @@ class Costly:
         def row(identity: int) -> bool:
             began = time.thread_time_ns()
             drawn = _draw(identity, salt)
-            if strays:
+            if stray:
                 own = _draw(identity, own_salt)
                 drawn = _draw(own, salt) if own < stray else drawn
-            kept = bool(drawn < limits[layout.phase(identity)])
+            kept = bool(drawn < limits[phase(identity)])
             _burn(began + nanos)
             return kept
 
         def series(identity: pd.Series) -> pd.Series:
-            began = time.thread_time_ns()
-            kept = pd.Series(self.truth(identity.to_numpy(), layout))
+            began, ids = time.thread_time_ns(), identity.to_numpy()
+            kept = pd.Series(self.truth(ids, phase(ids)))
             _burn(began + nanos * len(identity))
             return kept
 
-        made = series if kind == "pandas" else row if self.micros else cheap
+        made = series if case.kind == "pandas" else row if self.micros else cheap
         made.__name__ = self.name
         return made
 
@@ -138,46 +120,37 @@ def _limit(share: float) -> int:
 
 @dataclass(frozen=True)
 class Filter:
-    """A filter over ids from 0 on.
+    """A filter over ids from 0 on, in equal partitions of equal phases, each with selectivities of its own.
 
-    Attributes:
-        name: A letter.
-        about: What it shows, in a few words.
-        rows: In all partitions together.
-        members: The predicates, as written.
-        kind: How they are called.
-        every: A condition that Spark evaluates itself keeps every so manyth id; None is no condition.
-        phases: Stretches of each partition with selectivities of their own.
-        targets: By the last part of the figures' names.
+    ``members`` are the predicates, as written. Spark itself keeps ``every`` so manyth id.
     """
 
-    name: str
     about: str
     rows: int
     members: tuple[Costly, ...]
-    kind: Kind = "row"
-    every: int | None = None
+    kind: Literal["row", "pandas"] = "row"
+    every: int = 1
     phases: int = 1
-    targets: Mapping[str, Target] = field(default_factory=dict)
+    partitions: int = 4
 
-    @property
-    def layout(self) -> Layout:
-        """Where its rows stand."""
-        return Layout(self.rows, phases=self.phases)
+    def phase(self, identity: Any) -> Any:
+        """Return the phase of a row, or of an array of rows, by its id."""
+        piece = self.rows // self.partitions
+        return identity % piece * self.phases // piece
 
     @property
     def native(self) -> list[str]:
         """The conditions that Spark evaluates, as SQL text."""
-        return [] if self.every is None else [f"id % {self.every} = 0"]
+        return [] if self.every == 1 else [f"id % {self.every} = 0"]
 
     def scaled(self, scale: float) -> Filter:
         """Return the filter over ``scale`` times as many rows, at least one a phase."""
-        step = self.layout.partitions * self.phases
+        step = self.partitions * self.phases
         return replace(self, rows=max(1, round(self.rows * scale / step)) * step)
 
     def functions(self, *, free: bool = False) -> list[Function]:
         """Return the predicates as written, as functions; ``free`` ones burn no time."""
-        return [member.function(self.layout, self.kind, free=free) for member in self.members]
+        return [member.function(self, free=free) for member in self.members]
 
     def work(self, calls: Sequence[float]) -> float:
         """Return calls of the predicates weighted by what they cost."""
@@ -203,9 +176,9 @@ class Truth:
     @classmethod
     def of(cls, case: Filter) -> Truth:
         """Find the best orders by trying all of them."""
-        ids = np.arange(0, case.rows, case.every or 1)
-        outcomes = np.stack([member.truth(ids, case.layout) for member in case.members], axis=1)
-        phases = case.layout.phase(ids)
+        ids = np.arange(0, case.rows, case.every)
+        phases = case.phase(ids)
+        outcomes = np.stack([member.truth(ids, phases) for member in case.members], axis=1)
         weights = np.array([member.weight for member in case.members])
         orders, calls, stages = [], np.zeros(len(weights), np.int64), np.zeros(len(weights), np.int64)
         for phase in range(case.phases):
@@ -224,7 +197,7 @@ class Truth:
 
     def oracle(self, case: Filter) -> list[Function]:
         """Return predicates that, called in the order returned, do what the best orders do."""
-        functions, layout, orders = case.functions(), case.layout, self.orders
+        functions, orders = case.functions(), self.orders
         if len(set(orders)) == 1:
             return [functions[place] for place in orders[0]]
 
@@ -232,7 +205,7 @@ class Truth:
             by_phase = [functions[order[number]] for order in orders]
 
             def keep(identity: int) -> Any:
-                return by_phase[layout.phase(identity)](identity)
+                return by_phase[case.phase(identity)](identity)
 
             keep.__name__ = f"stage_{number + 1}"
             return keep
@@ -241,12 +214,7 @@ class Truth:
 
 
 def _calls(outcomes: Array, order: Sequence[int]) -> Array:
-    """Return how often each predicate of an order is called.
-
-    Args:
-        outcomes: Whether a row is kept, shape ``(rows, predicates)``.
-        order: Places of the predicates.
-    """
+    """Return how often each predicate of an order is called; outcomes are ``(rows, predicates)``."""
     passed = np.logical_and.accumulate(outcomes[:, list(order)], axis=1).sum(axis=0)
     return np.array([len(outcomes), *passed[:-1]], np.int64)
 
@@ -256,84 +224,45 @@ _SALTS = (0x2545F491, 0x6C078965, 0x5D588B65, 0x9E3779B1, 0x85EBCA77)
 
 def _independent(costs: Sequence[float], *keeps: Sequence[float]) -> tuple[Costly, ...]:
     """Return predicates that know nothing of each other, with the shares that they keep in each phase."""
-    names = ("first", "second", "third")
-    return tuple(
-        Costly(name, cost, tuple(by_phase[i] for by_phase in keeps), _SALTS[i])
-        for i, (name, cost) in enumerate(zip(names, costs, strict=True))
-    )
+    rows = zip(("first", "second", "third"), costs, zip(*keeps, strict=True), _SALTS[:3], strict=True)
+    return tuple(Costly(*row) for row in rows)
 
 
-_TIME = {"time_oracle_ratio": Target(high=1.1)}
-_STATIC = {"calls_oracle_ratio": Target(high=1.05)} | _TIME
-_CHANGING = {"calls_oracle_ratio": Target(high=1.1)} | _TIME
-_DEAR_FIRST = (200, 50, 5)
+def _agreeing(name: str, micros: float) -> Costly:
+    return Costly(name, micros, (0.5,), _SALTS[3], strays=0.04)
 
+
+_DEAR_FIRST, _FALLING = (200, 50, 5), (0.9, 0.5, 0.1)
+_PHASES = (_FALLING, (0.1, 0.9, 0.5), (0.5, 0.1, 0.9), _FALLING)
 FILTERS = {
-    case.name: case
-    for case in (
-        Filter(
-            "a",
-            "cheap ones keep little, written worst-first",
-            40_000,
-            _independent(_DEAR_FIRST, (0.9, 0.5, 0.1)),
-            targets=_STATIC | {"time_spark_ratio": Target(high=0.15)},
+    "a": Filter("cheap ones keep little, written worst-first", 40_000, _independent(_DEAR_FIRST, _FALLING)),
+    "b": Filter(
+        "cheap ones keep much, written worst-first", 36_000, _independent(_DEAR_FIRST, (0.1, 0.5, 0.9))
+    ),
+    # Costs are close to each other, for with those of (a) the cheapest comes first whatever the phase,
+    # and one static order is within a few percent of the best of each phase.
+    "c": Filter(
+        "selectivities change hands three times", 128_000, _independent((30, 25, 20), *_PHASES), phases=4
+    ),
+    # Once one of the three that agree has spoken, the others reject next to nothing, and the one
+    # that knows better comes second although its own rank is the lowest.
+    "d": Filter(
+        "three nearly agree, a dearer one knows better",
+        36_000,
+        (
+            *(_agreeing("agrees", 50), _agreeing("concurs", 45), _agreeing("asserts", 40)),
+            Costly("knows", 110, (0.1,), _SALTS[4]),
         ),
-        Filter(
-            "b",
-            "cheap ones keep much, written worst-first",
-            36_000,
-            _independent(_DEAR_FIRST, (0.1, 0.5, 0.9)),
-            targets=_STATIC,
-        ),
-        # Costs are close to each other, for with those of (a) the cheapest comes first whatever the phase,
-        # and one static order is within a few percent of the best of each phase.
-        Filter(
-            "c",
-            "selectivities change hands three times",
-            128_000,
-            _independent((30, 25, 20), (0.9, 0.5, 0.1), (0.1, 0.9, 0.5), (0.5, 0.1, 0.9), (0.9, 0.5, 0.1)),
-            phases=4,
-            targets=_CHANGING,
-        ),
-        # Once one of the three that agree has spoken, the others reject next to nothing, and the one
-        # that knows better comes second although its own rank is the lowest.
-        Filter(
-            "d",
-            "three nearly agree, a dearer one knows better",
-            36_000,
-            (
-                Costly("agrees", 50, (0.5,), _SALTS[3], strays=0.04),
-                Costly("concurs", 45, (0.5,), _SALTS[3], strays=0.04),
-                Costly("asserts", 40, (0.5,), _SALTS[3], strays=0.04),
-                Costly("knows", 110, (0.1,), _SALTS[4]),
-            ),
-            targets=_CHANGING,
-        ),
-        Filter(
-            "e",
-            "as (a), over pandas Series",
-            36_000,
-            _independent(_DEAR_FIRST, (0.9, 0.5, 0.1)),
-            kind="pandas",
-            targets=_TIME,
-        ),
-        Filter(
-            "f",
-            "a condition of Spark's keeps 1 %, beside one predicate",
-            2_000_000,
-            (Costly("dear", 200, (0.5,), _SALTS[0]),),
-            every=100,
-            targets={"time_spark_ratio": Target(high=1.05)},
-        ),
-        # No order is better than another, so that all there is beyond a static order is overhead.
-        Filter(
-            "g",
-            "free predicates of equal selectivity",
-            4_800_000,
-            _independent((0, 0, 0), (0.5, 0.5, 0.5)),
-            targets=_TIME | {"time_spark_ratio": Target(high=1.0)},
-        ),
-    )
+    ),
+    "e": Filter("as (a), over pandas Series", 36_000, _independent(_DEAR_FIRST, _FALLING), kind="pandas"),
+    "f": Filter(
+        "a condition of Spark's keeps 1 %, beside one predicate",
+        2_000_000,
+        (Costly("dear", 200, (0.5,), _SALTS[0]),),
+        every=100,
+    ),
+    # No order is better than another, so that all there is beyond a static order is overhead.
+    "g": Filter("free predicates of equal selectivity", 4_800_000, _independent((0, 0, 0), (0.5, 0.5, 0.5))),
 }
 """At full size Spark takes two seconds on two cores, and about five where there is something to learn: what
 a job costs at its start is a fifth of a second on either side."""

@@ -1,7 +1,7 @@
 """Parts of the engine by themselves: the join kernel, the exchange of blocks, permits, the start of a worker.
 
-*kernel*: a symmetric hash join of random ``int64`` keys, about one match a row, against DuckDB and Polars,
-one thread each. Keys lie in the range of the tables' size, as numbers that a database hands out do;
+*kernel*: a symmetric hash join of random ``int64`` keys, about one match a row, against DuckDB, one thread
+each. Keys lie in the range of the tables' size, as numbers that a database hands out do;
 *scattered* ones lie all over ``int64``, as hashes do. *exchange*: rows of two columns from a Parquet file
 into Python tasks, as Arrow blocks and as Spark's rows. *coordination*: permits a second that a coordinator's
 process gives to tasks of this one. *start*: the first batch of a process that has loaded what Spark's worker
@@ -11,27 +11,26 @@ loads by itself.
 from __future__ import annotations
 
 import asyncio
-import os
+import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lab.bench.harness import CONTROL, Bench, Outcome, Ran, Run, Target, duckdb_counts, geomean, race, spread
+from lab.bench.harness import Bench, Ran, Run, Target, spread
+from lab.joins import block, duckdb_counts
 from millrace.engine.expressions import Column, ColumnRef, Compare, Literal
 from millrace.engine.kernels import Multimap
 from millrace.engine.peak import peak_memory
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.options import Options
 
@@ -49,40 +48,24 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 _COUNTS = "rows long, blocks long, bytes long"
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    outcome = Outcome()
-    if sizes := [name for name in run.names if name in KERNELS]:
-        outcome.add("kernel", _kernels(run, sizes))
-    for name, part in (("exchange", _exchange), ("coordination", _coordination), ("start", _start)):
-        if name in run.names:
-            outcome.add(name, part(run))
-    return outcome
+    parts = {"exchange": _exchange, "coordination": _coordination, "start": _start}
+    for name in run.names:
+        parts.get(name, _kernel)(run, name)
 
 
-def _kernels(run: Run, sizes: list[str]) -> Outcome:
-    outcome, controls = Outcome(), []
-    query = "SELECT count(*) FROM l JOIN r ON l.k = r.k"
-    for size in sizes:
-        rows = max(BATCH, round(KERNELS[size] * run.scale))
-        left, right = keys(rows, scattered="scattered" in size)
-        tables = {"l": pa.table({"k": left}), "r": pa.table({"k": right})}
-
-        def ours(left: np.ndarray = left, right: np.ndarray = right) -> int:
-            return symmetric_join(left, right)
-
-        with duckdb_counts(tables) as count, _polars(left, right) as polars:
-            sides = {"millrace": ours, "duckdb": lambda: count(query), "polars": polars}
-            times = race(run, size, sides | {"millrace again": ours})
-        for rival in ("duckdb", "polars"):
-            outcome.figures[f"{rival}_ratio_{size}"] = times.ratio("millrace", rival)
-        if size != "5m_scattered":
-            outcome.targets[f"duckdb_ratio_{size}"] = Target(high=1.2)
-        controls.append(times.ratio("millrace", "millrace again"))
-        outcome.rows += times.rows(case=f"{size} ⋈ {size}", matches=times.answers["millrace"])
-    outcome.figures["aa_ratio"] = geomean(controls)
-    outcome.targets["aa_ratio"] = CONTROL
-    return outcome
+def _kernel(run: Run, name: str) -> None:
+    rows = max(BATCH, round(KERNELS[name] * run.scale))
+    left, right = keys(rows, scattered="scattered" in name)
+    with duckdb_counts({"l": pa.table({"k": left}), "r": pa.table({"k": right})}) as count:
+        sides = {
+            "millrace": lambda: symmetric_join(left, right),
+            "duckdb": lambda: count("SELECT count(*) FROM l JOIN r ON l.k = r.k"),
+        }
+        times = run.race(name, sides, control="millrace")
+    run.figures[f"duckdb_ratio_{name}"] = times.ratio("millrace", "duckdb")
+    run.rows += times.rows()
 
 
 def keys(rows: int, *, scattered: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -109,66 +92,17 @@ def symmetric_join(left: np.ndarray, right: np.ndarray, batch: int = BATCH) -> i
     return matches
 
 
-_POLARS = """
-import sys, time
-import numpy as np, polars as pl
-left, right = (pl.DataFrame({"k": np.load(path)}).lazy() for path in sys.argv[1:3])
-query = left.join(right, on="k").select(pl.len())
-for _ in sys.stdin:
-    start = time.perf_counter()
-    count = query.collect().item()
-    print(count, time.perf_counter() - start, flush=True)
-"""
+def count_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read the blocks of one cell; yield one row of counts."""
+    from pyspark import TaskContext
 
+    from millrace.spark.exchange import BlockReader
 
-@contextmanager
-def _polars(left: np.ndarray, right: np.ndarray) -> Iterator[Callable[[], Ran]]:
-    """Give what counts matches by Polars, in a process of its own: it takes its threads when it is loaded."""
-    with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
-        paths = [Path(folder) / "left.npy", Path(folder) / "right.npy"]
-        for path, column in zip(paths, (left, right), strict=True):
-            np.save(path, column)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _POLARS, *map(str, paths)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "POLARS_MAX_THREADS": "1"},
-        )
-        assert process.stdin is not None and process.stdout is not None
-        requests, answers = process.stdin, process.stdout
-
-        def count() -> Ran:
-            requests.write("go\n")
-            requests.flush()
-            answer = answers.readline().split()
-            if len(answer) != 2:
-                raise ExecutionError(f"the Polars process ended with exit code {process.wait()}")
-            return Ran(int(answer[0]), seconds=float(answer[1]))
-
-        with process:
-            try:
-                yield count
-            finally:
-                requests.close()
-                process.wait(timeout=60)
-
-
-@dataclass(frozen=True)
-class CountBlocks:
-    """Reads the blocks of one cell and counts what is in them; travels to the tasks."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one row of counts."""
-        from pyspark import TaskContext
-
-        from millrace.spark.exchange import BlockReader
-
-        context = TaskContext.get()
-        assert context is not None
-        reader = BlockReader(batches, [SCHEMA], context.partitionId())
-        rows = sum(batch.num_rows for batch in reader.source(0))
-        yield _counts(rows, reader.blocks, reader.bytes)
+    context = TaskContext.get()
+    assert context is not None
+    reader = BlockReader(batches, [SCHEMA], context.partitionId())
+    rows = sum(batch.num_rows for batch in reader.source(0))
+    yield _counts(rows, reader.blocks, reader.bytes)
 
 
 def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -196,10 +130,10 @@ def _blocks(run: Run, path: str, tasks: int) -> DataFrame:
     silent = Sink("bench", None, hidden=False)
     task = ScanTask(("t",), (scan,), (Cut(0, cube, options.block_bytes),), options.batch_size, silent)
     blocks = run.spark.range(0, tasks, 1, numPartitions=tasks).mapInArrow(task, spark_schema(BLOCK_SCHEMA))
-    return blocks.repartitionById(tasks, "cell").mapInArrow(CountBlocks(), _COUNTS)
+    return blocks.repartitionById(tasks, "cell").mapInArrow(count_blocks, _COUNTS)
 
 
-def _exchange(run: Run) -> Outcome:
+def _exchange(run: Run, name: str) -> None:
     from millrace.spark.session import default_parallelism
 
     rows, tasks = round(EXCHANGED * run.scale), default_parallelism(run.spark)
@@ -211,30 +145,25 @@ def _exchange(run: Run) -> Outcome:
 
         def arrived(counts: DataFrame) -> Ran:
             found = counts.collect()
-            return Ran(
-                sum(row["rows"] for row in found), {k: sum(r[k] for r in found) for k in ("blocks", "bytes")}
-            )
+            sums = {each: sum(row[each] for row in found) for each in ("rows", "blocks", "bytes")}
+            return Ran(sums.pop("rows"), sums)
 
         def by_rows() -> Ran:
-            return arrived(
-                run.spark.read.parquet(path).repartition(tasks, "k").mapInArrow(count_rows, _COUNTS)
-            )
+            read = run.spark.read.parquet(path)
+            return arrived(read.repartition(tasks, "k").mapInArrow(count_rows, _COUNTS))
 
-        sides = {"blocks": lambda: arrived(_blocks(run, path, tasks)), "rows": by_rows, "rows again": by_rows}
-        times = race(run, "exchange", sides, answer=rows)
-    sent = times.notes["blocks"][0]
-    figures = {
+        sides = {"blocks": lambda: arrived(_blocks(run, path, tasks)), "rows": by_rows}
+        times = run.race(name, sides, control="rows", answer=rows)
+    run.figures |= {
         "rows_per_s": rows / times.median("blocks"),
-        "bytes_per_row": sent["bytes"] / rows,
+        "bytes_per_row": times.note("blocks", "bytes") / rows,
         "row_exchange_ratio": times.ratio("blocks", "rows"),
-        "aa_ratio": times.ratio("rows", "rows again"),
-        "blocks_sent": sent["blocks"],
+        "blocks_sent": times.note("blocks", "blocks"),
     }
-    targets = {"row_exchange_ratio": Target(high=1.0), "aa_ratio": CONTROL}
-    return Outcome(figures, times.rows(case="exchange"), targets)
+    run.rows += times.rows()
 
 
-def _coordination(run: Run) -> Outcome:
+def _coordination(run: Run, name: str) -> None:
     """Measure permits; each round has a coordinator of its own, and everything is encrypted as always."""
     from millrace.limits.event_loop import runner
     from millrace.limits.process import CoordinatorProcess
@@ -242,7 +171,7 @@ def _coordination(run: Run) -> Outcome:
     tasks, connections = (40, 20) if run.quick else (TASKS, CONNECTIONS)
     found: dict[str, list[float]] = {"permits_per_s": [], "permit_p99_ms": [], "memory_mb": []}
     for number in range(run.rounds):
-        run.says(f"coordination: round {number + 1}")
+        run.says(f"{name}: round {number + 1}")
         with closing(CoordinatorProcess()) as coordinator:
             with runner() as running:
                 load = _load(coordinator.address, tasks, connections, 5.0 * min(1.0, run.scale))
@@ -250,17 +179,10 @@ def _coordination(run: Run) -> Outcome:
             found["memory_mb"].append(peak_memory(coordinator.pid) / 1e6)
         found["permits_per_s"].append(len(waits) / spent)
         found["permit_p99_ms"].append(1000 * sorted(waits)[int(0.99 * len(waits))])
-    rows = [
-        {"case": "coordination", "side": name, "median": statistics.median(values), "spread": spread(values)}
-        for name, values in found.items()
-    ]
-    targets = {
-        "permits_per_s": Target(low=20_000),
-        "permit_p99_ms": Target(high=50),
-        "memory_mb": Target(high=200),
-    }
-    notes = [f"{tasks:,} tasks on {connections:,} connections, all in one process beside the coordinator's"]
-    return Outcome({name: statistics.median(values) for name, values in found.items()}, rows, targets, notes)
+    for each, values in found.items():
+        run.figures[each] = statistics.median(values)
+        run.rows.append({"case": name, "side": each, "median": run.figures[each], "spread": spread(values)})
+    run.notes.append(f"{tasks:,} tasks on {connections:,} connections, all beside the coordinator's process")
 
 
 async def _load(address: Address, tasks: int, connections: int, seconds: float) -> tuple[list[float], float]:
@@ -302,30 +224,20 @@ print(found.num_rows, time.perf_counter() - began)
 """
 
 
-def _start(run: Run) -> Outcome:
+def _start(run: Run, name: str) -> None:
     """Measure a fresh process, up to its first batch; the first of each kind may compile."""
-    batch = pa.record_batch({"k": pa.array(range(1000), pa.int64())})
-    left, right = (ColumnRef(alias, "k") for alias in "ab")
-    relations = tuple(RelationSpec(key.relation, batch.schema, rows=1000) for key in (left, right))
-    small = Compare("<", Column(left), Literal(5, pa.int64()), pa.int64())
-    output = (OutputColumn("k", left),)
-    specs = {
-        "filter": (JoinSpec(relations[:1], (), (small,), output), 5),
-        "join": (JoinSpec(relations, (Equality(left, right, pa.int64()),), (), output), 1000),
-    }
-    outcome = Outcome()
-    for kind, (spec, rows) in specs.items():
-        side = _first_batch(spec, dict.fromkeys(spec.aliases, batch))
-        times = race(run, f"start of a {kind}", {kind: side}, answer=rows)
-        outcome.rows += times.rows(case="start")
-        outcome.figures[f"first_{kind}_s"] = times.median(kind)
-        outcome.targets[f"first_{kind}_s"] = Target(high=0.25)
-    return outcome
+    table = pa.table({"k": pa.array(range(1000), pa.int64())})
+    small = Compare("<", Column(ColumnRef("a", "k")), Literal(5, pa.int64()), pa.int64())
+    filtering = block({"a": table}, predicates=[small], all_columns=True)
+    joining = block({"a": table, "b": table}, "a.k = b.k", all_columns=True)
+    for kind, spec, rows in (("filter", filtering, 5), ("join", joining, 1000)):
+        sources = dict.fromkeys(spec.aliases, table.to_batches()[0])
+        times = run.race(f"{name}, {kind}", {kind: _first_batch(spec, sources)}, answer=rows)
+        run.rows += times.rows()
+        run.figures[f"first_{kind}_s"] = times.median(kind)
 
 
-def _first_batch(spec: JoinSpec, sources: dict[str, Any]) -> Callable[[], Ran]:
-    import pickle
-
+def _first_batch(spec: JoinSpec, sources: dict[str, pa.RecordBatch]) -> Callable[[], Ran]:
     work = pickle.dumps((spec, sources, Options()))
 
     def call() -> Ran:
@@ -338,8 +250,19 @@ def _first_batch(spec: JoinSpec, sources: dict[str, Any]) -> Callable[[], Ran]:
     return call
 
 
+TARGETS = {
+    "duckdb_ratio_5m": Target(high=1.2),
+    "duckdb_ratio_1m": Target(high=1.2),
+    "row_exchange_ratio": Target(high=1.0),
+    "permits_per_s": Target(low=20_000),
+    "permit_p99_ms": Target(high=50),
+    "memory_mb": Target(high=200),
+    "first_filter_s": Target(high=0.25),
+    "first_join_s": Target(high=0.25),
+}
 BENCH = Bench(
     measure,
     (*KERNELS, "exchange", "coordination", "start"),
+    TARGETS,
     quick=("1m", "coordination", "start"),
 )

@@ -7,7 +7,6 @@ Accumulators count Spark's calls once, for they are the same in every run; eddie
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from functools import reduce, wraps
 from operator import and_
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import millrace
 from lab.bench.costly import CHECKSUM, FILTERS, Filter, Function, Truth
-from lab.bench.harness import CONTROL, FEW_ROUNDS, Bench, Outcome, Ran, Run, geomean, race, timed
+from lab.bench.harness import FEW_ROUNDS, Bench, Ran, Run, Target, timed
 from millrace.engine.policies import default_policy
 from millrace.errors import ExecutionError
 from millrace.spark.patches import watch
@@ -23,57 +22,48 @@ from millrace.spark.patches import watch
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SPARK, AGAIN, ORACLE, DEFAULT = "spark", "spark again", "oracle", "default"
+SPARK, ORACLE, DEFAULT = "spark", "oracle", "default"
 POLICIES = ("naive", "lottery", "windowed_lottery", "rank", "a_greedy", "bounded")
 """Those of the papers; they run in the first rounds only."""
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    outcome, controls = Outcome(), []
     default = default_policy(joins=False, predicates=True)
     for name in run.names:
         case = FILTERS[name].scaled(run.scale)
         truth = Truth.of(case)
-        spark = _by_spark(run, case, _spark_calls(run, case))
-        oracle, members = truth.oracle(case), [member.name for member in case.members]
         sides = {
-            SPARK: spark,
-            AGAIN: spark,
-            ORACLE: _by_eddy(run, case, oracle, [f.__name__ for f in oracle], "fixed", truth),
-            DEFAULT: _by_eddy(run, case, case.functions(), members, None),
+            SPARK: _by_spark(run, case, truth),
+            ORACLE: _by_eddy(run, case, truth, "fixed", oracle=True),
+            DEFAULT: _by_eddy(run, case, truth, None),
         }
-        few = [] if run.quick or len(members) == 1 else [policy for policy in POLICIES if policy != default]
-        sides |= {policy: _by_eddy(run, case, case.functions(), members, policy) for policy in few}
-        times = race(run, f"{name}, {case.about}", sides, answer=truth.kept, few=few)
-        best = case.work(truth.calls)
-        for row in times.rows(case=name):
-            calls = times.notes[row["side"]]
-            row["vs_oracle"] = times.ratio(row["side"], ORACLE)
-            row["vs_spark"] = times.ratio(row["side"], SPARK)
-            row["work_vs_oracle"] = statistics.median(map(case.work, calls)) / best
-            for place, counts in enumerate(zip(*calls, strict=True), 1):
-                row[f"calls_{place}"] = round(statistics.median(counts))
-            outcome.rows.append(row)
-        outcome.figures |= {
-            f"{name}_calls_oracle_ratio": statistics.median(map(case.work, times.notes[DEFAULT])) / best,
+        few = [] if run.quick or len(case.members) == 1 else [each for each in POLICIES if each != default]
+        sides |= {policy: _by_eddy(run, case, truth, policy) for policy in few}
+        times = run.race(name, sides, control=SPARK, answer=truth.kept, few=few)
+        for row in times.rows(about=case.about):
+            side = row["side"]
+            row |= {"vs_oracle": times.ratio(side, ORACLE), "vs_spark": times.ratio(side, SPARK)}
+            run.rows.append(row)
+        run.figures |= {
+            f"{name}_calls_oracle_ratio": times.note(DEFAULT, "work_vs_oracle"),
             f"{name}_time_oracle_ratio": times.ratio(DEFAULT, ORACLE),
-            f"{name}_time_spark_ratio": times.ratio(DEFAULT, SPARK, AGAIN),
+            f"{name}_time_spark_ratio": times.ratio(DEFAULT, SPARK, f"{SPARK} again"),
         }
-        outcome.targets |= {f"{name}_{tail}": target for tail, target in case.targets.items()}
-        controls.append(times.ratio(SPARK, AGAIN))
-    outcome.figures["aa_ratio"] = geomean(controls)
-    outcome.targets["aa_ratio"] = CONTROL
-    outcome.notes = [
+    run.notes = [
         f"the default policy is {default}; the other policies run in the first {FEW_ROUNDS} rounds only",
         "calls: rows that each predicate, in the order as written, was called for; work: calls times costs",
         "the targets are for scale 1: what a job and learning cost at first weighs more on less",
     ]
-    return outcome
 
 
-def _spark_calls(run: Run, case: Filter) -> tuple[int, ...]:
-    """Return how often Spark's ``where`` calls each predicate."""
+def _note(case: Filter, truth: Truth, calls: Sequence[int]) -> dict[str, float]:
+    counts = {f"calls_{place}": count for place, count in enumerate(calls, 1)}
+    return {"work_vs_oracle": case.work(calls) / case.work(truth.calls), **counts}
+
+
+def _by_spark(run: Run, case: Filter, truth: Truth) -> Callable[[], Ran]:
+    """Return what filters by Spark's ``where``, whose calls are counted beforehand."""
     counters = [run.spark.sparkContext.accumulator(0) for _ in case.members]
 
     def counting(function: Function, counter: Any) -> Function:
@@ -86,50 +76,35 @@ def _spark_calls(run: Run, case: Filter) -> tuple[int, ...]:
 
     counted = [counting(f, c) for f, c in zip(case.functions(free=True), counters, strict=True)]
     _kept(_where(_ids(run, case), case, _applied(case, counted)))
-    return tuple(counter.value for counter in counters)
-
-
-def _by_spark(run: Run, case: Filter, calls: tuple[int, ...]) -> Callable[[], Ran]:
+    note = _note(case, truth, [counter.value for counter in counters])
     applied = _applied(case, case.functions())
-    return lambda: Ran(_kept(_where(_ids(run, case), case, applied)), calls)
+    return lambda: Ran(_kept(_where(_ids(run, case), case, applied)), note)
 
 
 def _by_eddy(
-    run: Run,
-    case: Filter,
-    functions: Sequence[Function],
-    names: Sequence[str],
-    policy: str | None,
-    truth: Truth | None = None,
+    run: Run, case: Filter, truth: Truth, policy: str | None, *, oracle: bool = False
 ) -> Callable[[], Ran]:
-    """Return what filters by a policy; the calls must be those of the ``truth``, where it is given."""
-    applied = _applied(case, functions)
+    """Return what filters by a policy; the calls of the oracle must be those of the truth."""
+    functions = truth.oracle(case) if oracle else case.functions()
+    names, applied = [function.__name__ for function in functions], _applied(case, functions)
 
     def call() -> Ran:
-        kept: list[tuple[int, int]] = []
-        filtered: list[DataFrame] = []
+        def keep() -> tuple[DataFrame, tuple[int, int]]:
+            filtered = millrace.where(_ids(run, case), *case.native, *applied, policy=policy)
+            return filtered, _kept(filtered)
 
-        def keep() -> None:
-            filtered.append(millrace.where(_ids(run, case), *case.native, *applied, policy=policy))
-            kept.append(_kept(filtered[0]))
-
-        seconds = timed(keep)
-        evaluated = {m.name: m.evaluated for _, m in millrace.report(filtered[0]).modules() if m.evaluated}
+        seconds, (filtered, kept) = timed(keep)
+        evaluated = {m.name: m.evaluated for _, m in millrace.report(filtered).modules() if m.evaluated}
         calls = tuple(evaluated.get(f"Predicate({name}(id))", 0) for name in names)
-        if truth is None:
-            return Ran(kept[0], calls, seconds)
-        if calls != truth.stage_calls:
-            raise ExecutionError(
-                f"case {case.name}: the oracle's predicates were called {calls} times, expected "
-                f"{truth.stage_calls}"
-            )
-        return Ran(kept[0], truth.calls, seconds)
+        if oracle and calls != truth.stage_calls:
+            raise ExecutionError(f"the oracle called {calls} times, expected {truth.stage_calls}")
+        return Ran(kept, _note(case, truth, truth.calls if oracle else calls), seconds)
 
     return call
 
 
 def _ids(run: Run, case: Filter) -> DataFrame:
-    return run.spark.range(0, case.rows, 1, numPartitions=case.layout.partitions)
+    return run.spark.range(0, case.rows, 1, numPartitions=case.partitions)
 
 
 def _applied(case: Filter, functions: Sequence[Function]) -> list[Column]:
@@ -158,4 +133,13 @@ def _kept(filtered: DataFrame) -> tuple[int, int]:
     return rows, checksum
 
 
-BENCH = Bench(measure, tuple(FILTERS), quick=("a", "c", "f"))
+TARGETS = {f"{name}_time_oracle_ratio": Target(high=1.1) for name in "abcdeg"} | {
+    "a_calls_oracle_ratio": Target(high=1.05),
+    "b_calls_oracle_ratio": Target(high=1.05),
+    "c_calls_oracle_ratio": Target(high=1.1),
+    "d_calls_oracle_ratio": Target(high=1.1),
+    "a_time_spark_ratio": Target(high=0.15),
+    "f_time_spark_ratio": Target(high=1.05),
+    "g_time_spark_ratio": Target(high=1.0),
+}
+BENCH = Bench(measure, tuple(FILTERS), TARGETS, quick=("a", "c", "f"))

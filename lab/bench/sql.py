@@ -3,7 +3,8 @@
 Each side plans and runs the query anew and collects its rows. *tpch* are the 22 queries of TPC-H, *frames*
 the same with DataFrames as inputs as well. *shapes* are queries of many small blocks, and of what stands
 beside joins, where an engine that takes only joins may lose to one that sees the whole query. *growth* is
-TPC-H at one scale and at ten times that.
+TPC-H at one scale and at ten times that. With ``--peer sc://HOST:PORT`` a Spark Connect server of any kind
+answers the same texts over the same files; it is read by path, so it has to run on this machine.
 """
 
 from __future__ import annotations
@@ -15,28 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 import millrace
-from lab.bench.harness import (
-    CONTROL,
-    Bench,
-    Case,
-    Outcome,
-    Ran,
-    Run,
-    Target,
-    Times,
-    difference,
-    geomean,
-    races,
-)
+from lab.bench.harness import Bench, Ran, Run, Target, Times, geomean
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
-from millrace.errors import ExecutionError
+from millrace.cli.demo import difference
+from millrace.errors import ExecutionError, first_line
 from millrace.reports.run_report import Totals
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from millrace.api.query import Query as Planned
 
 MILLRACE, FRAMES, SPARK, AGAIN = "millrace", "millrace on DataFrames", "spark", "spark again"
+PEER = "peer"
 TPCH = tuple(name for name in query_texts() if name != "stairs")
 SHAPES = tuple(shape_texts())
 TEN_TIMES = 10
@@ -49,101 +44,98 @@ class Query:
     """A query and what was measured of it.
 
     Attributes:
-        name: Of the query.
-        text: SQL.
         blocks: How many joins Millrace took.
         unequal: How its rows differ from Spark's, None when they are equal.
+        peer_fails: How the peer's rows differ, or its error; None when they are equal.
         planning: Seconds of planning beyond Spark's own analysis: first, and each time after.
         totals: What the eddies did.
         peak_bytes: The largest worker.
-        times: Of the sides.
     """
 
     name: str
     text: str
     blocks: int = 0
     unequal: str | None = None
+    peer_fails: str | None = None
     planning: list[float] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     peak_bytes: int = 0
-    times: Times = field(default_factory=lambda: Times({}, {}, {}))
-
-    def ratio(self, side: str = MILLRACE) -> float:
-        """Return a side's median over Spark's, both of whose sides count."""
-        return self.times.ratio(side, *self.sparks)
+    times: Times = field(default_factory=lambda: Times("", {}, {}))
 
     @property
-    def sparks(self) -> list[str]:
-        """Spark's sides."""
-        return [side for side in (SPARK, AGAIN) if side in self.times.seconds]
+    def spark_seconds(self) -> float:
+        """Spark's median; both of its sides count."""
+        return self.times.median(*(side for side in (SPARK, AGAIN) if side in self.times.seconds))
+
+    def ratio(self, side: str = MILLRACE) -> float:
+        return self.times.median(side) / self.spark_seconds
 
     def row(self) -> dict[str, Any]:
-        """Return the query as a row of the table."""
         row = {
             "query": self.name,
             "blocks": self.blocks,
             "millrace_s": self.times.median(MILLRACE),
-            "spark_s": self.times.median(*self.sparks),
+            "spark_s": self.spark_seconds,
             "ratio": self.ratio(),
-            "control": self.times.ratio(SPARK, AGAIN),
+            "control": self.times.control(SPARK),
             "planning_ms": 1000 * statistics.median(self.planning[1:]),
             "equal": self.unequal is None,
             "intermediate_tuples": self.totals.intermediate_tuples,
         }
-        return row | ({"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {})
+        row |= {"frames_ratio": self.ratio(FRAMES)} if FRAMES in self.times.seconds else {}
+        return row | ({"peer_ratio": self.ratio(PEER)} if PEER in self.times.seconds else {})
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    texts = query_texts() | shape_texts()
-    named = [name for name in run.names if name in texts]
-    outcome = Outcome()
     whole = {"tpch", "frames", "growth"} & {*run.names}
-    queries = [name for name in named if name not in SHAPES]
+    queries = [name for name in run.names if name in (*TPCH, "stairs")]
     if "growth" in whole:
-        outcome.add("growth", _growth(run, queries or GROWING, texts))
-    else:
-        chosen = queries or (TPCH if whole else ())
-        if chosen:
-            outcome.add("tpch", _tpch(run, chosen, texts, frames="frames" in whole))
-    if shapes := SHAPES if "shapes" in run.names else [name for name in named if name in SHAPES]:
-        outcome.add("shapes", _shapes(run, shapes, texts))
-    return outcome
+        _growth(run, queries or GROWING)
+    elif queries or whole:
+        _compare(run, queries or TPCH, "", frames="frames" in whole)
+    if shapes := SHAPES if "shapes" in run.names else [name for name in run.names if name in SHAPES]:
+        _compare(run, shapes, "shapes_", frames=False)
 
 
-def _tpch(run: Run, names: Sequence[str], texts: Mapping[str, str], *, frames: bool) -> Outcome:
-    queries = _measured(run, ensure(run.scale), names, texts, frames=frames)
-    outcome = _outcome(queries, "")
-    outcome.targets |= {
-        "geomean_ratio": Target(high=0.45),
-        "worst_ratio": Target(high=1.0),
-        "frames_geomean_ratio": Target(high=0.9),
-        "queries_equal": Target(len(queries), len(queries)),
-        "planning_first_ms": Target(high=40),
-        "planning_again_ms": Target(high=5),
-        "peak_worker_mb": Target(high=1000),
+def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> None:
+    """Measure queries at one scale; ratios are over those with a block."""
+    queries = _measured(run, run.scale, names, frames=frames)
+    taken = [query for query in queries if query.blocks]
+    figures = {
+        f"{prefix}geomean_ratio": geomean([query.ratio() for query in taken]),
+        f"{prefix}worst_ratio": max((query.ratio() for query in taken), default=float("nan")),
+        f"{prefix or 'queries_'}equal": sum(query.unequal is None for query in queries),
+        "queries_taken": len(taken),
+        "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
+        "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
+        "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
+        "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
+        "tuples_routed": sum(query.totals.tuples_routed for query in queries),
+        "blocks_sent": sum(query.totals.blocks_exchanged for query in queries),
+        "bytes_sent": sum(query.totals.bytes_exchanged for query in queries),
     }
-    return outcome
+    if frames:
+        figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
+    if peers := [query.ratio(PEER) for query in taken if PEER in query.times.seconds]:
+        figures[f"{prefix}peer_geomean_ratio"] = geomean(peers)
+        figures[f"{prefix}peer_worst_ratio"] = max(peers)
+        figures[f"{prefix}peer_equal"] = sum(query.peer_fails is None for query in queries)
+    # What both kinds of queries have is told apart by a name in front.
+    run.figures |= {f"shapes_{name}" if name in run.figures else name: x for name, x in figures.items()}
+    run.targets[f"{prefix or 'queries_'}equal"] = Target(len(queries), len(queries))
+    run.rows += [query.row() for query in queries]
+    if untaken := [query.name for query in queries if not query.blocks]:
+        run.notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
 
 
-def _shapes(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
-    queries = _measured(run, ensure(run.scale), names, texts)
-    outcome = _outcome(queries, "shapes_")
-    outcome.targets |= {
-        "shapes_geomean_ratio": Target(high=0.7),
-        "shapes_worst_ratio": Target(high=1.15),
-        "shapes_equal": Target(len(queries), len(queries)),
-    }
-    return outcome
-
-
-def _growth(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome:
-    small = _measured(run, ensure(run.scale), names, texts)
-    large = _measured(run, ensure(TEN_TIMES * run.scale), names, texts, control=False)
+def _growth(run: Run, names: Sequence[str]) -> None:
+    small = _measured(run, run.scale, names)
+    large = _measured(run, TEN_TIMES * run.scale, names, control="")
     rows: list[dict[str, Any]] = []
     for one, ten in zip(small, large, strict=True):
         mine = ten.times.median(MILLRACE) / one.times.median(MILLRACE)
-        theirs = ten.times.median(*ten.sparks) / one.times.median(*one.sparks)
+        theirs = ten.spark_seconds / one.spark_seconds
         rows.append(
             {
                 "query": one.name,
@@ -157,57 +149,71 @@ def _growth(run: Run, names: Sequence[str], texts: Mapping[str, str]) -> Outcome
                 "equal": one.unequal is None and ten.unequal is None,
             }
         )
-    figures = {
+    run.figures |= {
         "growth_ratio": geomean([row["growth_ratio"] for row in rows]),
         "growth_worst_ratio": max(row["growth_ratio"] for row in rows),
         "memory_ratio": max(row["larger_mb"] for row in rows) / max(row["worker_mb"] for row in rows),
         "larger_ratio": geomean([row["larger_ratio"] for row in rows]),
-        "aa_ratio": geomean([one.times.ratio(SPARK, AGAIN) for one in small]),
         "queries_equal": sum(row["equal"] for row in rows),
     }
-    targets = {
-        "growth_ratio": Target(high=1.0),
-        "memory_ratio": Target(high=2.0),
-        "aa_ratio": CONTROL,
-        "queries_equal": Target(len(rows), len(rows)),
-    }
-    return Outcome(figures, rows, targets, _notes([*small, *large]))
+    run.targets["queries_equal"] = Target(len(rows), len(rows))
+    run.rows += rows
 
 
 def _measured(
-    run: Run,
-    tables: Mapping[str, str],
-    names: Sequence[str],
-    texts: Mapping[str, str],
-    *,
-    frames: bool = False,
-    control: bool = True,
+    run: Run, scale: float, names: Sequence[str], *, frames: bool = False, control: str = SPARK
 ) -> list[Query]:
-    """Measure queries over tables whose paths are given; ``control`` runs Spark a second time."""
-    queries = {name: Query(name, texts[name]) for name in names}
+    tables, texts, queries = ensure(scale), query_texts() | shape_texts(), []
     read = {name: run.spark.read.parquet(path) for name, path in tables.items()}
     for name, frame in read.items():
         frame.createOrReplaceTempView(name)
-    cases: dict[str, Case] = {}
-    for name, query in queries.items():
+    peer = _peer(run, tables)
+    for name in names:
+        queries.append(query := Query(name, texts[name]))
         _analysis(run, query.text)  # of a text that is new to it, Spark's analysis takes longer too
-        spark = _by_spark(run, query)
-        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: spark}
-        sides |= {AGAIN: spark} if control else {}
-        cases[name] = sides | ({FRAMES: _by_millrace(run, query, read)} if frames else {})
 
-    def check(name: str, answers: Mapping[str, Any]) -> None:
-        for side in (MILLRACE, FRAMES):
-            if side in answers and queries[name].unequal is None:
-                queries[name].unequal = difference(answers[side], answers[SPARK])
+        answers = dict[str, Any]()
 
-    for name, times in races(run, cases, check).items():
-        queries[name].times = times
-    return list(queries.values())
+        def check(side: str, rows: Any, _: Any, query: Query = query, found: Any = answers) -> None:
+            found[side] = rows
+            for ours in {MILLRACE, FRAMES} & found.keys():
+                if SPARK in found and query.unequal is None:
+                    query.unequal = difference(found[ours], found[SPARK])
+            if {PEER, SPARK} <= found.keys() and query.peer_fails is None:
+                query.peer_fails = difference(found[PEER], found[SPARK])
+
+        sides = {MILLRACE: _by_millrace(run, query, tables), SPARK: _by_spark(run.spark, query)}
+        sides |= {FRAMES: _by_millrace(run, query, read)} if frames else {}
+        sides |= {PEER: _by_spark(peer, query)} if peer is not None and _answers(peer, query) else {}
+        query.times = run.race(name, sides, control=control, check=check)
+        run.notes += [f"{name} differs: {query.unequal}"] if query.unequal else []
+        run.notes += [f"{name}, the peer: {query.peer_fails}"] if query.peer_fails else []
+    return queries
 
 
-def _by_spark(run: Run, query: Query) -> Callable[[], Any]:
-    return lambda: run.spark.sql(query.text).collect()
+def _by_spark(spark: SparkSession, query: Query) -> Callable[[], Any]:
+    return lambda: spark.sql(query.text).collect()
+
+
+def _peer(run: Run, tables: Mapping[str, str]) -> Any:
+    """Return a session of the peer that knows the tables; None without a peer."""
+    if run.peer is None:
+        return None
+    from pyspark.sql.connect.session import SparkSession as RemoteSession  # beside a classic session
+
+    session: Any = RemoteSession.builder.remote(run.peer).create()
+    for name, path in tables.items():
+        session.read.parquet(path).createOrReplaceTempView(name)
+    return session
+
+
+def _answers(peer: SparkSession, query: Query) -> bool:
+    """Tell whether the peer can answer a query, and note its error where it cannot."""
+    try:
+        _by_spark(peer, query)()
+    except PySparkException as error:
+        query.peer_fails = first_line(error)
+    return query.peer_fails is None
 
 
 def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[[], Ran]:
@@ -245,39 +251,22 @@ def _totals(planned: Planned) -> Totals:
         return Totals()
 
 
-def _outcome(queries: Sequence[Query], prefix: str) -> Outcome:
-    """Return the figures of queries; ratios are over those with a block."""
-    taken = [query for query in queries if query.blocks]
-    figures = {
-        f"{prefix}geomean_ratio": geomean([query.ratio() for query in taken]),
-        f"{prefix}worst_ratio": max((query.ratio() for query in taken), default=float("nan")),
-        "aa_ratio": geomean([query.times.ratio(SPARK, AGAIN) for query in queries]),
-        f"{prefix or 'queries_'}equal": sum(query.unequal is None for query in queries),
-        "queries_taken": len(taken),
-        "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
-        "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
-        "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
-        "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
-        "tuples_routed": sum(query.totals.tuples_routed for query in queries),
-        "blocks_sent": sum(query.totals.blocks_exchanged for query in queries),
-        "bytes_sent": sum(query.totals.bytes_exchanged for query in queries),
-    }
-    if any(FRAMES in query.times.seconds for query in queries):
-        figures["frames_geomean_ratio"] = geomean([query.ratio(FRAMES) for query in taken])
-    rows = [query.row() for query in queries]
-    return Outcome(figures, rows, {"aa_ratio": CONTROL}, _notes(queries))
-
-
-def _notes(queries: Sequence[Query]) -> list[str]:
-    notes = [f"{query.name} differs: {query.unequal}" for query in queries if query.unequal]
-    if untaken := [query.name for query in queries if not query.blocks]:
-        notes.append(f"no join taken in {', '.join(untaken)}: left to Spark, not in the geometric mean")
-    return notes
-
-
+TARGETS = {
+    "geomean_ratio": Target(high=0.45),
+    "worst_ratio": Target(high=1.0),
+    "frames_geomean_ratio": Target(high=0.9),
+    "planning_first_ms": Target(high=40),
+    "planning_again_ms": Target(high=5),
+    "peak_worker_mb": Target(high=1000),
+    "shapes_geomean_ratio": Target(high=0.7),
+    "shapes_worst_ratio": Target(high=1.15),
+    "growth_ratio": Target(high=1.0),
+    "memory_ratio": Target(high=2.0),
+}
 BENCH = Bench(
     measure,
     ("tpch", "frames", "shapes", "growth", *TPCH, "stairs", *SHAPES),
+    TARGETS,
     usual=("tpch", "shapes"),
     quick=("q03", "q05", "q10", "cte_read_three_times", "exists_beside_joins", "tiny_tables"),
 )

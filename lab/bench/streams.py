@@ -13,8 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import millrace
-from lab.bench.harness import Bench, Outcome, Ran, Run, Target, Times, race
+from lab.bench.harness import Bench, Ran, Run, Target, Times
 from millrace.errors import ExecutionError
 from millrace.streams import plan
 
@@ -73,18 +72,15 @@ class Feeds:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The streams' names."""
         return tuple(f"feed_{letter}" for letter in "abcdefgh"[: self.streams])
 
     @property
     def text(self) -> str:
-        """The query, in one FROM."""
         a, sums = self.names[0], " + ".join(f"{name}.v" for name in self.names)
         return f"SELECT {a}.k, {a}.t, {sums} AS total FROM {', '.join(self.names)} WHERE {self.condition}"
 
     @property
     def condition(self) -> str:
-        """What joins the streams."""
         a, *others = self.names
         pairs = [(x, y) for n, x in enumerate(self.names) for y in self.names[n + 1 :]]
         near = [self._near(f"{x}.t", f"{y}.t") for x, y in pairs]
@@ -147,24 +143,17 @@ class Feeds:
         }
 
 
+Queries = Callable[[Mapping[str, "DataFrame"]], Sequence["DataFrame"]]
+
+
 class Side:
     """Queries that run over files of their own; a call lets them work through one more micro-batch.
 
-    Args:
-        spark: The session.
-        feeds: Writes the files.
-        batches: How many micro-batches there will be.
-        folder: Where everything goes.
-        queries: Returns the queries' results, from the streams by name.
+    There will be so many ``batches``; ``queries`` returns the queries' results, from the streams by name.
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        feeds: Feeds,
-        batches: int,
-        folder: Path,
-        queries: Callable[[Mapping[str, DataFrame]], Sequence[DataFrame]],
+        self, spark: SparkSession, feeds: Feeds, batches: int, folder: Path, queries: Queries
     ) -> None:
         self.folder = folder
         self.progress: list[Any] = []
@@ -190,7 +179,6 @@ class Side:
         return max(map(self._taken, self._queries))
 
     def start(self, streams: Mapping[str, DataFrame]) -> list[StreamingQuery]:
-        """Start the queries, or start them again."""
         return [
             frame.writeStream.format("parquet")
             .option("path", str(self.folder / f"out{number}"))
@@ -275,54 +263,51 @@ TARGETS = {
 }
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the benchmark."""
-    outcome, same = Outcome(targets=TARGETS), []
+    same = []
     for name in run.names:
         case = {"recovery": _recovery, "hub": _hub}.get(name, _joined)
         with own_folder() as folder:
-            found, equal = case(run, name, folder)
-        outcome.add(name, found)
-        same.append(equal)
-    outcome.figures["same_rows"] = float(all(same))
-    outcome.notes.append("a micro-batch from trigger to commit, as Spark says")
-    return outcome
+            same.append(case(run, name, Path(folder)))
+    run.figures["same_rows"] = float(all(same))
+    run.notes.append("a micro-batch from trigger to commit, as Spark says")
 
 
-def _joined(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
-    """Measure a case against Spark's chain of joins, and where feeds drift, against orders that stay."""
+def _joined(run: Run, name: str, folder: Path) -> bool:
+    """Measure a case against Spark's chain of joins, and where feeds drift, against orders that stay.
+
+    Returns whether both write the same rows, as the other cases do.
+    """
     feeds = FEEDS[name].scaled(run.scale)
-
-    def side(number: int, queries: Callable[[Mapping[str, DataFrame]], Sequence[DataFrame]]) -> Side:
-        return Side(run.spark, feeds, SKIPPED + run.rounds, folder / str(number), queries)
-
-    sides = {
-        "millrace": side(0, _by_millrace(run, feeds)),
-        "spark": side(1, _by_spark(run, feeds)),
-        "millrace again": side(2, _by_millrace(run, feeds)),
+    queries = {
+        "millrace": by_millrace(run, feeds),
+        "spark": _by_spark(run, feeds),
+        "millrace again": by_millrace(run, feeds),
     }
-    for number, (label, first) in enumerate(FIXED.items() if feeds.drifts else (), 3):
+    for label, first in FIXED.items() if feeds.drifts else ():
         others = [each for each in feeds.names if each != first]
-        options = {"policy": "fixed", "order": (first, *others)}
-        sides[label] = side(number, _by_millrace(run, feeds, options))
+        queries[label] = by_millrace(run, feeds, {"policy": "fixed", "order": (first, *others)})
+    batches = SKIPPED + run.rounds
+    sides = {label: Side(run.spark, feeds, batches, folder / label, each) for label, each in queries.items()}
     times = _raced(run, name, sides)
-    figures = {
+    run.figures |= {
         f"{name}_ratio": times.ratio("millrace", "spark"),
         f"{name}_aa": times.ratio("millrace again", "millrace"),
     }
     if feeds.drifts:
-        figures["drift_fixed_ratio"] = max(times.ratio("millrace", label) for label in FIXED)
+        run.figures["drift_fixed_ratio"] = max(times.ratio("millrace", label) for label in FIXED)
         work = {label: sum(sides[label].figure("seconds")[SKIPPED:]) for label in ("millrace", *FIXED)}
-        figures["drift_fixed_work"] = work["millrace"] / min(work[label] for label in FIXED)
+        run.figures["drift_fixed_work"] = work["millrace"] / min(work[label] for label in FIXED)
     if name == "three_way":
-        figures["state_bytes_ratio"] = _state_bytes(sides["millrace"]) / _state_bytes(sides["spark"])
-    return Outcome(figures, times.rows(case=name)), sides["millrace"].sums() == sides["spark"].sums()
+        run.figures["state_bytes_ratio"] = _state_bytes(sides["millrace"]) / _state_bytes(sides["spark"])
+    return sides["millrace"].sums() == sides["spark"].sums()
 
 
-def _recovery(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
-    """Return what the first micro-batch after a restart takes over Spark's, with a window of 2M rows."""
+def _recovery(run: Run, name: str, folder: Path) -> bool:
+    """Measure the first micro-batch after a restart, with a window of two million rows."""
     feeds = _WINDOW.scaled(run.scale)
-    queries = {"millrace": _by_millrace(run, feeds), "spark": _by_spark(run, feeds)}
+    queries = {"millrace": by_millrace(run, feeds), "spark": _by_spark(run, feeds)}
     sides = {label: Side(run.spark, feeds, _FILLING, folder / label, each) for label, each in queries.items()}
     seconds: dict[str, list[float]] = {label: [] for label in sides}
     for label, side in sides.items():
@@ -336,61 +321,59 @@ def _recovery(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
         seconds[label].append(side.work())
         side.stop()
     (*_, cold, warm), (*_, spark, _) = seconds["millrace"], seconds["spark"]
-    held = sides["millrace"].figure("held")[_FILLING - 1]
-    figures = {
+    run.figures |= {
         "recovery_ratio": cold / spark,
         "recovery_warm_ratio": warm / spark,
-        "recovery_rows": held,
+        "recovery_rows": sides["millrace"].figure("held")[_FILLING - 1],
     }
-    return Outcome(figures), sides["millrace"].sums() == sides["spark"].sums()
+    return sides["millrace"].sums() == sides["spark"].sums()
 
 
-def _hub(run: Run, name: str, folder: Path) -> tuple[Outcome, bool]:
+def _hub(run: Run, name: str, folder: Path) -> bool:
     """Measure many queries in a hub: against one alone, and against some side by side in Spark."""
     feeds, batches = FEEDS["three_way"].scaled(run.scale), SKIPPED + run.rounds
-    text = f"{feeds.text} AND {_where(feeds, 0)}"
 
-    def alone(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
-        return [millrace.sql(text, spark=run.spark, tables=streams)]
-
-    def beside(streams: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
+    def beside(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
+        queries = []
         for number in range(BESIDE):
             for each, frame in streams.items():
                 wanted = _conditions(feeds, number).get(each, "true")
                 frame.where(wanted).createOrReplaceTempView(each)
-            yield run.spark.sql(feeds.chain)
+            queries.append(run.spark.sql(feeds.chain))
+        return queries
 
+    alone = by_millrace(run, feeds, text=f"{feeds.text} AND {_where(feeds, 0)}")
     many, some, one, again = f"hub of {HUB_QUERIES}", f"{BESIDE} in Spark", "one alone", "one again"
-    sides = {
-        many: _Hub(run.spark, feeds, batches, folder / "hub", lambda _: ()),
-        some: Side(run.spark, feeds, batches, folder / "spark", lambda streams: [*beside(streams)]),
-        one: Side(run.spark, feeds, batches, folder / "one", alone),
-        again: Side(run.spark, feeds, batches, folder / "again", alone),
-    }
+    sides: dict[str, Side] = {many: _Hub(run.spark, feeds, batches, folder / "hub", lambda _: ())}
+    for label, queries in ((some, beside), (one, alone), (again, alone)):
+        sides[label] = Side(run.spark, feeds, batches, folder / label, queries)
     times = _raced(run, name, sides)
-    figures = {
+    run.figures |= {
         "hub_100_ratio": times.ratio(many, one),
         "hub_8_ratio": times.ratio(many, some) / HUB_QUERIES * BESIDE,
         "hub_aa": times.ratio(again, one),
     }
     written = [sides[many].sums(folder=folder / "hub" / "queries" / str(n)) for n in range(BESIDE)]
-    same = written[0] == sides[one].sums() and written == [sides[some].sums(n) for n in range(BESIDE)]
-    return Outcome(figures, times.rows(case=name)), same
+    return written[0] == sides[one].sums() and written == [sides[some].sums(n) for n in range(BESIDE)]
 
 
 def _raced(run: Run, name: str, sides: Mapping[str, Side]) -> Times:
     try:
-        return race(run, name, sides)
+        times = run.race(name, sides)
     finally:
         for side in sides.values():
             side.stop()
+    run.rows += times.rows()
+    return times
 
 
-def _by_millrace(run: Run, feeds: Feeds, options: Any = None) -> Callable[..., list[DataFrame]]:
-    return lambda streams: [millrace.sql(feeds.text, spark=run.spark, tables=streams, options=options)]
+def by_millrace(run: Run, feeds: Feeds, options: Any = None, text: str = "") -> Queries:
+    """Return the queries of a side that Millrace joins."""
+    query = text or feeds.text
+    return lambda streams: [millrace.sql(query, spark=run.spark, tables=streams, options=options)]
 
 
-def _by_spark(run: Run, feeds: Feeds) -> Callable[..., list[DataFrame]]:
+def _by_spark(run: Run, feeds: Feeds) -> Queries:
     def queries(streams: Mapping[str, DataFrame]) -> list[DataFrame]:
         for name, frame in streams.items():
             frame.createOrReplaceTempView(name)
@@ -418,21 +401,10 @@ def _state_bytes(side: Side) -> int:
     return sum(each.stat().st_size for each in files if each.is_file()) or math.nan  # type: ignore[return-value]
 
 
-@contextmanager
-def own_folder() -> Iterator[Path]:
-    """Make a folder for the body."""
-    folder = Path(tempfile.mkdtemp(prefix="millrace-stream-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def own_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for the body of a ``with``."""
+    return tempfile.TemporaryDirectory(prefix="millrace-stream-", ignore_cleanup_errors=True)
 
 
-BENCH = Bench(
-    measure,
-    (*FEEDS, "recovery", "hub"),
-    quick=("three_way",),
-    rounds=12,
-    master="local[2]",
-    conf=SETTINGS,
-)
+CASES = (*FEEDS, "recovery", "hub")
+BENCH = Bench(measure, CASES, TARGETS, quick=("three_way",), rounds=12, master="local[2]", conf=SETTINGS)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.util import find_spec
 
-from lab.figures.figure import Figure
+from lab.figures.figure import FIGURES, Figure
 from millrace.errors import InputError, near
 
 PAPERS = ("eddies", "overheads", "stems", "stairs", "beyond", "peers")
 
 
-def figures(papers: Iterable[str] = PAPERS) -> dict[str, Figure]:
-    """Return the figures of some papers by id, in the papers' order."""
-    modules = (import_module(f"{__name__}.{paper}") for paper in papers if find_spec(f"{__name__}.{paper}"))
-    return {figure.id: figure for module in modules for figure in getattr(module, "FIGURES", ())}
+def figures() -> dict[str, Figure]:
+    """Return all figures by id, in the papers' order."""
+    for paper in PAPERS:
+        import_module(f"{__name__}.{paper}")
+    return FIGURES
 
 
 def find(ids: Iterable[str]) -> list[Figure]:
@@ -28,11 +28,7 @@ def find(ids: Iterable[str]) -> list[Figure]:
     Raises:
         InputError: There is no figure of that id.
     """
-    ids = list(dict.fromkeys(ids))
-    # An id begins with its paper, so that the others need not be imported.
-    known = figures([paper for paper in PAPERS if any(name.startswith(paper) for name in ids)] or PAPERS)
-    if not set(ids) <= known.keys():
-        known = figures()
+    known, ids = figures(), list(dict.fromkeys(ids))
     for name in ids:
         if name not in known:
             raise InputError(f"there is no figure {name!r}: {near(name, known)}")

@@ -15,12 +15,24 @@ import numpy as np
 import pyarrow as pa
 
 import millrace
-from lab.figures.engine import MICRO, Array, Costs, Started, batches, block, run, selection, share_of
-from lab.figures.figure import Claim, Curve, Figure, Outcome, Panel, Parameter, Settings
+from lab.figures.engine import (
+    CHAIN,
+    MICRO,
+    SCALE,
+    Array,
+    Costs,
+    all_batches,
+    batches,
+    chain,
+    run,
+    selection,
+    share_of,
+)
+from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
 from lab.figures.work import COST, Arriving, Query, Stream, Work, panels
+from lab.joins import block, rows_of
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import POLICIES, Policy, WindowedLottery
-from millrace.engine.runs.eddy_run import EddyRun
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from millrace.predicates.calls import PlainValues
@@ -82,11 +94,52 @@ def oracle(passing: Array, costs: Sequence[float], batch: int, changes: Sequence
     return np.array([at, np.concatenate(seconds).cumsum()[at]])
 
 
+@figure(
+    "beyond-policies",
+    "beyond Avnur & Hellerstein 2000, sections 4.2, 4.4 and 6; Hellerstein & Stonebraker 1993 for rank, "
+    "Babu et al. 2004 for a_greedy",
+    """
+    # By arithmetic the worse order takes 1.15 times as much; learning blurs a third of that.
+    1.1 ≤ rank_over_best | correlated: rank pays | | independent
+    # What rank pays at least; profiles and learning included.
+    0 ≤ a_greedy_over_best ≤ 1.1 | a_greedy stays near the best order | | rivals
+    # Half of what rank pays at least.
+    0 ≤ a_greedy_over_rank ≤ 0.95 | a_greedy does less work than rank | | rivals
+    # A change is seen after a window of 4,096 tuples of 20,000, half of them in the order of before.
+    0 ≤ bounded_over_best ≤ 1.1 | drift: bounded stays near the best order | | rivals
+    # By arithmetic even shares take 1.4 times the best order: a sixth is clear.
+    1.167 ≤ lottery_over_bounded | the lottery holds on to old tickets | | rivals
+    # A lottery that forgets every 512 tuples learns each window anew.
+    1.05 ≤ window_over_bounded | bounded forgets by evidence, not by age | | rivals
+    # Its regret budget of 1 %, and what is spent before the first decision.
+    0 ≤ bounded_regret ≤ 0.03 | no change: bounded costs hardly anything | | rivals
+    # Its budget, and what the order of the drawn tuples differs by.
+    -1 ≤ bounded_in_the_end ≤ 0.03 | nor does it later on | | rivals
+    # Of the regret of even shares, which learn nothing.
+    0 ≤ lottery_over_naive ≤ 0.8 | the lottery finds a good order, not the best | | rivals
+    """,
+    parameters=(
+        Parameter("tuples", 40_000, 5_000, 1_000_000, "tuples", "of predicates that do not drift"),
+        Parameter("phase", 20_000, 8_000, 1_000_000, "tuples", "between two changes"),
+        Parameter("overlap", 1.0, 0.0, 1.0, "", "share of the tuples whose two outcomes hang together"),
+    ),
+    broken={
+        "rivals": "bounded is replaced by lottery, lottery by naive, and a_greedy by rank",
+        "independent": "correlated predicates are independent",
+    },
+    small={"tuples": 20_000, "phase": 8_000},
+    policies=True,
+)
 def policies(settings: Settings) -> Outcome:
-    """Run policies over correlated predicates, drifting ones, and such that never change.
+    """Policies under correlation and drift.
 
-    Predicates are correlated where what one shows behind another is not what it would do in front of it, and
-    drift where they exchange their selectivities. Regret is the time beyond the best order's.
+    Where one predicate shadows another, rank stays with the worse order; a_greedy, which profiles joint
+    outcomes, finds the better one. Where predicates exchange their selectivities, the regret-bounded policy
+    finds each new order, and where nothing changes its regret grows by its budget alone, 1 %; lotteries
+    spread tuples over all orders for ever.
+
+    Predicates are correlated where what one shows behind another is not what it would do in front of it.
+    Regret is the time beyond the best order's.
     """
     random, tuples, phase = np.random.default_rng(settings.seed), settings["tuples"], settings["phase"]
     rivals = {"bounded": "lottery", "a_greedy": "rank", "lottery": "naive"}
@@ -162,14 +215,24 @@ def halves(tuples: int, seed: int, *, known: bool) -> dict[str, pa.Table]:
     }
 
 
-def chained(data: Mapping[str, pa.Table]) -> int:
-    """Return how many results R.a = S.a, S.b = T.b has."""
-    joined = data["S"].join(data["R"], "a", join_type="inner").join(data["T"], "b", join_type="inner")
-    return int(joined.num_rows)
-
-
+@figure(
+    "beyond-content",
+    "Deshpande & Hellerstein 2004, section 5.4, as future work; Bizarro et al. 2005",
+    """
+    # By arithmetic a tuple is sent 3.05 times in either order, and 1.1 times in that of its part:
+    # 0.36, and half as much again for what is learned.
+    0 ≤ content_over_best_order ≤ 0.6 | content is far ahead of the best order | | blind
+    0 ≤ untold_over_best_order ≤ 1.02 | where nothing tells, looking costs little
+    """,
+    parameters=(Parameter("tuples", 200_000, 200_000, 10_000_000, "tuples", "in both halves"),),
+    broken={"blind": "tuples are not divided by an attribute"},
+)
 def content(settings: Settings) -> Outcome:
-    """Run both orders, an eddy that looks at signatures alone, and one that looks at content."""
+    """Routing by content.
+
+    Half of a table finds little in R and much in T, the other half the reverse. No order is good for both. An
+    eddy that finds the attribute which tells them apart routes each half by itself.
+    """
     batch, probes = 2000, {("probe", 1): MICRO, ("probe", 2): MICRO}
     # To divide a tuple takes a tenth of a probe, and to sample one takes a probe; measured, it is less.
     costs = Costs({**probes, ("divide", 0): MICRO / 10}, probes)
@@ -179,16 +242,9 @@ def content(settings: Settings) -> Outcome:
     sides |= {"eddy": common, "eddy by content": replace(common, by_content=not settings.ablated)}
 
     def work(data: Mapping[str, pa.Table], options: Options) -> float:
-        clock, sampled = VirtualClock(costs=costs), 0
-
-        def look(eddy: Started) -> None:
-            nonlocal sampled
-            sampled = eddy.sampled if isinstance(eddy, EddyRun) else 0
-
-        spec, rows = block(data, "R.a = S.a", "S.b = T.b"), chained(data)
-        sources = {alias: batches(table, batch) for alias, table in data.items()}
-        done = run(spec, sources, options, clock=clock, rows=rows, on_batch=look)
-        return done.seconds + sampled * MICRO
+        spec, rows, sources = block(data, *CHAIN), rows_of(data, *CHAIN), all_batches(data, batch)
+        done = run(spec, sources, options, clock=VirtualClock(costs=costs), rows=rows)
+        return done.seconds + done.sampled * MICRO
 
     seconds, over = {}, {}
     for title, known in (("an attribute tells", True), ("nothing tells", False)):
@@ -251,8 +307,36 @@ def cascaded(settings: Settings, seed: int, *, coarse: bool) -> dict[str, float]
     return {"recall": right / kept.sum(), "precision": right / done.rows, "asked": asked / rows}
 
 
+@figure(
+    "beyond-cascade",
+    "beyond the papers; Kang et al. 2020 (SUPG), sections 2 and 4, for the guarantee",
+    """
+    # The stated confidence itself. Of three chances of 1/60 to miss, two are taken whole only for
+    # scores without ties: about 97 are expected, and one hundred differs from another by two.
+    0.95 ≤ held ≤ 1 | in 95 of 100 data sets recall and precision hold | | no-margin
+    # The project's target. Thresholds that know everything leave 0.21, and the sample is 0.04.
+    0 ≤ asked ≤ 0.4 | the costly predicate sees few rows | | backwards
+    """,
+    parameters=(
+        Parameter("sets", 100, 1, 10_000, "", "data sets of each kind"),
+        Parameter("rows", 50_000, 1_000, 10_000_000, "tuples", "in a data set"),
+        Parameter("sample", 2_000, 10, 100_000, "tuples", "that both stages judge before"),
+    ),
+    broken={
+        "no-margin": "thresholds are learned with a confidence of a half",
+        "backwards": "a static plan asks the costly predicate first",
+    },
+    small={"sets": 10, "rows": 20_000},
+)
 def cascade(settings: Settings) -> Outcome:
-    """Filter data sets of graded and of coarse scores; those of seed 0 have the seeds 0, 1, 2, …"""
+    """A cheap score before a costly predicate.
+
+    A score of an area of 0.96 under its curve decides where it is sure, a predicate a thousand times as dear
+    elsewhere. Thresholds learned on a sample keep recall and precision of 95 % on all rows, with a confidence
+    of 95 %, for graded scores and for such with many ties.
+
+    The data sets of seed 0 have the seeds 0, 1, 2, …
+    """
     many = settings["sets"]
     seeds = range(settings.seed * many, (settings.seed + 1) * many)
     graded, ties = ([cascaded(settings, seed, coarse=each) for seed in seeds] for each in (False, True))
@@ -279,24 +363,48 @@ def late(settings: Settings, matches: float, *, delayed: bool = True) -> Query:
     A tuple of S meets so many ``matches`` in R, and one in five meets one in T: T should come first. Of S,
     43 % come while R is silent, as on the x axis of figure 13.
     """
-    draw = np.random.default_rng(settings.seed)
-    r, s, t = (round(settings["scale"] * rows) for rows in (10_000, 80_000, 10_000))
-    keys = max(1, round(r / matches))
-    data = {
-        "R": pa.table({"a": draw.integers(0, keys, r)}),
-        "S": pa.table({"a": draw.integers(0, keys, s), "b": draw.integers(0, 5 * t, s)}),
-        "T": pa.table({"b": draw.permutation(t)}),
-    }
-    rate, delays = 0.43 * s / settings["delay"], {"R": settings["delay"] if delayed else 0.0}
+    data, spec, rows = chain(settings["scale"], settings.seed, matches, 0.2)
+    rate, delays = 0.43 * data["S"].num_rows / settings["delay"], {"R": settings["delay"] if delayed else 0.0}
     streams = {alias: Stream(table, rate, delays.get(alias, 0.0)) for alias, table in data.items()}
-    return Query(block(data, "R.a = S.a", "S.b = T.b"), streams, settings["batch"], chained(data))
+    return Query(spec, streams, settings["batch"], rows)
 
 
+@figure(
+    "beyond-initial-delay",
+    "Avnur & Hellerstein 2000, section 4.4; Deshpande & Hellerstein 2004, section 1",
+    """
+    # Beyond where R is on time; 43 % of S comes meanwhile, a third of that for sure.
+    0.15 ≤ lured_more ≤ 1 | the lottery sends S to the silent R | figure 13 | punctual
+    # The orders differ in less than half of the work, and S from later on goes the right way.
+    1.1 ≤ eddy_vs_best ≤ 9 | which an eddy of 2000 pays for later | figure 12 | punctual
+    # A probe of a silent SteM costs the same as any other and returns nothing.
+    0 ≤ stems_moved ≤ 0.05 | with SteMs it does not matter where S went
+    0.5 ≤ recovered | STAIRs that went the same wrong way get most of the loss back | | never-moves
+        but 0.02 to 0.5: with one match, moving a tuple takes a promotion, a probe and an insertion, and
+        spares a match, an insertion and a probe
+    0.5 ≤ recovered_5 | with five matches they do | | never-moves
+    0.5 ≤ recovered_weighing_5 | and by default as well | | never-moves
+    # What it costs to weigh: a twentieth of the loss.
+    -0.05 ≤ recovered_weighing | which waste little where moving is no use
+    # 5 % for learning, 3 % for sampling and deciding.
+    0 ≤ stairs_vs_best ≤ 1.08 | left to themselves STAIRs do not go wrong
+    """,
+    parameters=(
+        SCALE,
+        Parameter("delay", 10.0, 0.1, 1000.0, "s", "before the first tuple of R"),
+        Parameter("matches", 1.0, 0.1, 100.0, "", "tuples of R that one of S meets"),
+        Parameter("batch", 500, 10, 10_000, "tuples", "that come and are decided about together"),
+    ),
+    broken={"punctual": "R is not late for the eddy of 2000", "never-moves": "STAIRs move no state"},
+    small={"scale": 0.5},
+)
 def initial_delay(settings: Settings) -> Outcome:
-    """Run the query with R late.
+    """An input that is late.
 
-    Section 4.4 of the eddies paper leaves it as a problem: while R is silent, R ⋈ S gives nothing back, so a
-    lottery sends S there. When R comes, all of these tuples join with it before T has thinned them out.
+    While R is silent, the eddy of 2000 sends S to the join with R, which seems to cost nothing, and pays when
+    R comes. With SteMs it does not matter where S went. STAIRs that were misled can move state: where a tuple
+    meets one of R that hardly pays, and by default they do not; where it meets two, two fifths of the loss
+    come back by default and half eagerly, and with five 72 % and 76 %.
     """
     broken, matches = settings.ablated, settings["matches"]
 
@@ -348,136 +456,3 @@ def initial_delay(settings: Settings) -> Outcome:
     curves = {name: [shares[m][place] for m in at] for place, name in enumerate(("by default", "eager"))}
     moved = Panel.over("Where moving state pays", "tuples of R that one of S meets", label, at, curves)
     return Outcome([*panels(works, [name for name in works if name.startswith("SHJ")]), moved], figures)
-
-
-FIGURES = (
-    Figure(
-        "beyond-policies",
-        "Policies under correlation and drift",
-        "beyond Avnur & Hellerstein 2000, sections 4.2, 4.4 and 6; Hellerstein & Stonebraker 1993 for rank, "
-        "Babu et al. 2004 for a_greedy",
-        "Where one predicate shadows another, rank stays with the worse order; a_greedy, which profiles "
-        "joint outcomes, finds the better one. Where predicates exchange their selectivities, the regret-"
-        "bounded policy finds each new order, and where nothing changes its regret grows by its budget "
-        "alone, 1 %; lotteries spread tuples over all orders for ever.",
-        policies,
-        claims=(
-            # By arithmetic the worse order takes 1.15 times as much; learning blurs a third of that.
-            Claim("correlated: rank pays", "rank_over_best", 1.1, fails="independent"),
-            # What rank pays at least; profiles and learning included.
-            Claim("a_greedy stays near the best order", "a_greedy_over_best", 0, 1.1, "", "rivals"),
-            # Half of what rank pays at least.
-            Claim("a_greedy does less work than rank", "a_greedy_over_rank", 0, 0.95, "", "rivals"),
-            # A change is seen after a window of 4,096 tuples of 20,000, half of them in the order of before.
-            Claim("drift: bounded stays near the best order", "bounded_over_best", 0, 1.1, "", "rivals"),
-            # By arithmetic even shares take 1.4 times the best order: a sixth is clear.
-            Claim("the lottery holds on to old tickets", "lottery_over_bounded", 1.1667, fails="rivals"),
-            # A lottery that forgets every 512 tuples learns each window anew.
-            Claim("bounded forgets by evidence, not by age", "window_over_bounded", 1.05, fails="rivals"),
-            # Its regret budget of 1 %, and what is spent before the first decision.
-            Claim("no change: bounded costs hardly anything", "bounded_regret", 0, 0.03, "", "rivals"),
-            # Its budget, and what the order of the drawn tuples differs by.
-            Claim("nor does it later on", "bounded_in_the_end", -1, 0.03, "", "rivals"),
-            # Of the regret of even shares, which learn nothing.
-            Claim("the lottery finds a good order, not the best", "lottery_over_naive", 0, 0.8, "", "rivals"),
-        ),
-        parameters=(
-            Parameter("tuples", 40_000, 5_000, 1_000_000, "tuples", "of predicates that do not drift"),
-            Parameter("phase", 20_000, 8_000, 1_000_000, "tuples", "between two changes"),
-            Parameter("overlap", 1.0, 0.0, 1.0, "", "share of the tuples whose two outcomes hang together"),
-        ),
-        broken={
-            "rivals": "bounded is replaced by lottery, lottery by naive, and a_greedy by rank",
-            "independent": "correlated predicates are independent",
-        },
-        small={"tuples": 20_000, "phase": 8_000},
-        seconds=20,
-        policies=True,
-    ),
-    Figure(
-        "beyond-content",
-        "Routing by content",
-        "Deshpande & Hellerstein 2004, section 5.4, as future work; Bizarro et al. 2005",
-        "Half of a table finds little in R and much in T, the other half the reverse. No order is good for "
-        "both. An eddy that finds the attribute which tells them apart routes each half by itself.",
-        content,
-        claims=(
-            # By arithmetic a tuple is sent 3.05 times in either order, and 1.1 times in that of its part:
-            # 0.36, and half as much again for what is learned.
-            Claim("content is far ahead of the best order", "content_over_best_order", 0, 0.6, "", "blind"),
-            Claim("where nothing tells, looking costs little", "untold_over_best_order", 0, 1.02),
-        ),
-        parameters=(Parameter("tuples", 200_000, 200_000, 10_000_000, "tuples", "in both halves"),),
-        broken={"blind": "tuples are not divided by an attribute"},
-        seconds=5,
-    ),
-    Figure(
-        "beyond-cascade",
-        "A cheap score before a costly predicate",
-        "beyond the papers; Kang et al. 2020 (SUPG), sections 2 and 4, for the guarantee",
-        "A score of an area of 0.96 under its curve decides where it is sure, a predicate a thousand times "
-        "as dear elsewhere. Thresholds learned on a sample keep recall and precision of 95 % on all rows, "
-        "with a confidence of 95 %, for graded scores and for such with many ties.",
-        cascade,
-        claims=(
-            # The stated confidence itself. Of three chances of 1/60 to miss, two are taken whole only for
-            # scores without ties: about 97 are expected, and one hundred differs from another by two.
-            Claim("in 95 of 100 data sets recall and precision hold", "held", 0.95, 1, "", "no-margin"),
-            # The project's target. Thresholds that know everything leave 0.21, and the sample is 0.04.
-            Claim("the costly predicate sees few rows", "asked", 0, 0.4, "", "backwards"),
-        ),
-        parameters=(
-            Parameter("sets", 100, 1, 10_000, "", "data sets of each kind"),
-            Parameter("rows", 50_000, 1_000, 10_000_000, "tuples", "in a data set"),
-            Parameter("sample", 2_000, 10, 100_000, "tuples", "that both stages judge before"),
-        ),
-        broken={
-            "no-margin": "thresholds are learned with a confidence of a half",
-            "backwards": "a static plan asks the costly predicate first",
-        },
-        small={"sets": 10, "rows": 20_000},
-        seconds=60,
-    ),
-    Figure(
-        "beyond-initial-delay",
-        "An input that is late",
-        "Avnur & Hellerstein 2000, section 4.4; Deshpande & Hellerstein 2004, section 1",
-        "While R is silent, the eddy of 2000 sends S to the join with R, which seems to cost nothing, and "
-        "pays when R comes. With SteMs it does not matter where S went. STAIRs that were misled can move "
-        "state: where a tuple meets one of R that hardly pays, and by default they do not; where it meets "
-        "two, two fifths of the loss come back by default and half eagerly, and with five 72 % and 76 %.",
-        initial_delay,
-        claims=(
-            # Beyond where R is on time; 43 % of S comes meanwhile, a third of that for sure.
-            Claim("the lottery sends S to the silent R", "lured_more", 0.15, 1, "figure 13", "punctual"),
-            # The orders differ in less than half of the work, and S from later on goes the right way.
-            Claim("which an eddy of 2000 pays for later", "eddy_vs_best", 1.1, 9, "figure 12", "punctual"),
-            # A probe of a silent SteM costs the same as any other and returns nothing.
-            Claim("with SteMs it does not matter where S went", "stems_moved", 0, 0.05),
-            Claim(
-                "STAIRs that went the same wrong way get most of the loss back",
-                "recovered",
-                0.5,
-                fails="never-moves",
-                cause="with one match, moving a tuple takes a promotion, a probe and an insertion, and "
-                "spares a match, an insertion and a probe",
-                found=(0.02, 0.5),
-            ),
-            Claim("with five matches they do", "recovered_5", 0.5, fails="never-moves"),
-            Claim("and by default as well", "recovered_weighing_5", 0.5, fails="never-moves"),
-            # What it costs to weigh: a twentieth of the loss.
-            Claim("which waste little where moving is no use", "recovered_weighing", -0.05),
-            # 5 % for learning, 3 % for sampling and deciding.
-            Claim("left to themselves STAIRs do not go wrong", "stairs_vs_best", 0, 1.08),
-        ),
-        parameters=(
-            Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000"),
-            Parameter("delay", 10.0, 0.1, 1000.0, "s", "before the first tuple of R"),
-            Parameter("matches", 1.0, 0.1, 100.0, "", "tuples of R that one of S meets"),
-            Parameter("batch", 500, 10, 10_000, "tuples", "that come and are decided about together"),
-        ),
-        broken={"punctual": "R is not late for the eddy of 2000", "never-moves": "STAIRs move no state"},
-        small={"scale": 0.5},
-        seconds=5,
-    ),
-)

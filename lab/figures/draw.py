@@ -1,7 +1,7 @@
 """Drawing a figure with matplotlib: static plans grey, eddies in colour, bars from zero, no label on another.
 
 Whatever makes a picture say something else than its caption stands in it: the verdict, parameters that were
-changed, a broken engine. Each is drawn twice, with all that and, for slides, without title and words.
+changed, a broken engine.
 """
 
 from __future__ import annotations
@@ -46,46 +46,37 @@ _STYLE: Any = {
     "path.simplify_threshold": 0.6,
     "svg.fonttype": "none",  # letters can be searched and read aloud
 }
-_VERDICTS = {"holds": "#00614a", "differs": "#8a5a00", "does not hold": "#b00020"}
 
 
 def save(result: Result, folder: Path) -> list[Path]:
-    """Write ``ID.svg`` and ``ID.pdf``, and both without words as ``ID-slide``; return what was written."""
+    """Write ``ID.svg`` and ``ID.pdf``; return what was written."""
     from matplotlib import rc_context
 
     written = []
     with rc_context({**_STYLE, "svg.hashsalt": result.task.id}):
-        for words, name in ((True, result.task.id), (False, f"{result.task.id}-slide")):
-            drawn = picture(result, words=words)
-            for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-                written.append(folder / f"{name}.{kind}")
-                drawn.savefig(written[-1], format=kind, metadata=metadata)
+        drawn = picture(result)
+        for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+            written.append(folder / f"{result.task.id}.{kind}")
+            drawn.savefig(written[-1], format=kind, metadata=metadata)
     return written
 
 
-def picture(result: Result, *, words: bool = True) -> Picture:
+def picture(result: Result) -> Picture:
     """Return the drawing of a run that did not fail."""
     from matplotlib.figure import Figure as Picture
 
     assert result.outcome is not None
     panels = result.outcome.panels
     columns = min(len(panels), 2)
-    rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
-    heights = [max(map(_height, row)) for row in rows]
+    heights = [max(map(_height, panels[i : i + columns])) for i in range(0, len(panels), columns)]
     width = 5.6 * max(columns, 1.35)
-    lines = caption(result) if words else []
-    wrapped = [part for line in lines for part in textwrap.wrap(line, round(width * 14))]
-    drawn = Picture((width, sum(heights) + (0.5 if words else 0) + 0.17 * len(wrapped)))
-    grid = drawn.add_gridspec(len(rows), columns, height_ratios=heights)
+    lines = [part for line in caption(result) for part in textwrap.wrap(line, round(width * 14))]
+    drawn = Picture((width, sum(heights) + 0.5 + 0.17 * len(lines)))
+    grid = drawn.add_gridspec(len(heights), columns, height_ratios=heights)
     for number, panel in enumerate(panels):
         _panel(drawn.add_subplot(grid[number // columns, number % columns]), panel)
-    if words:
-        drawn.suptitle(f"{result.task.id}: {result.task.figure.title}", x=0.01, ha="left", weight="bold")
-        drawn.supxlabel("\n".join(wrapped), x=0.01, ha="left", fontsize=9)
-    # What makes a picture another one than its figure stands in it, also on a slide.
-    notes = [note for note in unusual(result) if not words]
-    if notes:
-        drawn.supxlabel("; ".join(notes), x=0.01, ha="left", fontsize=9, color=_VERDICTS["does not hold"])
+    drawn.suptitle(f"{result.task.id}: {result.task.figure.title}", x=0.01, ha="left", weight="bold")
+    drawn.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=9)
     return drawn
 
 
@@ -100,15 +91,14 @@ def unusual(result: Result) -> list[str]:
 
 def caption(result: Result) -> list[str]:
     """Return the lines below a picture: what it shows, the paper's numbers beside ours, and the verdict."""
-    assert result.outcome is not None
     figure = result.task.figure
     lines = [
         f"{figure.source}. {figure.says}",
         f"Verdict: {result.verdict.upper()}. {'; '.join(unusual(result))}",
     ]
-    for claim, verdict in zip(figure.claims, result.verdicts, strict=True):
+    for claim, value, verdict in result.judged():
         paper = f"paper: {claim.paper}; " if claim.paper else ""
-        lines.append(f"– {claim.says}: {paper}here {result.outcome.figures[claim.figure]:.3g} ({verdict})")
+        lines.append(f"– {claim.says}: {paper}here {value:.3g} ({verdict})")
     return lines
 
 
@@ -126,7 +116,7 @@ def _colours(panel: Panel, names: list[str]) -> Iterator[str]:
 def _panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, pad=6 + 12 * min(len(panel.marks), 2))
     (_bars if panel.kind == "bars" else _lines)(axes, panel)
-    if not (panel.x_log or (panel.x_names and panel.kind != "bars")):
+    if not panel.x_log:
         axes.locator_params(axis="x", nbins=5)  # so few that numbers of six digits have room
     for number, (place, text) in enumerate(panel.marks):
         axes.axvline(place, color="#1b1f24", linewidth=0.9, linestyle=":")
@@ -146,25 +136,17 @@ def _lines(axes: Axes, panel: Panel) -> None:
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     axes.set_yscale("log" if panel.y_log else "linear")
     axes.set_xscale("log" if panel.x_log else "linear")
-    looks = zip(
-        panel.curves,
-        _colours(panel, [c.name for c in panel.curves]),
-        cycle(_DASHES),
-        cycle(_MARKERS),
-        strict=False,
-    )
-    for curve, colour, dashes, marker in looks:
-        few = marker if len(curve.x) <= _FEW else ""
+    colours = _colours(panel, [curve.name for curve in panel.curves])
+    for curve, colour, dashes, marker in zip(panel.curves, colours, cycle(_DASHES), cycle(_MARKERS)):
+        look: Any = {"label": curve.name, "color": colour}
         if panel.kind == "points":
-            axes.plot(curve.x, curve.y, marker, label=curve.name, color=colour, alpha=0.75)
-        elif panel.kind == "steps":
-            axes.step(curve.x, curve.y, label=curve.name, where="post", color=colour, linestyle=dashes)
+            axes.plot(curve.x, curve.y, marker, alpha=0.75, **look)
         else:
-            axes.plot(curve.x, curve.y, label=curve.name, color=colour, linestyle=dashes, marker=few)
+            steps = "steps-post" if panel.kind == "steps" else "default"
+            few = marker if len(curve.x) <= _FEW and panel.kind == "line" else ""
+            axes.plot(curve.x, curve.y, linestyle=dashes, marker=few, drawstyle=steps, **look)
     axes.xaxis.set_major_formatter(_number)
     axes.yaxis.set_major_formatter(_number)
-    if panel.x_names:
-        axes.set_xticks(range(len(panel.x_names)), panel.x_names)
     values = [y for curve in panel.curves for y in curve.y if y == y]
     if values and 0 <= min(values) <= 0.5 * max(values) and not panel.y_log:
         axes.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""The production engine on a virtual clock: blocks, selections, indexes and costs of declared time, a run.
+"""The production engine on a virtual clock: selections, indexes and costs of declared time, a run.
 
 Nothing here routes or joins. A run is an :class:`~millrace.engine.runs.eddy_run.EddyRun` or a static plan
 on a clock that only declared work moves, so that its times are exact, repeatable, and the same on every
@@ -11,24 +11,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lab.figures.figure import Curve
+from lab.figures.figure import Curve, Parameter
+from lab.joins import block, rows_of
 from millrace.engine.arrivals.access_modules import Answer, Index
 from millrace.engine.arrivals.schedule import Source
-from millrace.engine.expressions import Call, Column, ColumnRef, Predicate
+from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.figures import CellFigures
 from millrace.engine.graph import QueryGraph
-from millrace.engine.policies import Policy
-from millrace.engine.router.back_pressure import Backpressure
-from millrace.engine.runs.block_run import Given
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.runs.preference import Wanted
 from millrace.engine.runs.static import StaticPlan
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.spec import JoinSpec
 from millrace.engine.trees import edges_of
 from millrace.errors import ExecutionError
 from millrace.limits.clock import Clock, VirtualClock
@@ -48,48 +46,11 @@ Cost = float | Callable[[], float]
 # What is run
 
 
-def block(
-    tables: Mapping[str, pa.Table],
-    *equalities: str,
-    predicates: Sequence[Predicate] = (),
-    all_columns: bool = False,
-    rows: Mapping[str, int | None] | None = None,
-) -> JoinSpec:
-    """Return the block over some tables that counts its rows.
-
-    Args:
-        tables: By alias; compared columns are all of one type.
-        equalities: Each such as ``r.a = s.a``.
-        predicates: Besides.
-        all_columns: Return all columns, named ``r_a`` and so on, instead of counting.
-        rows: Sizes of tables as the engine knows them, None for not at all; the truth by default.
-    """
-    sizes = {alias: table.num_rows for alias, table in tables.items()} | dict(rows or {})
-    columns = [ColumnRef(alias, name) for alias, table in tables.items() for name in table.column_names]
-    pairs = [[ColumnRef(*side.strip().split(".")) for side in text.split("=")] for text in equalities]
-    return JoinSpec(
-        tuple(RelationSpec(alias, table.schema, rows=sizes[alias]) for alias, table in tables.items()),
-        tuple(
-            Equality(left, right, tables[left.relation].schema.field(left.column).type)
-            for left, right in pairs
-        ),
-        residuals=tuple(predicates),
-        output=tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns if all_columns),
-        count_only=not all_columns,
-    )
-
-
 def selection(alias: str, column: str, cost: Cost, clock: VirtualClock) -> Call:
-    """Return a predicate that keeps the tuples whose column says so.
+    """Return a predicate that keeps the tuples whose column, of booleans, says so, at a cost for each tuple.
 
     Avnur & Hellerstein 2000, section 3.3: a spin loop, then a randomized decision. The decisions stand in a
     column, so that every run of a comparison meets the same ones; the spin loop is the clock's.
-
-    Args:
-        alias: The relation.
-        column: A column of booleans; also the predicate's name.
-        cost: Seconds of the clock for each tuple.
-        clock: Moves while the predicate works.
     """
 
     def decide(kept: pa.Array) -> pa.Array:
@@ -107,6 +68,33 @@ def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
 def all_batches(tables: Mapping[str, pa.Table], size: int) -> dict[str, Source]:
     """Cut tables into batches, by alias."""
     return {alias: batches(table, size) for alias, table in tables.items()}
+
+
+CHAIN = ("R.a = S.a", "S.b = T.b")
+SCALE = Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000")
+TABLE_1 = 1.8
+"""What a tuple of S meets in R by the paper's table 1: R.a is from 500 to 5500, S.a from 0 to 5000."""
+
+
+@lru_cache(maxsize=8)
+def chain(
+    scale: float, seed: int, r_matches: float, t_matches: float
+) -> tuple[Mapping[str, pa.Table], JoinSpec, int]:
+    """Return R ⋈ S ⋈ T of the eddies paper: tables, block, and rows of the result.
+
+    A tuple of S meets so many tuples of R, and so many of T, at most 1.
+    """
+    draw = np.random.default_rng(seed)
+    r, s, t = (max(1, round(scale * rows)) for rows in (10_000, 80_000, 10_000))
+    low, high = 0, max(1, round(r / r_matches))
+    if r_matches == TABLE_1:
+        low, high = round(scale * 500), round(scale * 5500)
+    data = {
+        "R": pa.table({"a": draw.integers(low, high, r)}),
+        "S": pa.table({"a": draw.integers(0, high - low, s), "b": draw.integers(0, round(t / t_matches), s)}),
+        "T": pa.table({"b": draw.permutation(t)}),
+    }
+    return data, block(data, *CHAIN), rows_of(data, *CHAIN)
 
 
 # What time it takes
@@ -127,7 +115,6 @@ class Costs:
         self._tuples, self._matches = tuples, matches or {}
 
     def __call__(self, work: Any, tuples_in: int, tuples_out: int) -> float:
-        """Return the seconds that the work takes."""
         cost = self._tuples.get(work, 0.0)
         return tuples_in * (cost() if callable(cost) else cost) + tuples_out * self._matches.get(work, 0.0)
 
@@ -142,11 +129,7 @@ def join_of(spec: JoinSpec, one: str, other: str) -> Place:
 class RemoteIndex(Index):
     """An index that answers one lookup at a time, which leaves the processor free, and notes what it does.
 
-    Args:
-        columns: The bind columns.
-        table: What is looked up.
-        clock: What delays are measured by.
-        delay: Seconds of a lookup, or what returns them for one that begins at the time given.
+    A lookup in the table takes ``delay`` seconds, or what that returns for the time when it begins.
 
     Attributes:
         lookups: When each lookup began, and how long it took, in seconds.
@@ -170,7 +153,6 @@ class RemoteIndex(Index):
             super().submit(bindings.slice(row, 1))
 
     def poll(self) -> list[Answer]:
-        """Return the answers whose time has come."""
         answers = super().poll()
         keys = [key for answer in answers for key in answer.bindings.column(0).to_pylist()]
         self.answered += [(self._clock.now(), key) for key in keys]
@@ -190,6 +172,8 @@ class Ran:
         figures: What the engine counted.
         times: When each result came, ascending; empty where the block only counts.
         table: The results in their order; None where the block only counts.
+        answered: When remote indexes answered, and which key.
+        sampled: Tuples that were looked at to divide others by their content.
     """
 
     seconds: float
@@ -197,10 +181,8 @@ class Ran:
     figures: CellFigures
     times: Array
     table: pa.Table | None = None
-
-    def share(self, alias: str, first: str) -> float:
-        """Return the share of a relation's tuples that went to one module before all others."""
-        return share_of(self.figures, alias, first)
+    answered: Sequence[tuple[float, int]] = ()
+    sampled: int = 0
 
     @property
     def answer(self) -> Counter[tuple[Any, ...]]:
@@ -209,7 +191,6 @@ class Ran:
         return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
 
     def count(self, moments: Array) -> Array:
-        """Return how many results had come by each moment."""
         return np.searchsorted(self.times, moments, side="right")
 
     def share_at(self, share: float) -> float:
@@ -217,7 +198,6 @@ class Ran:
         return float(self.times[max(0, int(np.ceil(share * len(self.times))) - 1)])
 
     def curve(self, name: str) -> Curve:
-        """Return the results over time."""
         ascending = range(1, len(self.times) + 1)
         return Curve(name, (0.0, *self.times, self.seconds), (0, *ascending, len(self.times)))
 
@@ -227,20 +207,38 @@ Noting = Callable[[Started, str, int], None]
 """Takes the run, a source's alias, and how many of its tuples have been read."""
 
 
-def start(
+def start(spec: JoinSpec, sources: Mapping[str, Source], options: Options, **more: Any) -> Started:
+    """Return a run of a block by the production engine: see :func:`run`, which also takes it to its end."""
+    return (StaticPlan if options.architecture == "static" else EddyRun)(spec, sources, options, **more)
+
+
+def run(
     spec: JoinSpec,
     sources: Mapping[str, Source],
-    options: Options | None = None,
+    options: Options,
     *,
-    policy: Policy | None = None,
-    queues: Backpressure | None = None,
-    prefer: Wanted = None,
+    clock: VirtualClock,
+    rows: int | None = None,
     reading: Noting | None = None,
-    **given: Unpack[Given],
-) -> Started:
-    """Return a run of a block by the production engine: see :func:`run`, which also takes it to its end."""
-    options = options or Options()
-    started: Started
+    on_batch: Callable[[Started], None] | None = None,
+    **more: Any,
+) -> Ran:
+    """Run a block with the production engine, on a virtual clock, to its end.
+
+    Args:
+        spec: The block.
+        sources: Batches by alias; none for relations with access modules alone.
+        options: Of the run; a static plan where the architecture is ``static``, else an eddy.
+        clock: Of the run and its access modules, with the costs of the work.
+        rows: Of the result, if known.
+        reading: Called before each batch of a source is read, and at its end.
+        on_batch: Called after each batch of results, an empty one when all sources have stalled.
+        more: As :class:`EddyRun` or :class:`StaticPlan` takes it.
+
+    Raises:
+        ExecutionError: The result has another number of rows.
+    """
+    began, times, found = clock.now(), list[float](), []
 
     def noted(alias: str, source: Source, note: Noting) -> Iterator[Any]:
         read = 0
@@ -252,64 +250,25 @@ def start(
 
     if reading is not None:
         sources = {alias: noted(alias, source, reading) for alias, source in sources.items()}
-    if options.architecture == "static":
-        started = StaticPlan(spec, sources, options, **given)
-    else:
-        started = EddyRun(spec, sources, options, policy=policy, backpressure=queues, prefer=prefer, **given)
-    return started
-
-
-def run(
-    spec: JoinSpec,
-    sources: Mapping[str, Source],
-    options: Options | None = None,
-    *,
-    clock: VirtualClock,
-    policy: Policy | None = None,
-    queues: Backpressure | None = None,
-    prefer: Wanted = None,
-    rows: int | None = None,
-    reading: Noting | None = None,
-    on_batch: Callable[[Started], None] | None = None,
-    **given: Any,
-) -> Ran:
-    """Run a block with the production engine, on a virtual clock, to its end.
-
-    Args:
-        spec: The block.
-        sources: Batches by alias; none for relations with access modules alone.
-        options: Of the run; a static plan where the architecture is ``static``, else an eddy.
-        clock: Of the run and its access modules, with the costs of the work.
-        policy: In place of the options'.
-        queues: Bounds of the input queues of modules; without them modules work at once.
-        prefer: As the eddy takes it.
-        rows: Of the result, if known.
-        reading: Called before each batch of a source is read, and at its end.
-        on_batch: Called after each batch of results, an empty one when all sources have stalled.
-        given: As any run takes it (:class:`millrace.engine.runs.block_run.Given`), access modules among it.
-
-    Raises:
-        ExecutionError: The result has another number of rows.
-    """
-    began, given["clock"] = clock.now(), clock
-    started = start(
-        spec, sources, options, policy=policy, queues=queues, prefer=prefer, reading=reading, **given
-    )
-    times: list[float] = []
-    found = []
+    started = start(spec, sources, options, clock=clock, **more)
     for batch in started.run():
         found.append(batch)
         if not spec.count_only:
             times += [clock.now()] * batch.num_rows
         if on_batch is not None:
             on_batch(started)
+    table, number = None, len(times)
     if spec.count_only:
-        table, number = None, sum(row for batch in found for row in batch.column(0).to_pylist())
+        number = sum(row for batch in found for row in batch.column(0).to_pylist())
     else:
-        table, number = pa.Table.from_batches(found, spec.output_schema), len(times)
+        table = pa.Table.from_batches(found, spec.output_schema)
     if rows is not None and number != rows:
         raise ExecutionError(f"the run found {number:,} rows, expected {rows:,}")
-    return Ran(clock.now() - began, number, started.figures(), np.array(times), table)
+    indexes = [each for ways in (more.get("access") or {}).values() for each in ways]
+    answered = [one for each in indexes if isinstance(each, RemoteIndex) for one in each.answered]
+    sampled = started.sampled if isinstance(started, EddyRun) else 0
+    figures, seconds = started.figures(), clock.now() - began
+    return Ran(seconds, number, figures, np.array(times), table, answered, sampled)
 
 
 def share_of(figures: CellFigures, alias: str, first: str) -> float:

@@ -7,18 +7,22 @@ it is about, which fails it: so the claim is known to look at that mechanism.
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from millrace.engine.policies import Policy
 from millrace.errors import OptionError, near
 
-HOLDS, DIFFERS, FAILS = "holds", "differs", "does not hold"
 Verdict = Literal["holds", "differs", "does not hold"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""From best to worst."""
+
 MAX_SEED = 2**32 - 1
 Numbers = Sequence[float] | np.ndarray[Any, Any]
 
@@ -56,13 +60,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one run takes.
+    """What one run takes: a seed of all random numbers, and parameters by name.
 
-    Attributes:
-        seed: Of all random numbers.
-        values: Parameters by name: an int where whole numbers are asked for, else a float.
-        ablated: Name of the broken engine to run; empty for the whole one.
-        policy: A routing policy of the reader's own, which figures with ``policies`` show beside the others.
+    ``ablated`` is the name of the broken engine to run, empty for the whole one. ``policy`` is a routing
+    policy of the reader's own, which figures with ``policies`` show beside the others.
     """
 
     seed: int
@@ -84,8 +85,8 @@ class Curve:
 
     def __post_init__(self) -> None:
         # Plain numbers: outcomes travel between processes and into JSON.
-        object.__setattr__(self, "x", tuple(float(value) for value in self.x))
-        object.__setattr__(self, "y", tuple(float(value) for value in self.y))
+        object.__setattr__(self, "x", tuple(map(float, self.x)))
+        object.__setattr__(self, "y", tuple(map(float, self.y)))
         if len(self.x) != len(self.y):
             raise ValueError(f"curve {self.name!r} has {len(self.x)} x and {len(self.y)} y")
 
@@ -98,7 +99,6 @@ class Panel:
         x_label: With its unit, as ``y_label``. In a panel of bars, ``x_label`` is what the groups are.
         kind: How curves are drawn; ``steps`` keep a value until the next x. ``bars`` lie and begin at zero, a
             group of them for each name in ``x_names``, so that names may be long.
-        x_names: Names of x = 0, 1, 2, … in place of numbers.
         marks: Moments to point out on the x axis, each a place and a few words.
         static: Names of curves, or of bars where there is one curve, that are static plans: these are grey.
     """
@@ -112,7 +112,7 @@ class Panel:
     y_log: bool = False
     x_names: Sequence[str] = ()
     marks: Sequence[tuple[float, str]] = ()
-    static: Sequence[str] = ()
+    static: Iterable[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("curves", "x_names", "marks", "static"):
@@ -124,29 +124,19 @@ class Panel:
     def over(
         cls, title: str, x_label: str, y_label: str, x: Numbers, curves: Mapping[str, Numbers], **more: Any
     ) -> Panel:
-        """Return a panel of curves over the same x, by their names."""
         return cls(title, x_label, y_label, [Curve(name, x, y) for name, y in curves.items()], **more)
 
     @classmethod
     def bars(cls, title: str, label: str, values: Mapping[str, float], **more: Any) -> Panel:
-        """Return a panel of one bar for each named value."""
-        return cls.grouped(title, "", label, values, {title: list(values.values())}, **more)
+        return cls.grouped(title, label, values, {title: list(values.values())}, **more)
 
     @classmethod
     def grouped(
-        cls,
-        title: str,
-        x_label: str,
-        y_label: str,
-        names: Iterable[str],
-        curves: Mapping[str, Numbers],
-        **more: Any,
+        cls, title: str, label: str, names: Iterable[str], curves: Mapping[str, Numbers], **more: Any
     ) -> Panel:
         """Return a panel with a group of bars for each name, one bar of each curve."""
         names = list(names)
-        return cls.over(
-            title, x_label, y_label, range(len(names)), curves, kind="bars", x_names=names, **more
-        )
+        return cls.over(title, "", label, range(len(names)), curves, kind="bars", x_names=names, **more)
 
 
 @dataclass(frozen=True)
@@ -154,10 +144,7 @@ class Claim:
     """What a figure of a paper comes down to, as bounds on a number that the run returns.
 
     Attributes:
-        says: The claim, in the paper's sense.
-        figure: Name of the number.
-        low: The least that it may be, and ``high`` the most. A comment beside the claim says where they
-            come from.
+        figure: Name of the number, which is from ``low`` to ``high``, as the formula ``bounds`` says.
         paper: The paper's number or shape, in words.
         fails: The broken engine that fails the claim, a key of :attr:`Figure.broken`; empty for none.
         cause: Why the number is known not to come out as claimed; empty where it is expected to.
@@ -166,38 +153,50 @@ class Claim:
 
     says: str
     figure: str
-    low: float = -math.inf
-    high: float = math.inf
+    low: float
+    high: float
+    bounds: str
     paper: str = ""
     fails: str = ""
     cause: str = ""
     found: tuple[float, float] = (math.inf, -math.inf)
-
-    @property
-    def bounds(self) -> str:
-        """The bounds as a formula."""
-        low, high = (f"{bound:.4g}" for bound in (self.low, self.high))
-        if self.low == self.high:
-            return f"{self.figure} = {low}"
-        left = f"{low} ≤ " if self.low > -math.inf else ""
-        return f"{left}{self.figure}{f' ≤ {high}' if self.high < math.inf else ''}"
 
     def judge(self, figures: Mapping[str, float]) -> Verdict:
         """Return the verdict on a run's numbers; one that is no number fails."""
         value = figures[self.figure]
         if self.low <= value <= self.high:
             return "holds"
-        return "differs" if self.cause and self.found[0] <= value <= self.found[1] else "does not hold"
+        return "differs" if self.found[0] <= value <= self.found[1] else "does not hold"
 
 
-def at_most(high: float, figure: str, says: str, paper: str = "", fails: str = "") -> Claim:
-    """Return a claim that a number is no larger."""
-    return Claim(says, figure, high=high, paper=paper, fails=fails)
+_BOUNDS = re.compile(r"(?:(?P<low>\S+) ≤ )?(?P<figure>[a-z]\S*)(?: ≤ (?P<high>\S+)| = (?P<equal>\S+))?")
+_BUT = re.compile(r" but (-?[\d.]+) to (-?[\d.]+): ")
 
 
-def at_least(low: float, figure: str, says: str, paper: str = "", fails: str = "") -> Claim:
-    """Return a claim that a number is no smaller."""
-    return Claim(says, figure, low=low, paper=paper, fails=fails)
+def claims_of(table: str) -> tuple[Claim, ...]:
+    """Read a table of claims.
+
+    A claim is ``BOUNDS | CLAIM | PAPER | BROKEN``: bounds on a number such as ``0 ≤ lead ≤ 1``, what is
+    claimed, the paper's number or shape, and the broken engine that fails the claim. The last two may be
+    left out. ``but LOW to HIGH: CAUSE`` behind it says where the number is known to be instead, and why.
+    Lines that are indented go on with the claim; lines with ``#`` say where bounds come from.
+    """
+    text = re.sub(r"^\s*#.*\n", "", inspect.cleandoc(table), flags=re.MULTILINE)
+    found = []
+    for entry in re.split(r"\n(?=\S)", text):
+        line, *but = _BUT.split(" ".join(entry.split()))
+        bounds, *words = (cell.strip() for cell in line.split("|"))
+        read = _BOUNDS.fullmatch(bounds)
+        if read is None or not 1 <= len(words) <= 3:
+            raise ValueError(f"this is no claim: {line}")
+        low, high = (
+            float(read[name] or read["equal"] or limit)
+            for name, limit in (("low", -math.inf), ("high", math.inf))
+        )
+        says, paper, fails = [*words, "", ""][:3]
+        cause, where = (but[2], (float(but[0]), float(but[1]))) if but else ("", Claim.found)
+        found.append(Claim(says, read["figure"], low, high, bounds, paper, fails, cause, where))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -214,8 +213,7 @@ class Outcome:
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on several claims together."""
-    found = set(verdicts)
-    return "does not hold" if FAILS in found else "differs" if DIFFERS in found else "holds"
+    return max(verdicts, key=VERDICTS.index, default="holds")
 
 
 @dataclass(frozen=True)
@@ -223,15 +221,11 @@ class Figure:
     """One figure of a paper, several that share a run, or what goes beyond the papers.
 
     Attributes:
-        id: Such as ``eddies-fig10``.
         source: The paper and its figure.
         says: What the figure shows, in one or two sentences; the caption.
         measure: Runs it; a function at the top of a module, so that other processes find it.
-        claims: Bounds on its numbers.
-        parameters: Numbers that may be changed.
         broken: Engines that lack something, by name: what stands in its place.
         small: Parameters of a run of seconds.
-        seconds: Expected time of a run on two cores.
         wall: Measures real time, so its numbers are the machine's, and nothing may run beside it.
         policies: Whether ``Settings.policy`` adds a curve.
     """
@@ -245,7 +239,6 @@ class Figure:
     parameters: tuple[Parameter, ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
     small: Mapping[str, float] = field(default_factory=dict)
-    seconds: int = 10
     wall: bool = False
     policies: bool = False
 
@@ -290,3 +283,27 @@ class Figure:
     def changed(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the parameters that are not the defaults."""
         return {p.name: values[p.name] for p in self.parameters if values[p.name] != p.default}
+
+
+FIGURES: dict[str, Figure] = {}
+"""Of the modules that have been imported, by id."""
+
+Measure = Callable[[Settings], Outcome]
+
+
+def figure(name: str, source: str, claims: str, **more: Any) -> Callable[[Measure], Measure]:
+    """Make a figure of the function below, which measures it.
+
+    The function's docstring begins with the figure's title and its caption, a paragraph each. What follows
+    is for readers of the code.
+    """
+
+    def add(measure: Measure) -> Measure:
+        title, says, *_ = inspect.cleandoc(measure.__doc__ or "").split("\n\n")
+        says = " ".join(says.split())
+        FIGURES[name] = Figure(
+            name, title.removesuffix("."), source, says, measure, claims_of(claims), **more
+        )
+        return measure
+
+    return add

@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lab.figures.engine import MICRO, all_batches, block, key
-from lab.figures.figure import Claim, Figure, Outcome, Panel, Parameter, Settings, at_least, at_most
+from lab.figures.engine import MICRO, all_batches, key
+from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
+from lab.joins import block, counted
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
-from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec
 from millrace.errors import ExecutionError
 from millrace.limits.clock import WallClock
@@ -61,12 +61,8 @@ def wisconsin(rows: int, seed: int) -> pa.Table:
 class Query:
     """A query of the paper's figure 4, in which each tuple of the first table becomes one result.
 
-    Attributes:
-        name: As in the paper.
-        spec: The block.
-        tables: Those that are scanned, by alias.
-        access: Returns the indexes for one run.
-        share: Of the tuples of other queries that its runs take at most.
+    ``tables`` are scanned, ``access`` returns the indexes for one run. Its runs take at most a ``share`` of
+    the tuples of other queries.
     """
 
     name: str
@@ -94,9 +90,7 @@ class Query:
         gc.collect()
         runs, began = 0, process_time()
         while not runs or process_time() - began < 0.03:
-            batches = run_of(self.spec, sources, options, access=self.access()).run()
-            counts = self.spec.count_only
-            found = sum(each.column(0)[0].as_py() if counts else each.num_rows for each in batches)
+            found, _ = counted(self.spec, sources, options, access=self.access())
             if found != tuples:
                 raise ExecutionError(f"{self.name} found {found:,} rows, expected {tuples:,}")
             runs += 1
@@ -168,12 +162,10 @@ def queries(rows: int, seed: int) -> list[Query]:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a query took.
+    """What a query took: median seconds by side and point.
 
-    Attributes:
-        seconds: Medians by side and point.
-        again: The static plan once more, over itself: the noise.
-        every: Medians of the eddy by X, over those of the static plan for as many tuples.
+    ``again`` is the static plan once more, over itself: the noise. ``every`` are medians of the eddy by X,
+    over those of the static plan for as many tuples.
     """
 
     seconds: Mapping[str, Mapping[Point, float]]
@@ -233,8 +225,72 @@ def take(query: Query, settings: Settings) -> Taken:
     return Taken(seconds, again, {x: medians["every", x] / medians["beside", x] for x in EVERY})
 
 
+BATCHES = (
+    "at a thousand tuples a batch, most of a run is batches, and an eddy spends up to twice as much on each"
+)
+TUPLES = "an eddy counts and samples the tuples by which it decides, which a static plan need not"
+VECTORS = (
+    "the paper's static plan takes tuples one by one, this one a thousand together: a decision, with the "
+    "batch that it is for, costs as much as work on hundreds of tuples"
+)
+CALLED = (
+    "a decision about a called predicate lasts for some milliseconds of its work, so that batches are cut to "
+    "about a hundred tuples of 10 µs, and each piece costs a batch"
+)
+
+
+@figure(
+    "overheads-fig5-7",
+    "Deshpande 2004, figures 5 to 7",
+    f"""
+    no_delay_small ≤ 2.2 | 5: free predicates take about twice as long | about twice | single-tuples
+    # A tenth of 10 µs is what an eddy takes for a tuple.
+    delay_10_small ≤ 1.1 | 5: ones of 10 µs hardly longer | very small | single-tuples
+        but 1.1 to 1.25: {CALLED}
+    # A quarter more for what bars of the paper's size do not show.
+    hash_small ≤ 1.25 | 6: symmetric hash joins hardly longer | quite minimal | single-tuples
+        but 1.25 to 2.2: {BATCHES}
+    hash_large ≤ 1.25 | 6: in large batches, too | | single-tuples
+        but 1.25 to 2.2: {TUPLES}
+    index_small ≤ 1.25 | 7: index joins hardly longer | quite minimal | single-tuples
+        but 1.25 to 2.2: {BATCHES}
+    index_large ≤ 1.25 | 7: in large batches, too | | single-tuples
+        but 1.25 to 2.2: {TUPLES}
+    # Several times as long as about twice.
+    5 ≤ no_delay_every_1 | 5: to decide for every tuple is dear | high | lasting
+    5 ≤ joins_every_1 | 6 and 7: with joins, too | quite high | lasting
+    no_delay_amortized ≤ 10 | 5: it amortizes over 10 tuples | 10 | single-tuples
+        but 100 to 1000: {VECTORS}
+    joins_amortized ≤ 10 | 6, 7: and over very few with joins | very few | single-tuples
+        but 100 to 1000: {VECTORS}
+    # The project's own.
+    no_delay_large ≤ 1.1 | target: free predicates | | single-tuples
+        but 1.1 to 2.2: {TUPLES}
+    delay_10_large ≤ 1.02 | target: predicates of 10 µs | | single-tuples
+        but 1.02 to 1.25: {CALLED}
+    joins_large ≤ 1.05 | target: joins | | single-tuples
+        but 1.05 to 2.2: {TUPLES}
+    """,
+    parameters=(
+        Parameter("tuples", 1_000_000, 10_000, 10_000_000, "tuples", "in each table, at most"),
+        Parameter("rounds", 5, 1, 100, "", "measurements of each side"),
+    ),
+    broken={
+        SINGLE: "batches: each tuple is routed alone, by a decision of its own",
+        LASTING: "the renewal of decisions: they hold for a batch of the static plan, whatever X is",
+    },
+    small={"tuples": 10_000, "rounds": 1},
+    wall=True,
+)
 def fig5_7(settings: Settings) -> Outcome:
-    """Measure each query, and fit what a run, a batch and a tuple cost."""
+    """What an eddy costs.
+
+    Every order of these selections, symmetric hash joins and index joins costs the same. Deciding for every
+    tuple is dear; amortized over tuples, an eddy costs little beyond a static plan. Small are 10,000 tuples
+    in batches of 1,000; large are a million in batches of 100,000.
+
+    Measure each query, and fit what a run, a batch and a tuple cost.
+    """
     taken = {each.name: take(each, settings) for each in queries(settings["tuples"], settings.seed)}
     figures: dict[str, float] = {}
     ratios: dict[str, list[float]] = {"a batch": [], "a tuple": []}
@@ -261,71 +317,6 @@ def fig5_7(settings: Settings) -> Outcome:
     every = {name: list(each.every.values()) for name, each in taken.items()}
     panels = [
         Panel.over("Decisions every X tuples", "X", ratio, EVERY, every, x_log=True, y_log=True),
-        Panel.grouped("What each batch and each tuple cost", "", ratio, taken, ratios),
+        Panel.grouped("What each batch and each tuple cost", ratio, taken, ratios),
     ]
     return Outcome(panels, figures)
-
-
-_BATCH = (
-    "at a thousand tuples a batch, most of a run is batches, and an eddy spends up to twice as much on each"
-)
-_TUPLES = "an eddy counts and samples the tuples by which it decides, which a static plan need not"
-_VECTORS = (
-    "the paper's static plan takes tuples one by one, this one a thousand together: a decision, with the "
-    "batch that it is for, costs as much as work on hundreds of tuples"
-)
-_CALLED = (
-    "a decision about a called predicate lasts for some milliseconds of its work, so that batches are cut to "
-    "about a hundred tuples of 10 µs, and each piece costs a batch"
-)
-
-
-def _most(high: float, figure: str, says: str, paper: str, cause: str, found: tuple[float, float]) -> Claim:
-    return Claim(says, figure, high=high, paper=paper, fails=SINGLE, cause=cause, found=found)
-
-
-_CLAIMS = (
-    at_most(TWICE, "no_delay_small", "5: free predicates take about twice as long", "about twice", SINGLE),
-    # A tenth of 10 µs is what an eddy takes for a tuple.
-    _most(1.1, "delay_10_small", "5: ones of 10 µs hardly longer", "very small", _CALLED, (1.1, 1.25)),
-    # A quarter more for what bars of the paper's size do not show.
-    _most(
-        1.25, "hash_small", "6: symmetric hash joins hardly longer", "quite minimal", _BATCH, (1.25, TWICE)
-    ),
-    _most(1.25, "hash_large", "6: in large batches, too", "", _TUPLES, (1.25, TWICE)),
-    _most(1.25, "index_small", "7: index joins hardly longer", "quite minimal", _BATCH, (1.25, TWICE)),
-    _most(1.25, "index_large", "7: in large batches, too", "", _TUPLES, (1.25, TWICE)),
-    # Several times as long as about twice.
-    at_least(5.0, "no_delay_every_1", "5: to decide for every tuple is dear", "high", LASTING),
-    at_least(5.0, "joins_every_1", "6 and 7: with joins, too", "quite high", LASTING),
-    _most(10, "no_delay_amortized", "5: it amortizes over 10 tuples", "10", _VECTORS, (100, 1000)),
-    _most(10, "joins_amortized", "6, 7: and over very few with joins", "very few", _VECTORS, (100, 1000)),
-    # The project's own.
-    _most(1.1, "no_delay_large", "target: free predicates", "", _TUPLES, (1.1, TWICE)),
-    _most(1.02, "delay_10_large", "target: predicates of 10 µs", "", _CALLED, (1.02, 1.25)),
-    _most(1.05, "joins_large", "target: joins", "", _TUPLES, (1.05, TWICE)),
-)
-
-FIGURES: tuple[Figure, ...] = (
-    Figure(
-        id="overheads-fig5-7",
-        title="What an eddy costs",
-        source="Deshpande 2004, figures 5 to 7",
-        says="Every order of these selections, symmetric hash joins and index joins costs the same. Deciding "
-        "for every tuple is dear; amortized over tuples, an eddy costs little beyond a static plan. Small "
-        "are 10,000 tuples in batches of 1,000; large are a million in batches of 100,000.",
-        measure=fig5_7,
-        claims=_CLAIMS,
-        parameters=(
-            Parameter("tuples", 1_000_000, 10_000, 10_000_000, "tuples", "in each table, at most"),
-            Parameter("rounds", 5, 1, 100, "", "measurements of each side"),
-        ),
-        broken={
-            SINGLE: "batches: each tuple is routed alone, by a decision of its own",
-            LASTING: "the renewal of decisions: they hold for a batch of the static plan, whatever X is",
-        },
-        small={"tuples": 10_000, "rounds": 1},
-        seconds=250,
-        wall=True,
-    ),
-)

@@ -18,7 +18,7 @@ from statistics import geometric_mean
 from lab.bench.robust import CASES, Case, cases
 from lab.figures import engine
 from lab.figures.engine import all_batches, key
-from lab.figures.figure import Claim, Figure, Outcome, Panel, Parameter, Settings
+from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
 from millrace.engine.operator import Probe
 from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
 from millrace.engine.router.back_pressure import Backpressure
@@ -38,11 +38,8 @@ Order = tuple[int, ...]
 class ByOrders(Policy):
     """Sends each chunk of the streamed relation along one join order, and learns what it cost.
 
+    Orders are numbers of relations, the streamed one first; ``made`` returns the intermediate tuples so far.
     Each chunk has to be through before a decision is made for the next one.
-
-    Args:
-        orders: Each the numbers of all relations, the streamed one first.
-        made: Returns the intermediate tuples made so far.
     """
 
     def __init__(self, orders: Sequence[Order], made: Callable[[], int]) -> None:
@@ -113,7 +110,6 @@ class Backoff(InitOnce):
         self._last = -1
 
     def again(self, best: int) -> int:
-        """Return the next order to try, or else the best."""
         if self._trying:
             return self._trying.pop(0)
         if self._left == self._wait:  # all have just been tried
@@ -164,7 +160,6 @@ class UpperConfidence(ByOrders):
             self._rewards[prefix] += 1 / (1 + resistance)
 
     def pick(self) -> int:
-        """Descend the tree to an order."""
         left = self.orders
         for length in range(1, len(self.orders[0]) + 1):
             chosen = max(dict.fromkeys(order[:length] for order in left), key=self._bound)
@@ -225,7 +220,7 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
         options,
         policy=policy,
         # One chunk at a time, so that each order is charged with what it makes.
-        queues=None if peer is None else Backpressure(None, 1),
+        backpressure=None if peer is None else Backpressure(None, 1),
         clock=VirtualClock(),
         stream=stream,
     )
@@ -235,8 +230,27 @@ def made(case: Case, settings: Settings, peer: type[ByOrders] | None, rows: int 
     return started.figures().intermediate_tuples, found
 
 
+@figure(
+    "beyond-peers",
+    "Beyond the papers; Justen et al. 2024, Trummer et al. 2019",
+    """
+    worst_mean ≤ 1.05 | behind no peer by more than 5 %, in the geometric mean | | random
+    """,
+    parameters=(
+        Parameter("size", 0.02, 0.001, 1.0, "", "of the tables over the benchmark's, of a million rows"),
+        Parameter("joins", len(CASES), 1, len(CASES), "", "of the benchmark, the first ones"),
+        Parameter("batch", 100, 1, 100_000, "tuples", "of a chunk"),
+    ),
+    broken={BLIND: "the default policy routes at random"},
+    small={"size": 0.004},
+)
 def measure(settings: Settings) -> Outcome:
-    """Run all sides on all joins."""
+    """Head to head with POLAR and SkinnerDB.
+
+    Over the joins of the robustness benchmark, at a fiftieth of their sizes, the default policy makes no more
+    intermediate tuples than policies that route chunks along whole join orders. All sides stream the largest
+    relation over SteMs of the others; no filters travel, so the order alone decides.
+    """
     ratios: dict[str, list[float]] = {side: [] for side in PEERS}
     for case in cases(settings["size"], list(CASES)[: settings["joins"]]):
         ours, rows = made(case, settings, None, None)
@@ -247,30 +261,4 @@ def measure(settings: Settings) -> Outcome:
     figures = {key(peer, kind): x for kind, bar in bars.items() for peer, x in zip(PEERS, bar, strict=True)}
     figures["worst_mean"] = max(bars["mean"])
     label = "tuples made by the default over those of the peer"
-    return Outcome([Panel.grouped("Intermediate tuples", "", label, PEERS, bars)], figures)
-
-
-PEERS_FIGURE = Figure(
-    id="beyond-peers",
-    title="Head to head with POLAR and SkinnerDB",
-    source="Beyond the papers; Justen et al. 2024, Trummer et al. 2019",
-    says=(
-        "Over the joins of the robustness benchmark, at a fiftieth of their sizes, the default policy makes "
-        "no more intermediate tuples than policies that route chunks along whole join orders. All sides "
-        "stream the largest relation over SteMs of the others; no filters travel, so the order alone decides."
-    ),
-    measure=measure,
-    claims=(
-        Claim("behind no peer by more than 5 %, in the geometric mean", "worst_mean", high=1.05, fails=BLIND),
-    ),
-    parameters=(
-        Parameter("size", 0.02, 0.001, 1.0, "", "of the tables over the benchmark's, of a million rows"),
-        Parameter("joins", len(CASES), 1, len(CASES), "", "of the benchmark, the first ones"),
-        Parameter("batch", 100, 1, 100_000, "tuples", "of a chunk"),
-    ),
-    broken={BLIND: "the default policy routes at random"},
-    small={"size": 0.004},
-    seconds=30,
-)
-
-FIGURES = (PEERS_FIGURE,)
+    return Outcome([Panel.grouped("Intermediate tuples", label, PEERS, bars)], figures)

@@ -12,13 +12,12 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from lab.figures import figures
 from lab.figures.draw import caption
-from lab.figures.figure import Claim, Figure, Verdict, worst
+from lab.figures.figure import VERDICTS, Claim, Figure, Verdict, worst
 from lab.figures.run import Result, Task
 
 _HEAD = """# Results
@@ -30,52 +29,45 @@ the least and the most over the seeds. Figures on the virtual clock are the same
 
 def as_json(result: Result) -> dict[str, Any]:
     """Return a run's verdicts and numbers; a number over nothing becomes null."""
-    task, outcome = result.task, result.outcome
-    claims = task.figure.claims if outcome is not None else ()
+    found = result.outcome.figures if result.outcome else {}
     return {
-        "id": task.id,
+        "id": result.task.id,
         "verdict": result.verdict,
-        "figures": {} if outcome is None else {name: _short(x) for name, x in outcome.figures.items()},
+        "figures": {name: _short(x) for name, x in found.items()},
         "claims": [
             {"says": claim.says, "bounds": claim.bounds, "paper": claim.paper, "verdict": verdict}
-            for claim, verdict in zip(claims, result.verdicts, strict=False)
+            for claim, _, verdict in result.judged()
         ],
-        "seed": task.seed,
-        "ablated": task.ablated or None,
+        "seed": result.task.seed,
+        "ablated": result.task.ablated or None,
         "parameters": dict(result.values),
         "seconds": round(result.seconds, 1),
         **({"error": result.error} if result.error else {}),
     }
 
 
-def keep(results: Sequence[Result], table: Path) -> None:
-    """Write the runs' numbers beside the table, in ``results/ID.json``, and the table anew.
+def keep(runs: Sequence[Result], table: Path) -> None:
+    """Write what runs of one figure found beside the table, in ``results/ID.json``, and the table anew.
 
     A figure of which a run failed keeps the numbers that it had.
     """
     folder = table.parent / "results"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, group in groupby(sorted(results, key=lambda r: (r.task.id, r.task.seed)), lambda r: r.task.id):
-        runs = list(group)
-        outcomes = [run.outcome for run in runs if run.outcome is not None]
-        if len(outcomes) == len(runs):
-            found = {
-                "seeds": [run.task.seed for run in runs],
-                "parameters": dict(runs[0].values),
-                "figures": {
-                    key: [_short(each.figures[key]) for each in outcomes] for key in outcomes[0].figures
-                },
-                "seconds": round(max(run.seconds for run in runs), 1),
-                "machine": machine(),
-            }
-            write(folder / f"{name}.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    runs = sorted(runs, key=lambda run: run.task.seed)
+    outcomes = [run.outcome.figures for run in runs if run.outcome is not None]
+    if len(outcomes) == len(runs):
+        packages = ", ".join(f"{name} {version(name)}" for name in ("millrace", "numpy", "pyarrow", "numba"))
+        cpus = f"{platform.machine()}, {os.cpu_count()} CPUs"
+        found = {
+            "seeds": [run.task.seed for run in runs],
+            "parameters": dict(runs[0].values),
+            "figures": {name: [_short(each[name]) for each in outcomes] for name in outcomes[0]},
+            "seconds": round(max(run.seconds for run in runs), 1),
+            "machine": f"Python {platform.python_version()} on {cpus}, {packages}",
+        }
+        text = json.dumps(found, indent=1, ensure_ascii=False)
+        write(folder / f"{runs[0].task.id}.json", text + "\n")
     write(table, rendered(folder))
-
-
-def machine() -> str:
-    """Return what the numbers were measured with."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("millrace", "numpy", "pyarrow", "numba"))
-    return f"Python {platform.python_version()} on {platform.machine()}, {os.cpu_count()} CPUs, {packages}"
 
 
 def _short(value: float) -> float | None:
@@ -85,66 +77,51 @@ def _short(value: float) -> float | None:
 
 def rendered(folder: Path) -> str:
     """Return the table of all results in a folder, in Markdown; files of other claims count as missing."""
-    known = figures()
-    sections, verdicts, missing = [], dict[str, Verdict](), []
-    for name, figure in known.items():
+    sections, verdicts, missing = [], list[Verdict](), []
+    for name, figure in figures().items():
         file = folder / f"{name}.json"
         if not file.exists():
             missing.append(name)
             continue
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            rows = list(_rows(figure, found))
+            rows = [_row(claim, found["figures"][claim.figure]) for claim in figure.claims]
             sections.append("\n".join(_section(figure, found, rows)))
-            verdicts[name] = worst(verdict for *_, verdict in rows)
+            verdicts.append(worst(verdict for *_, verdict in rows))
         except (ValueError, KeyError, TypeError):
             missing.append(f"{name} (its file is not of these claims)")
-    count = {
-        kind: sum(v == kind for v in verdicts.values()) for kind in ("holds", "differs", "does not hold")
-    }
+    hold, differ, fail = (verdicts.count(verdict) for verdict in VERDICTS)
     summary = (
-        f"Of {len(known)} figures, {len(verdicts)} are measured. {count['holds']} hold for every seed, "
-        f"{count['differs']} differ from the paper for stated causes, {count['does not hold']} do not hold."
+        f"Of {len(figures())} figures, {len(verdicts)} are measured. {hold} hold for every seed, "
+        f"{differ} differ from the paper for stated causes, {fail} do not hold."
     )
     rest = [f"Not measured: {', '.join(missing)}."] if missing else []
     return "\n\n".join([_HEAD + "\n" + summary, *rest, *sections]) + "\n"
 
 
-def _rows(figure: Figure, found: dict[str, Any]) -> Iterator[tuple[Claim, str, str, Verdict]]:
-    """Yield each claim, what was measured over the seeds, the verdicts in words, and the worst of them."""
-    for claim in figure.claims:
-        values = [math.nan if x is None else x for x in found["figures"][claim.figure]]
-        verdicts = [claim.judge({claim.figure: value}) for value in values]
-        words = {verdict: verdicts.count(verdict) for verdict in ("holds", "differs", "does not hold")}
-        some = [f"{verdict} ({number} of {len(values)})" for verdict, number in words.items() if number]
-        yield (
-            claim,
-            _range(values),
-            some[0].split(" (")[0] if len(some) == 1 else "; ".join(some),
-            worst(verdicts),
-        )
+Row = tuple[Claim, str, str, Verdict]
+"""A claim, what was measured over the seeds, the verdicts in words, and the worst of them."""
 
 
-def _section(
-    figure: Figure, found: dict[str, Any], rows: Iterable[tuple[Claim, str, str, Verdict]]
-) -> Iterator[str]:
-    changed = [f"{name} {x:,g}" for name, x in figure.changed(found["parameters"]).items()]
-    yield f"## {figure.id}: {figure.title}"
-    yield ""
-    yield f"{figure.source}. {figure.says}"
-    yield ""
+def _row(claim: Claim, measured: Sequence[float | None]) -> Row:
+    verdicts = [claim.judge({claim.figure: math.nan if x is None else x}) for x in measured]
+    words: str = verdicts[0]
+    if len(set(verdicts)) > 1:
+        counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS if verdict in verdicts}
+        words = "; ".join(f"{verdict} ({n} of {len(measured)})" for verdict, n in counts.items())
+    return claim, _range(measured), words, worst(verdicts)
+
+
+def _section(figure: Figure, found: dict[str, Any], rows: Sequence[Row]) -> Iterator[str]:
+    changed = ", ".join(f"{name} {x:,g}" for name, x in figure.changed(found["parameters"]).items())
     seeds = ", ".join(map(str, found["seeds"]))
-    other = f"; changed: {', '.join(changed)}" if changed else ""
-    yield f"Seeds {seeds}{other}; {found['machine']}."
-    yield ""
-    yield "| claim | paper | stated | measured | verdict |"
-    yield "|---|---|---|---|---|"
-    causes = []
+    yield f"## {figure.id}: {figure.title}\n\n{figure.source}. {figure.says}\n"
+    yield f"Seeds {seeds}{changed and f'; changed: {changed}'}; {found['machine']}.\n"
+    yield "| claim | paper | stated | measured | verdict |\n|---|---|---|---|---|"
     for claim, measured, words, verdict in rows:
         bold = f"**{words}**" if verdict == "does not hold" else words
         yield f"| {claim.says} | {claim.paper} | `{claim.bounds}` | {measured} | {bold} |"
-        if verdict != "holds" and claim.cause:
-            causes.append(f"- `{claim.figure}`: {claim.cause}.")
+    causes = [f"- `{claim.figure}`: {claim.cause}." for claim, *_, v in rows if claim.cause and v != "holds"]
     yield from ["", *causes] if causes else []
     claimed = {claim.figure for claim in figure.claims}
     more = [f"`{name}` {_range(xs)}" for name, xs in found["figures"].items() if name not in claimed]
@@ -157,39 +134,24 @@ def _range(values: Iterable[float | None]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+_STYLE = "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}img{max-width:100%}"
+
+
 def page(asked: Sequence[Task], results: Sequence[Result]) -> str:
     """Return the index page of a run: pictures and claims in the papers' order, and what did not finish."""
-    first = {r.task.id: r for r in sorted(results, key=lambda r: -r.task.seed)}
-    finished = {(r.task.id, r.task.seed) for r in results}
-    late = [f"{t.id}, seed {t.seed}" for t in asked if (t.id, t.seed) not in finished]
-    failed = [f"{r.task.id}, seed {r.task.seed}: {r.error}" for r in results if r.outcome is None]
-    body = []
-    if late or failed:
-        body += [
-            "<h2>Did not finish</h2><ul>",
-            *(f"<li>{escape(each)}</li>" for each in (*late, *failed)),
-            "</ul>",
-        ]
-    for name in dict.fromkeys(task.id for task in asked):
-        if (result := first.get(name)) is not None and result.outcome is not None:
-            files = " · ".join(
-                f'<a href="{name}{form}">{words}</a>'
-                for form, words in ((".pdf", "PDF"), ("-slide.svg", "for slides, SVG"), ("-slide.pdf", "PDF"))
-            )
-            seeds = [(r.task.seed, r.verdict) for r in results if r.task.id == name]
-            verdicts = ", ".join(f"seed {seed} {verdict}" for seed, verdict in sorted(seeds))
-            body += [
-                f'<h2 id="{name}">{name}</h2><p>{escape(verdicts)}</p>',
-                f'<img src="{name}.svg" alt="{escape(" ".join(caption(result)), quote=True)}"><p>{files}</p>',
-            ]
-    style = (
-        "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}img{max-width:100%}"
-    )
-    done = f"<p>{len(finished)} of {len(asked)} runs finished.</p>"
-    head = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Figures</title><style>{style}</style>'
-    )
-    return "\n".join([head, "<h1>Figures</h1>", done, *body, "</html>"]) + "\n"
+    runs = {(run.task.id, run.task.seed): run for run in results}
+    body = [
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Figures</title>',
+        f"<style>{_STYLE}</style><h1>Figures</h1><p>{len(runs)} of {len(asked)} runs finished.</p>",
+    ]
+    for task in asked:
+        run = runs.get((task.id, task.seed))
+        words = "did not finish" if run is None else run.error or run.verdict
+        body.append(f"<p>{task.id}, seed {task.seed}: {escape(words)}</p>")
+        if run is not None and run.outcome is not None and task.seed == 0:
+            text = escape(" ".join(caption(run)), quote=True)
+            body.append(f'<img src="{task.id}.svg" alt="{text}"><p><a href="{task.id}.pdf">PDF</a></p>')
+    return "\n".join([*body, "</html>"]) + "\n"
 
 
 def write(path: Path, content: str) -> None:

@@ -1,4 +1,4 @@
-"""Running figures in processes of their own, with progress; those that measure real time alone, at the end.
+"""Running figures in processes of their own; those that measure real time alone, at the end.
 
 A run draws all its random numbers from its own seed, so what it finds does not depend on which process runs
 it, nor on what runs beside it.
@@ -11,18 +11,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from lab.figures import find
-from lab.figures.figure import Figure, Outcome, Settings, Verdict, worst
+from lab.figures.figure import Claim, Figure, Outcome, Settings, Verdict, worst
 from millrace.engine.policies import Policy
 from millrace.errors import ExecutionError, InputError, MillraceError
 
@@ -40,14 +37,13 @@ class Task:
 
     @property
     def figure(self) -> Figure:
-        """The figure."""
         return find([self.id])[0]
 
     def settings(self) -> Settings:
         """Return checked settings; an OptionError or InputError says what is wrong with them."""
-        figure = self.figure
-        overrides = {**(figure.small if self.small else {}), **self.overrides}
-        return figure.settings(self.seed, overrides, self.ablated, load(self.policy) if self.policy else None)
+        overrides = {**(self.figure.small if self.small else {}), **self.overrides}
+        policy = load(self.policy) if self.policy else None
+        return self.figure.settings(self.seed, overrides, self.ablated, policy)
 
 
 @dataclass(frozen=True)
@@ -60,17 +56,17 @@ class Result:
     seconds: float
     error: str = ""
 
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """The verdict on each claim; a run that failed shows nothing."""
-        if self.outcome is None:
-            return ["does not hold"]
-        return [claim.judge(self.outcome.figures) for claim in self.task.figure.claims]
+    def judged(self) -> Iterator[tuple[Claim, float, Verdict]]:
+        """Yield each claim with its number and the verdict; nothing of a run that failed."""
+        if self.outcome is not None:
+            for claim in self.task.figure.claims:
+                figures = self.outcome.figures
+                yield claim, figures[claim.figure], claim.judge(figures)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on all claims together."""
-        return worst(self.verdicts)
+        """The verdict on all claims together; a run that failed shows nothing."""
+        return worst(verdict for *_, verdict in self.judged()) if self.outcome else "does not hold"
 
 
 def load(path: str) -> Callable[[], Policy]:
@@ -104,7 +100,7 @@ def measure(task: Task) -> Result:
     return Result(task, settings.values, outcome, time.monotonic() - began, error)
 
 
-def run(tasks: Sequence[Task], jobs: int, console: Console) -> Iterator[Result]:
+def run(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
     """Yield results as runs end, in any order; Ctrl-C and SIGTERM end the processes.
 
     Raises:
@@ -112,19 +108,10 @@ def run(tasks: Sequence[Task], jobs: int, console: Console) -> Iterator[Result]:
         KeyboardInterrupt: The run was interrupted.
     """
     before = signal.signal(signal.SIGTERM, _interrupted)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    expected = sum(task.figure.seconds for task in tasks if not task.small)
     try:
-        with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-            bar = progress.add_task(f"0 of {len(tasks)}", total=max(1, expected), now="")
-            done = 0
-            for wall in (False, True):
-                some = [task for task in tasks if task.figure.wall == wall]
-                for result in _beside(some, 1 if wall else jobs, lambda now: progress.update(bar, now=now)):
-                    done += 1
-                    spent = 0 if result.task.small else result.task.figure.seconds
-                    progress.update(bar, advance=spent, description=f"{done} of {len(tasks)}")
-                    yield result
+        for wall, workers in ((False, jobs), (True, 1)):
+            if some := [task for task in tasks if task.figure.wall == wall]:
+                yield from _beside(some, min(workers, len(some)))
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -133,26 +120,14 @@ def _interrupted(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _beside(tasks: Sequence[Task], jobs: int, show: Callable[[str], object]) -> Iterator[Result]:
-    """Run tasks in processes that are started afresh and share nothing, at most ``jobs`` at a time."""
-    if not tasks:
-        return
+def _beside(tasks: Sequence[Task], workers: int) -> Iterator[Result]:
+    """Run tasks in processes that are started afresh and share nothing."""
+    context, ignoring = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
     # Ctrl-C is this process's to answer.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(jobs, len(tasks)), context, signal.signal, (signal.SIGINT, signal.SIG_IGN)
-    ) as pool:
-        waiting, running = list(reversed(tasks)), dict[Future[Result], Task]()
+    with ProcessPoolExecutor(workers, context, signal.signal, ignoring) as pool:
         try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    task = waiting.pop()
-                    running[pool.submit(measure, task)] = task
-                about = ", ".join(f"{t.id} (about {t.figure.seconds} s)" for t in running.values())
-                show(f"{about}, seed {', '.join(str(t.seed) for t in running.values())}")
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    del running[future]
-                    yield future.result()
+            for future in as_completed([pool.submit(measure, task) for task in tasks]):
+                yield future.result()
         except BrokenProcessPool as error:
             raise ExecutionError(
                 "a process that ran figures ended all of a sudden, maybe for want of memory; --jobs 1 runs "

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from lab.figures import engine
-from lab.figures.engine import Array, all_batches, batches, block, key, share_of
-from lab.figures.figure import Claim, Curve, Figure, Outcome, Panel, Parameter, Settings
-from lab.figures.work import COST, Arriving, Plan, Prices, Query, Stream, Work, always, drawn, never, panels
+from lab.figures.engine import SCALE, Array, all_batches, batches, chain, key, share_of
+from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
+from lab.figures.work import COST, Arriving, Plan, Prices, Query, Stream, Work, drawn, panels
+from lab.joins import DRIFT, block, drift, rows_of
 from millrace.engine.arrivals.access_modules import Scan
 from millrace.engine.figures import CellFigures
 from millrace.engine.operator import Build, Join
@@ -49,8 +50,7 @@ def worked(query: Query, name: str, settings: Settings, order: Order | Plan, **h
     architecture, migration = ARCHITECTURES.get(name, "static"), "eager" if name == STAIRS else None
     if architecture == "stairs":
         migration = {STILL: "never", HASTY: "eager"}.get(settings.ablated, migration)
-    held = always if settings.ablated == HELD else never
-    return query.work(architecture, migration, order=order, **{"held": held, **how})
+    return query.work(architecture, migration, order=order, **{"held": settings.ablated == HELD, **how})
 
 
 # Figure 7: a query whose statistics mislead at first
@@ -99,8 +99,52 @@ def tpch(settings: Settings) -> Query:
     return Query(block(tables, *equalities, rows=rows), streams, settings["batch"], results)
 
 
+@figure(
+    "stairs-fig7",
+    f"{PAPER}, section 5.2, figure 7 (i) to (iii)",
+    """
+    # 7 % for moving in the paper; as much for what went wrong before, and 9 % for sampling and deciding.
+    stairs_vs_best ≤ 1.25 | STAIRs: hardly more work than the best plan | | never-moves
+    # The plans differ in half of the work, and the wrong way costs EddyJoins a seventh of that.
+    1.07 ≤ behind | EddyJoins and SteMs work clearly more than STAIRs | | never-moves
+    # More than what changes from seed to seed.
+    1.02 ≤ next_worst | the worst static plan works most | | held
+    # The specification's dates put it at 58 %; a window of statistics to either side.
+    0.5 ≤ switch ≤ 0.7 | orders go elsewhere from here on | at about 55 % of them | held
+    # A factor of two to either side: the price of an operation beside another is declared here.
+    0.035 ≤ migration_share ≤ 0.14 | (ii) moving, of all work | about 7 % | never-moves
+    # At 90 %, moving is 17 % of all work, at the worst in vain.
+    1 ≤ least_lead | (ii) STAIRs are ahead of EddyJoins at every x below 95 % | ahead "except at the very end"
+        but 0.83 to 1: an order waits for four lines, each of which spares three operations once the order
+        has moved; moving takes two, and one for each line met: it pays until 72 % of the orders have come
+    # Less than half of the lead at the switch.
+    0.03 ≤ lead_lost | (ii) the later, the less moving spares | | never-moves
+    # 2 % for sampling and deciding, and no more than what was moved.
+    0.85 ≤ lead_at_end ≤ 0.97 | (ii) at the end moving is in vain | behind EddyJoins | never-moves
+    # 1 % for what is sampled and decided, 2 % for moves that were misjudged.
+    most_weighing_loses ≤ 1.03 | (ii) those that weigh are nowhere behind | | hasty
+    # As for all the work.
+    stairs_vs_best_75% ≤ 1.25 | (iii) 75 % of the results | very close | never-moves
+    # Half of the lead at the end.
+    1.04 ≤ next_vs_stairs_75% | (iii) clearly sooner than all others | | never-moves
+    """,
+    parameters=(
+        Parameter("scale", 0.05, 0.005, 1.0, "", "TPC-H's scale factor; the shape does not depend on it"),
+        BATCH,
+        Parameter("points", 21, 5, 41, "", "values of x in (ii)"),
+    ),
+    broken=BROKEN,
+    small={"scale": 0.03, "points": 6},
+)
 def misled(settings: Settings) -> Outcome:
-    """Run figure 7 (i), what is worked in all; (ii), what moving costs; (iii), results over time."""
+    """A query whose statistics mislead at first.
+
+    Lineitem comes by ship date: its predicate seems to let nothing pass, and orders are joined with it first
+    until about 55 % of them have come. STAIRs undo that. This is work, at a twentieth of TPC-H's scale factor
+    1; on the clock, at scale factor 1, EddyJoins are even with STAIRs (ratio 1.00).
+
+    Part (i) is what is worked in all, (ii) what moving costs, (iii) results over time.
+    """
     query = tpch(settings)
     works = {BEST: worked(query, BEST, settings, CUSTOMER_FIRST, looks=200)}
     for name in (STAIRS, WEIGHING, JOINS, STEMS, WORST):
@@ -157,58 +201,6 @@ def _moving_late(query: Query, settings: Settings) -> tuple[Panel, dict[str, flo
     curves = {**seconds, "of STAIRs, moving": moved}
     label = "nothing may change before so many orders, %"
     return Panel.over("(ii) Cost of state migration", label, COST, 100 * shares, curves), figures
-
-
-FIGURE_7 = Figure(
-    id="stairs-fig7",
-    title="A query whose statistics mislead at first",
-    source=f"{PAPER}, section 5.2, figure 7 (i) to (iii)",
-    says=(
-        "Lineitem comes by ship date: its predicate seems to let nothing pass, and orders are joined with it "
-        "first until about 55 % of them have come. STAIRs undo that. This is work, at a twentieth of TPC-H's "
-        "scale factor 1; on the clock, at scale factor 1, EddyJoins are even with STAIRs (ratio 1.00)."
-    ),
-    measure=misled,
-    claims=(
-        # 7 % for moving in the paper; as much for what went wrong before, and 9 % for sampling and deciding.
-        Claim("STAIRs: hardly more work than the best plan", "stairs_vs_best", high=1.25, fails=STILL),
-        # The plans differ in half of the work, and the wrong way costs EddyJoins a seventh of that.
-        Claim("EddyJoins and SteMs work clearly more than STAIRs", "behind", low=1.07, fails=STILL),
-        # More than what changes from seed to seed.
-        Claim("the worst static plan works most", "next_worst", low=1.02, fails=HELD),
-        # The specification's dates put it at 58 %; a window of statistics to either side.
-        Claim("orders go elsewhere from here on", "switch", 0.5, 0.7, "at about 55 % of them", HELD),
-        # A factor of two to either side: the price of an operation beside another is declared here.
-        Claim("(ii) moving, of all work", "migration_share", 0.035, 0.14, "about 7 %", STILL),
-        Claim(
-            "(ii) STAIRs are ahead of EddyJoins at every x below 95 %",
-            "least_lead",
-            low=1.0,
-            paper='ahead "except at the very end"',
-            cause="an order waits for four lines, each of which spares three operations once the order has "
-            "moved; moving takes two, and one for each line met: it pays until 72 % of the orders have come",
-            found=(0.83, 1.0),  # at 90 %, moving is 17 % of all work, at the worst in vain
-        ),
-        # Less than half of the lead at the switch.
-        Claim("(ii) the later, the less moving spares", "lead_lost", low=0.03, fails=STILL),
-        # 2 % for sampling and deciding, and no more than what was moved.
-        Claim("(ii) at the end moving is in vain", "lead_at_end", 0.85, 0.97, "behind EddyJoins", STILL),
-        # 1 % for what is sampled and decided, 2 % for moves that were misjudged.
-        Claim("(ii) those that weigh are nowhere behind", "most_weighing_loses", high=1.03, fails=HASTY),
-        # As for all the work.
-        Claim("(iii) 75 % of the results", "stairs_vs_best_75%", high=1.25, paper="very close", fails=STILL),
-        # Half of the lead at the end.
-        Claim("(iii) clearly sooner than all others", "next_vs_stairs_75%", low=1.04, fails=STILL),
-    ),
-    parameters=(
-        Parameter("scale", 0.05, 0.005, 1.0, "", "TPC-H's scale factor; the shape does not depend on it"),
-        BATCH,
-        Parameter("points", 21, 5, 41, "", "values of x in (ii)"),
-    ),
-    broken=BROKEN,
-    small={"scale": 0.03, "points": 6},
-    seconds=40,
-)
 
 
 # Figure 8: random set-ups
@@ -292,7 +284,6 @@ class DomainSizes(Policy):
                     self._new[number, edge.number] = np.sort(places[first])
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
-        """Return the best join; a base tuple is built first."""
         best = min(candidates, key=lambda each: self._score(each, signature.span))
         return ((best.operator, 1.0),)
 
@@ -333,7 +324,7 @@ def trial(number: int, settings: Settings) -> list[tuple[float, float]]:
 
     taken = []
     for name in SIDES:
-        held = always if settings.ablated == HELD and "STAIRs" in name else opening
+        held = True if settings.ablated == HELD and "STAIRs" in name else opening
         policy = None if name in (OUR_JOINS, OUR_STAIRS) else DomainSizes(query)
         began = time.process_time()
         work = worked(query, name, settings, plan, held=held, prices=PRICES, looks=1, policy=policy)
@@ -341,8 +332,37 @@ def trial(number: int, settings: Settings) -> list[tuple[float, float]]:
     return taken
 
 
+@figure(
+    "stairs-fig8",
+    f"{PAPER}, section 5.3, figure 8",
+    """
+    0.8 ≤ less_than_shj | STAIRs work less than SHJ | almost always | held
+        but 0.45 to 0.8: of 100 set-ups, the plan drawn works at most 10 % more than the best of all plans
+        in 31; deciding takes 5 % in the median; and domain sizes mislead while tables are delayed
+    0.9 ≤ even_or_ahead_of_stems ≤ 1 | less than SteMs, or even | almost always | held
+    # Four standard deviations of a share among 100 set-ups to either side.
+    0.5 ≤ even_with_eddyjoins ≤ 0.85 | within 10 % of EddyJoins | about 66 % | never-moves
+    0.5 ≤ ahead_where_not_even_with_eddyjoins ≤ 1 | in most others, ahead | most | never-moves
+    # A factor of two to either side.
+    5 ≤ best_against_eddyjoins ≤ 20 | most that STAIRs gain | almost 10 times | never-moves
+    worst_against_eddyjoins ≤ 2.25 | most that they lose | 2.25 times | held
+    # A budget of 12 percent, sampling, and what the engine does not see before it happens.
+    worst_against_eddyjoins_by_samples ≤ 1.25 | beyond the paper: the most that weighing loses | | hasty
+        but 1.25 to 1.3: in one set-up a fifth more tuples are made after a move whose saving was
+        misjudged
+    """,
+    parameters=(Parameter("setups", 475, 1, 10_000, "", "random set-ups"), BATCH),
+    broken=BROKEN,
+    small={"setups": 12},
+    wall=True,
+)
 def random_queries(settings: Settings) -> Outcome:
-    """Run the set-ups, and compare STAIRs with every other side."""
+    """Random queries.
+
+    Random joins of 4 or 5 tables of 1,000 to 100,000 tuples, decided anew every 1,000 tuples. SteMs,
+    EddyJoins and STAIRs route by domain sizes and STAIRs move eagerly, as in the paper; beside them is the
+    engine's own routing, by samples of keys.
+    """
     trial(0, settings)  # compiled kernels are loaded
     trials = np.array([trial(number, settings) for number in range(settings["setups"])])
     work, processor = (dict(zip(SIDES, trials[:, :, kind].T, strict=True)) for kind in (0, 1))
@@ -374,81 +394,45 @@ def random_queries(settings: Settings) -> Outcome:
     return Outcome(panels, figures)
 
 
-FIGURE_8 = Figure(
-    id="stairs-fig8",
-    title="Random queries",
-    source=f"{PAPER}, section 5.3, figure 8",
-    says=(
-        "Random joins of 4 or 5 tables of 1,000 to 100,000 tuples, decided anew every 1,000 tuples. SteMs, "
-        "EddyJoins and STAIRs route by domain sizes and STAIRs move eagerly, as in the paper; beside them is "
-        "the engine's own routing, by samples of keys."
-    ),
-    measure=random_queries,
-    claims=(
-        Claim(
-            "STAIRs work less than SHJ",
-            "less_than_shj",
-            low=0.8,
-            paper="almost always",
-            fails=HELD,
-            cause="of 100 set-ups, the plan drawn works at most 10 % more than the best of all plans in 31; "
-            "deciding takes 5 % in the median; and domain sizes mislead while tables are delayed",
-            found=(0.45, 0.8),
-        ),
-        Claim("less than SteMs, or even", "even_or_ahead_of_stems", 0.9, 1.0, "almost always", HELD),
-        # Four standard deviations of a share among 100 set-ups to either side.
-        Claim("within 10 % of EddyJoins", "even_with_eddyjoins", 0.5, 0.85, "about 66 %", STILL),
-        Claim("in most others, ahead", "ahead_where_not_even_with_eddyjoins", 0.5, 1.0, "most", STILL),
-        # A factor of two to either side.
-        Claim("most that STAIRs gain", "best_against_eddyjoins", 5, 20, "almost 10 times", STILL),
-        Claim("most that they lose", "worst_against_eddyjoins", high=2.25, paper="2.25 times", fails=HELD),
-        # A budget of 12 percent, sampling, and what the engine does not see before it happens.
-        Claim(
-            "beyond the paper: the most that weighing loses",
-            "worst_against_eddyjoins_by_samples",
-            high=1.25,
-            fails=HASTY,
-            cause="in one set-up a fifth more tuples are made after a move whose saving was misjudged",
-            found=(1.25, 1.3),
-        ),
-    ),
-    parameters=(Parameter("setups", 475, 1, 10_000, "", "random set-ups"), BATCH),
-    broken=BROKEN,
-    small={"setups": 12},
-    seconds=240,
-    wall=True,
-)
-
-
 # Figure 9: two partitions, two plans
 
 T_FIRST, R_FIRST = ("r", ("s", "t")), (("r", "s"), "t")
 
 
-def drifting(seed: int, rows: int, batch: int) -> Query:
-    """Make R ⋈ S ⋈ T: in the first half each S joins 5 R and no T, in the second half no R and 5 T."""
-    draw = np.random.default_rng(seed)
-    values = max(1, rows // 2 // 5)
-
-    def column(*domains: int) -> Array:
-        """Draw both halves; domains of the same number meet, and all lie in the same range."""
-        sizes = (rows // 2, rows - rows // 2)
-        drawn = [3 * draw.integers(0, values, n) + d for d, n in zip(domains, sizes, strict=True)]
-        return np.concatenate(drawn)
-
-    tables = {
-        "r": pa.table({"a": column(0, 1)}),
-        "s": pa.table({"a": column(0, 2), "b": column(0, 1)}),
-        "t": pa.table({"b": column(2, 1)}),
-    }
-    joined = tables["s"].join(tables["r"], "a", join_type="inner").join(tables["t"], "b", join_type="inner")
-    streams = {alias: Stream(table, table.num_rows) for alias, table in tables.items()}
-    return Query(block(tables, "r.a = s.a", "s.b = t.b"), streams, batch, joined.num_rows)
+EAGERNESS = (
+    "once routing has changed, all S of the first half move to where they join five R each, which no T "
+    "meets; that is two fifths of what STAIRs work"
+)
 
 
+@figure(
+    "stairs-fig9",
+    f"{PAPER}, section 5.4, figure 9",
+    f"""
+    # Reading, inserting and probing is the same for all, about half; the rest is spared but for noticing.
+    eddyjoins_vs_best ≤ 0.7 | EddyJoins over the best plan | far less | held
+    0 ≤ stairs_vs_best ≤ 0.7 | STAIRs | far less
+        but 0.85 to 1: {EAGERNESS}
+    0 ≤ stairs_vs_joins ≤ 1 | STAIRs over EddyJoins | slightly better
+        but 1.4 to 1.8: {EAGERNESS}
+    stairs_weighing_vs_best ≤ 0.7 | STAIRs that weigh, over the best plan | | held
+    # As in figure 7.
+    stairs_weighing_vs_joins ≤ 1.03 | STAIRs that weigh, over EddyJoins | | hasty
+    """,
+    parameters=(Parameter("rows", 50_000, 1_000, 5_000_000, "tuples", "of each table"), BATCH),
+    broken={name: BROKEN[name] for name in (HELD, HASTY)},
+    small={"rows": 20_000},
+)
 def partitioned(settings: Settings) -> Outcome:
-    """Run figure 9."""
-    query = drifting(settings.seed, settings["rows"], settings["batch"])
+    """Two partitions, two plans.
+
+    Each S joins five R and no T in the first half of the tables, and the reverse in the second: EddyJoins,
+    and STAIRs that weigh a move, work far less than the best static plan. On the clock, with 5,000,000 tuples
+    a table, the latter take 1.33 times as long as EddyJoins.
+    """
+    tables = drift(settings["rows"], settings.seed)
+    streams = {alias: Stream(table, table.num_rows) for alias, table in tables.items()}
+    query = Query(block(tables, *DRIFT), streams, settings["batch"], rows_of(tables, *DRIFT))
     one, other = "SHJ, S ⋈ T first", "SHJ, R ⋈ S first"
     works = {one: worked(query, one, settings, T_FIRST)}
     for name in (other, STEMS, JOINS, STAIRS, WEIGHING):
@@ -460,36 +444,6 @@ def partitioned(settings: Settings) -> Outcome:
     return Outcome(panels(works, (one, other)), figures)
 
 
-EAGERNESS = (
-    "once routing has changed, all S of the first half move to where they join five R each, which no T "
-    "meets; that is two fifths of what STAIRs work"
-)
-FIGURE_9 = Figure(
-    id="stairs-fig9",
-    title="Two partitions, two plans",
-    source=f"{PAPER}, section 5.4, figure 9",
-    says=(
-        "Each S joins five R and no T in the first half of the tables, and the reverse in the second: "
-        "EddyJoins, and STAIRs that weigh a move, work far less than the best static plan. On the clock, "
-        "with 5,000,000 tuples a table, the latter take 1.33 times as long as EddyJoins."
-    ),
-    measure=partitioned,
-    claims=(
-        # Reading, inserting and probing is the same for all, about half; the rest is spared but for noticing.
-        Claim("EddyJoins over the best plan", "eddyjoins_vs_best", high=0.7, paper="far less", fails=HELD),
-        Claim("STAIRs", "stairs_vs_best", 0.0, 0.7, "far less", "", EAGERNESS, (0.85, 1.0)),
-        Claim("STAIRs over EddyJoins", "stairs_vs_joins", 0, 1, "slightly better", "", EAGERNESS, (1.4, 1.8)),
-        Claim("STAIRs that weigh, over the best plan", "stairs_weighing_vs_best", high=0.7, fails=HELD),
-        # As in figure 7.
-        Claim("STAIRs that weigh, over EddyJoins", "stairs_weighing_vs_joins", high=1.03, fails=HASTY),
-    ),
-    parameters=(Parameter("rows", 50_000, 1_000, 5_000_000, "tuples", "of each table"), BATCH),
-    broken={name: BROKEN[name] for name in (HELD, HASTY)},
-    small={"rows": 20_000},
-    seconds=5,
-)
-
-
 # Query scrambling
 
 STALL = 100.0
@@ -498,13 +452,7 @@ STALL = 100.0
 
 def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
     """Return what joins did before R went on, moves included, and what they did from then on."""
-    draw = np.random.default_rng(settings.seed)
-    r, s, t = (round(settings["scale"] * rows) for rows in (10_000, 80_000, 10_000))
-    tables = {
-        "R": pa.table({"a": draw.integers(0, r, r)}),
-        "S": pa.table({"a": draw.integers(0, r, s), "b": draw.integers(0, 5 * t, s)}),
-        "T": pa.table({"b": draw.permutation(t)}),
-    }
+    tables, spec, _ = chain(settings["scale"], settings.seed, 1.0, 0.2)
     clock, size = VirtualClock(), settings["batch"]
     noted: list[CellFigures] = []
 
@@ -514,9 +462,9 @@ def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
                 noted.append(started.figures())
             yield each
 
-    scan = Scan("R", resuming(), clock, every=size / 1e6, stall=(r // 2 // size, STALL))
+    scan = Scan("R", resuming(), clock, every=size / 1e6, stall=(tables["R"].num_rows // 2 // size, STALL))
     started = engine.start(
-        block(tables, "R.a = S.a", "S.b = T.b"),
+        spec,
         all_batches({alias: tables[alias] for alias in "ST"}, size),
         Options(architecture=architecture, policy="fixed", order=("R", "T"), batch_size=size, online=True),
         clock=clock,
@@ -531,40 +479,33 @@ def _around_stall(settings: Settings, architecture: str) -> tuple[int, int]:
     return during + noted[0].recomputed_tuples + noted[0].migrated_tuples, after - during
 
 
-def scrambled(settings: Settings) -> Outcome:
-    """Run the query with scrambling and without."""
-    idle, left = _around_stall(settings, "joins")
-    busy, rest = _around_stall(settings, "joins" if settings.ablated else "stairs")
-    moments = ("until R goes on", "from then on")
-    bars = {"waiting": (idle, left), "scrambling": (busy, rest)}
-    panels = [Panel.grouped("Before and after", "", "tuples through joins", moments, bars)]
-    figures = {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)}
-    return Outcome(panels, figures)
-
-
-SCRAMBLING = Figure(
-    id="stairs-scrambling",
-    title="Query scrambling",
-    source=f"{PAPER}, section 3.3; Urhan, Franklin & Amsaleg 1998",
-    says=(
-        "R stalls half-way. Meanwhile STAIRs promote the tuples of S that wait for it by their join with T, "
-        "which keeps one in five, so that little is left to do when R goes on."
-    ),
-    measure=scrambled,
-    claims=(
-        # 5,000 tuples of R meet 40,000 of S and probe T with them, or meet the 8,000 that T has left:
-        # (5 + 8) / (5 + 40 + 40 + 8) is 0.14, and half as much again for what chance leaves in T.
-        Claim("when R goes on, little is left to do", "left", high=0.2, fails=STILL),
-        # Visible beside what was inserted: tuples that T drops are moved and leave nothing to count twice.
-        Claim("the work was done while R was silent", "idle_work", low=0.05, fails=STILL),
-    ),
+@figure(
+    "stairs-scrambling",
+    f"{PAPER}, section 3.3; Urhan, Franklin & Amsaleg 1998",
+    """
+    # 5,000 tuples of R meet 40,000 of S and probe T with them, or meet the 8,000 that T has left:
+    # (5 + 8) / (5 + 40 + 40 + 8) is 0.14, and half as much again for what chance leaves in T.
+    left ≤ 0.2 | when R goes on, little is left to do | | never-moves
+    # Visible beside what was inserted: tuples that T drops are moved and leave nothing to count twice.
+    0.05 ≤ idle_work | the work was done while R was silent | | never-moves
+    """,
     parameters=(
-        Parameter("scale", 1.0, 0.02, 10.0, "", "of all tables: R and T 10,000 tuples, S 80,000"),
+        SCALE,
         Parameter("batch", 500, 10, 10_000, "tuples", "that come at a time"),
     ),
     broken={STILL: "no state may be moved, so that S waits as it is"},
     small={"scale": 0.1, "batch": 100},
-    seconds=5,
 )
+def scrambled(settings: Settings) -> Outcome:
+    """Query scrambling.
 
-FIGURES = (FIGURE_7, FIGURE_8, FIGURE_9, SCRAMBLING)
+    R stalls half-way. Meanwhile STAIRs promote the tuples of S that wait for it by their join with T, which
+    keeps one in five, so that little is left to do when R goes on.
+    """
+    idle, left = _around_stall(settings, "joins")
+    busy, rest = _around_stall(settings, "joins" if settings.ablated else "stairs")
+    moments = ("until R goes on", "from then on")
+    bars = {"waiting": (idle, left), "scrambling": (busy, rest)}
+    panels = [Panel.grouped("Before and after", "tuples through joins", moments, bars)]
+    figures = {"left": rest / left, "idle_work": (busy - idle) / idle, "total": (busy + rest) / (idle + left)}
+    return Outcome(panels, figures)

@@ -8,14 +8,15 @@ sources took minutes. The eddy routes tuple by tuple, as the paper's did, so eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lab.figures.engine import Ran, RemoteIndex, Started, batches, block, run
-from lab.figures.figure import Claim, Curve, Figure, Outcome, Panel, Parameter, Settings
+from lab.figures.engine import Array, Ran, RemoteIndex, Started, batches, run
+from lab.figures.figure import Curve, Outcome, Panel, Parameter, Settings, figure
+from lab.joins import block
 from millrace.engine.arrivals.access_modules import IndexAM, Scan, ScanAM
 from millrace.engine.expressions import And, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.engine.runs.eddy_run import EddyRun
@@ -28,6 +29,8 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 
 INT = pa.int64()
+LOOKUP = Parameter("lookup", 0.2, 0.0001, 100.0, "s", "that a lookup in T takes; one at a time")
+TUPLES = Parameter("tuples", 1_000, 50, 100_000, "tuples", "in R and in T, one for each key")
 PAPER = "Raman, Deshpande & Hellerstein 2003"
 
 Way = Callable[[VirtualClock], ScanAM | IndexAM]
@@ -49,19 +52,6 @@ def keyed(draw: np.random.Generator, tuples: int) -> dict[str, pa.Table]:
     return {alias: pa.table({"key": draw.permutation(tuples)}) for alias in "RT"}
 
 
-@dataclass(frozen=True)
-class Timed(Ran):
-    """A run over remote sources; ``answered`` has when indexes answered, and which key."""
-
-    answered: Sequence[tuple[float, int]] = ()
-
-    def of(self, keys: range) -> Timed:
-        """Return the run with the times of results whose ``R.key`` is in a range."""
-        assert self.table is not None
-        found = self.table["R_key"].to_numpy()
-        return replace(self, times=self.times[(found >= keys.start) & (found < keys.stop)], table=None)
-
-
 def timed(
     spec: JoinSpec,
     access: Mapping[str, Sequence[Way]],
@@ -69,10 +59,10 @@ def timed(
     prefer: Wanted = None,
     look: Callable[[EddyRun, float], None] | None = None,
     **options: Any,
-) -> Timed:
+) -> Ran:
     """Run a block over each relation's access modules, by default tuple by tuple.
 
-    The run and the time are for ``look`` to see after each batch of results.
+    After each batch of results ``look`` sees the run and the time.
     """
     clock = VirtualClock()
     made = {alias: [way(clock) for way in ways] for alias, ways in access.items()}
@@ -82,12 +72,17 @@ def timed(
             look(eddy, clock.now())
 
     given, output = Options(**{"batch_size": 1, **options}), Output(spec, 1)
-    ran = run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
-    indexes = [each for ways in made.values() for each in ways if isinstance(each, RemoteIndex)]
-    return Timed(**vars(ran), answered=[answer for one in indexes for answer in one.answered])
+    return run(spec, {}, given, clock=clock, access=made, output=output, prefer=prefer, on_batch=looked)
 
 
-def check(rows: int, *runs: Timed) -> None:
+def times_of(run: Ran, keys: range) -> Array:
+    """Return when results came whose ``R.key`` is in a range."""
+    assert run.table is not None
+    found = run.table["R_key"].to_numpy()
+    return np.asarray(run.times[(found >= keys.start) & (found < keys.stop)])
+
+
+def check(rows: int, *runs: Ran) -> None:
     """Raise ExecutionError unless all runs have so many results, and the same ones."""
     if any(run.rows != rows or run.answer != runs[0].answer for run in runs):
         raise ExecutionError(f"runs found {[run.rows for run in runs]} rows, expected the same {rows}")
@@ -98,12 +93,12 @@ def over_time(title: str, curves: Sequence[Curve], label: str = "results", **mor
     return Panel(title, "time (s)", label, curves, kind="steps", **more)
 
 
-def results(title: str, runs: Mapping[str, Timed], static: Sequence[str], **more: Any) -> Panel:
+def results(title: str, runs: Mapping[str, Ran], static: Sequence[str], **more: Any) -> Panel:
     """Return a panel of the results of some runs, of which static plans are named."""
     return over_time(title, [run.curve(name) for name, run in runs.items()], static=static, **more)
 
 
-def redundant(run: Timed, t: pa.Table, rate: float) -> float:
+def redundant(run: Ran, t: pa.Table, rate: float) -> float:
     """Return the share of lookups that returned what the scan of T had; no number where there are none.
 
     The lookup under way when the scan returns its key, and the next one, are chosen too early to count.
@@ -113,11 +108,40 @@ def redundant(run: Timed, t: pa.Table, rate: float) -> float:
     return max(0, late - 2) / len(run.answered) if run.answered else np.nan
 
 
+@figure(
+    "stems-fig7",
+    f"{PAPER}, section 4.2, figure 7",
+    """
+    # A few lookups begin later, where R has not brought the next value yet.
+    probes_apart ≤ 0.03 | both send the same probes to S | almost identical
+    # The same lookups one after the other, and R's first tuple.
+    0.98 ≤ end_ratio ≤ 1.02 | both end at the same time | about the same time
+    # The first half of 1,000 tuples has 1 - exp(-2) = 86 % of the 250 values.
+    0.8 ≤ half_join ≤ 1 | the index join's curve is parabolic | parabolic | swapped
+    # A straight line needs 50 %.
+    0 ≤ half_stems ≤ 0.6 | with SteMs half of the results come early | early | swapped
+    # Values that occur often tend to come early, which bends the line a little.
+    0 ≤ bend ≤ 0.15 | with SteMs results come linearly | almost linear | swapped
+    # In answers of the most frequent value: less than one.
+    0 ≤ behind ≤ 0.9 | SteMs are never behind the index join | ahead | swapped
+    """,
+    parameters=(
+        Parameter("tuples", 1_000, 50, 100_000, "tuples", "in R"),
+        Parameter("values", 250, 10, 10_000, "values", "of R.a, keys of S"),
+        Parameter("lookup", 1.0, 0.001, 100.0, "s", "that a lookup in S takes; one at a time"),
+    ),
+    broken={"swapped": "SteMs stand for the index join, and the index join for SteMs"},
+    small={"tuples": 200, "values": 50},
+)
 def fig7(settings: Settings) -> Outcome:
-    """Run R.a = S.x, where S can only be asked, by an index join and over SteMs.
+    """An index join without head-of-line blocking.
 
-    Both ask for the 250 values of ``a`` in the order in which R brings them. In the index join a tuple waits
-    for the lookups of all before it, though the cache may have its match.
+    Both send the same probes to the remote source and end at the same time. With SteMs results come almost
+    linearly; the index join's curve is parabolic, for tuples whose match is in the cache wait behind tuples
+    whose match is not.
+
+    R.a = S.x is run by an index join and over SteMs. S can only be asked, for the 250 values of ``a`` in the
+    order in which R brings them.
     """
     draw = np.random.default_rng(settings.seed)
     tuples, values = settings["tuples"], settings["values"]
@@ -150,12 +174,45 @@ def fig7(settings: Settings) -> Outcome:
     return Outcome([results("(i) results", runs, ["index join"]), asked], figures)
 
 
+@figure(
+    "stems-fig8",
+    f"{PAPER}, section 4.3, figure 8",
+    """
+    0.02 ≤ crossing_share ≤ 0.5 | the index join is ahead at first | in the first seconds
+    # A fifth is clear of noise.
+    1.2 ≤ index_join_over_hash_join | and behind in the end | about 2, read off
+    # Of all results: a lookup is under way, and at the end one is made for what the scan returns.
+    0 ≤ most_behind ≤ 0.03 | the hybrid is as good as the better | tracks it | index-alone
+    # A lookup in twenty.
+    0.95 ≤ early_share | at first it asks the index | for most | scan-alone
+    0 ≤ redundant ≤ 0.1 | few lookups are redundant | almost none | index-alone
+    late_lookups = 0 | no lookup begins after the scan | a small share | index-alone
+    # Slightly: a twentieth.
+    0 ≤ end_over_hash_join ≤ 1.05 | it ends with the hash join | just after | index-alone
+    """,
+    parameters=(
+        TUPLES,
+        LOOKUP,
+        Parameter("rate_r", 10.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
+        Parameter("rate_t", 17.0, 0.01, 1e6, "tuples/s", "of the scan of T, which ends at about 59 s"),
+    ),
+    broken={
+        "scan-alone": "SteMs have no index: tuples of R wait for the scan of T",
+        "index-alone": "SteMs have no scan: every tuple of R asks the index",
+    },
+    small={"tuples": 120},
+)
 def fig8(settings: Settings) -> Outcome:
-    """Run R.key = T.key, where T has an index and a scan, by an index join, a hash join, and over SteMs.
+    """An index join that turns into a hash join.
 
-    The scan of T is faster, but returns T in random order. With both, the SteM bounces tuples of R back, and
-    the eddy asks the index for those whose answer it expects before the scan's. It does not know how large T
-    is: what the scan will return by when is learned from its pace.
+    With an index and a scan on T the eddy is never behind the better of index join and hash join. It is above
+    both where both bring results: the index returns tuples that the scan has not, and is not asked for those
+    that it has. The paper's hybrid ends slightly after the hash join, for it goes on to explore the index;
+    here nothing is explored.
+
+    The query is R.key = T.key. The scan of T is faster, but returns T in random order. With both, the SteM
+    bounces tuples of R back, and the eddy asks the index for those whose answer it expects before the scan's.
+    It does not know how large T is: what the scan will return by when is learned from its pace.
     """
     tuples, lookup, rate = settings["tuples"], settings["lookup"], settings["rate_t"]
     tables = keyed(np.random.default_rng(settings.seed), tuples)
@@ -187,11 +244,39 @@ def fig8(settings: Settings) -> Outcome:
     return Outcome([over_time("(i) the beginning", start, static=static), whole], figures)
 
 
+@figure(
+    "stems-competition",
+    f"{PAPER}, sections 3.2, 3.3 and 4 (second of the salient points)",
+    """
+    built_twice = 0 | what two scans return is built and probes once | | own-stems
+    behind_fast = 0 | results come as from the fast scan until it stalls
+    # The slow scan has to return its last tuple.
+    0 ≤ end_over_slow ≤ 1.01 | then the run ends with the slow one | | alone
+    # The index has half of T to bring at most, and a lookup is under way.
+    0 ≤ wait_over_half_index ≤ 1.1 | with an index, in half of its time | | alone
+    0 ≤ redundant ≤ 0.1 | few lookups are redundant | almost none | alone
+    """,
+    parameters=(
+        Parameter("tuples", 500, 20, 100_000, "tuples", "in R and in T, one for each key"),
+        Parameter("fast", 10.0, 0.01, 1e6, "tuples/s", "of the scan of T that stalls"),
+        Parameter("slow", 4.0, 0.01, 1e6, "tuples/s", "of the other scan of T"),
+        Parameter("lookup", 0.4, 0.0001, 100.0, "s", "that a lookup in T takes; one at a time"),
+        Parameter("stall", 400.0, 0.0, 1e6, "s", "for which the fast scan stalls after half of T"),
+    ),
+    broken={
+        "alone": "the first of two access methods is the only one",
+        "own-stems": "tuples of T say which scan returned them, so that a SteM keeps those of each",
+    },
+    small={"tuples": 40},
+)
 def competition(settings: Settings) -> Outcome:
-    """Run R.key = T.key, where T has a scan that stalls half-way, and a slower scan or an index besides.
+    """Access methods that compete.
 
-    Both build into one SteM, so what one has brought is there for the other: duplicates end as they are
-    built, and the index is not asked for what a scan has returned.
+    When one of two access methods on a table stalls, the query goes on with the other one, a scan or an
+    index. They share the SteM, so no result comes twice and almost no work is done twice.
+
+    The query is R.key = T.key. T has a scan that stalls half-way, and a slower scan or an index besides.
+    Duplicates end as they are built, and the index is not asked for what a scan has returned.
     """
     draw = np.random.default_rng(settings.seed)
     tuples, broken, rate, stall = settings["tuples"], settings.ablated, settings["fast"], settings["stall"]
@@ -205,7 +290,7 @@ def competition(settings: Settings) -> Outcome:
     second = scan("T, slow", copy.take(draw.permutation(tuples)), settings["slow"])
     asked = index("key", tables["T"], settings["lookup"])
 
-    def side(*ways: Way) -> Timed:
+    def side(*ways: Way) -> Ran:
         return timed(spec, {"R": [r], "T": ways[:1] if broken == "alone" else ways})
 
     fast, slow, lookups = side(first), side(second), side(asked)
@@ -232,12 +317,34 @@ def competition(settings: Settings) -> Outcome:
     return Outcome(panels, figures)
 
 
+@figure(
+    "stems-spanning-tree",
+    f"{PAPER}, section 3.4 and section 4 (third of the salient points)",
+    """
+    # Of what R's tuples of the stall join to in T: as large a share as takes that edge, at least a
+    # half, less 0.15, the spread over 20 seeds at an eighth of the size.
+    0.35 ≤ partial_share | while S stalls, partial results go on | | one-tree
+    # All but a decision of 32 tuples or two, of 144.
+    0.7 ≤ first_s_before | while S has more tuples than T, R goes to S first
+    # Most: decisions that prefer S hardly see T, and find out late that T has caught up.
+    0.5 ≤ first_t_after | and to T as soon as T has more | | one-tree
+    """,
+    parameters=(
+        Parameter("tuples", 1_000, 600, 20_000, "tuples", "in each table"),
+        Parameter("values", 100, 5, 10_000, "values", "of each column"),
+        Parameter("before", 400, 300, 20_000, "tuples", "of S come before it stalls"),
+        Parameter("stall", 60.0, 0.0, 1e6, "s", "for which it stalls"),
+    ),
+    broken={"one-tree": "R - S - T is the spanning tree, and the third predicate a filter behind it"},
+)
 def spanning_tree(settings: Settings) -> Outcome:
-    """Run R.a = S.x, S.y = T.b and R.c = T.c, a triangle of join predicates, while S stalls.
+    """A spanning tree that changes while a source stalls.
 
-    A plan with the tree R - S - T can join nothing meanwhile, for nothing ties R to T. SteMs are tied by all
-    three predicates, and the eddy picks for each tuple anew, by the paper's own policy (section 4.1): most
-    partial results per second.
+    The eddy picks the spanning tree of a triangle for each tuple. While S stalls, tuples of R are joined with
+    T, and partial results go on. A plan with the tree R - S - T would stall as a whole.
+
+    The query is R.a = S.x, S.y = T.b and R.c = T.c. The eddy picks by the paper's own policy (section 4.1):
+    most partial results per second.
     """
     draw = np.random.default_rng(settings.seed)
     tuples, before, rate, rate_s = settings["tuples"], settings["before"], 20.0, 40.0
@@ -293,11 +400,41 @@ def spanning_tree(settings: Settings) -> Outcome:
     return Outcome(panels, figures)
 
 
+@figure(
+    "stems-interactive",
+    f"{PAPER}, sections 1.2, 4.1 and 4 (fifth of the salient points)",
+    """
+    # The index answers them alone at first, for a third of T's scan: a sixth on the average.
+    0 ≤ mean_ratio ≤ 0.6 | preferred results come first | | indifferent
+    # Each group takes the index 20 s, after 5 s: means of 15 s and 35 s, less what T's scan finds.
+    0 ≤ a_over_b ≤ 0.7 | what is wanted most comes first | | indifferent
+    # The index takes 20 s, so 10 s on the average, and the scan returns it in 44 s, so 22 s.
+    0 ≤ c_over_unchanged ≤ 0.6 | what is wanted from now on comes soon | | indifferent
+    # 10 s against 30 s, less what T's scan finds meanwhile of the group that waits.
+    0 ≤ c_over_b ≤ 0.75 | and before what is wanted less | | indifferent
+    # R's scan and one lookup after the other; one in twenty may be under way.
+    0 ≤ last_over_soonest ≤ 1.05 | all of it as soon as the index can | | indifferent
+    0 ≤ end_ratio ≤ 1.1 | the total time is hardly longer
+    # Preferred tuples ask in any case, others only when that pays.
+    0 ≤ lookups_ratio ≤ 1.1 | about as many lookups are made
+    """,
+    parameters=(
+        TUPLES,
+        LOOKUP,
+        Parameter("preferred", 0.1, 0.01, 0.3, "", "share of R in each of three groups"),
+    ),
+    broken={"indifferent": "the user's preferences are not heard"},
+    small={"tuples": 300},
+)
 def interactive(settings: Settings) -> Outcome:
-    """Run figure 8's query for a user who wants A most, then B, and half-way through A wants C most, then B.
+    """Results that the user wants first.
 
-    Tuples that the user prefers are bounced to the index even though the scan would find them, ahead of all
-    others (section 4.1, SteM BounceBack). Interests are graded, and change with what is seen (section 1.2).
+    Preferred tuples are bounced to the index: their results come first, those that are wanted more before
+    those that are wanted less. Interests change half-way, and what is wanted now comes next. All results take
+    about as long as without a preference.
+
+    The query is that of figure 8. The user wants A most, then B, and half-way through A wants C most, then B
+    (sections 1.2 and 4.1, SteM BounceBack).
     """
     tuples, lookup, rate = settings["tuples"], settings["lookup"], {"R": 200.0, "T": 17.0}
     tables = keyed(np.random.default_rng(settings.seed), tuples)
@@ -313,7 +450,7 @@ def interactive(settings: Settings) -> Outcome:
         ends = [(Literal(keys.start, INT), Literal(keys.stop, INT)) for keys in wanted]
         return [And((Compare(">=", key, low, INT), Compare("<", key, high, INT))) for low, high in ends]
 
-    def side(first: str, later: str) -> Timed:
+    def side(first: str, later: str) -> Ran:
         wants = first
 
         def look(eddy: EddyRun, now: float) -> None:
@@ -329,14 +466,14 @@ def interactive(settings: Settings) -> Outcome:
     plain, steady, changed = side("", ""), side("AB", "AB"), side("AB", "CB")
     check(tuples, plain, steady, changed)
 
-    def waited(run: Timed, name: str) -> float:
+    def waited(run: Ran, name: str) -> float:
         """Return how long after the moment results came on the average, of those that came later."""
-        late = run.of(groups[name]).times - moment
+        late = times_of(run, groups[name]) - moment
         return float(late[late > 0].mean())
 
-    a, b, c = (run.of(groups[name]).times for run, name in ((steady, "A"), (steady, "B"), (changed, "C")))
+    a, b, c = (times_of(run, groups[name]) for run, name in ((steady, "A"), (steady, "B"), (changed, "C")))
     figures = {
-        "mean_ratio": a.mean() / plain.of(groups["A"]).times.mean(),
+        "mean_ratio": a.mean() / times_of(plain, groups["A"]).mean(),
         "a_over_b": a.mean() / b.mean(),
         "c_over_unchanged": waited(changed, "C") / waited(steady, "C"),
         "c_over_b": waited(changed, "C") / waited(changed, "B"),
@@ -345,16 +482,42 @@ def interactive(settings: Settings) -> Outcome:
         "lookups_ratio": max(len(steady.answered), len(changed.answered)) / len(plain.answered),
     }
     shown = {"no preference": plain, "A, then B": steady, "A, then B; half-way through A: C, then B": changed}
-    by_group = {title: {name: run.of(keys) for name, keys in groups.items()} for title, run in shown.items()}
+    by_group = {
+        title: {name: replace(run, times=times_of(run, keys)) for name, keys in groups.items()}
+        for title, run in shown.items()
+    }
     marks = [(moment, "half of A")]
     return Outcome([results(title, runs, (), marks=marks) for title, runs in by_group.items()], figures)
 
 
+@figure(
+    "stems-join-algorithms",
+    f"{PAPER}, section 3.1 (Simulating and Hybridizing Non-Pipelined Join Algorithms)",
+    """
+    # Of the time of reading: 64 tuples of each side come and go together.
+    0 ≤ shj_first ≤ 0.1 | the symmetric hash join returns results at once | | grace
+    # What a memory of a quarter of the tables keeps joins at once.
+    0.1 ≤ hybrid_early ≤ 0.9 | hybrid hash returns some while it reads | | grace
+    others_early = 0 | Grace and sort-merge return none
+    # A tenth of the partitions at least; buffers and file headers are in the noise.
+    0.1 ≤ hybrid_over_grace_written ≤ 0.9 | hybrid writes less than Grace | | grace
+    # With k ranges the correlation is 1 - 1/k², and at least three are needed here.
+    0.85 ≤ merge_order | sort-merge returns results by key | | grace
+    """,
+    parameters=(
+        Parameter("tuples", 8_000, 1_000, 1_000_000, "tuples", "in R, and keys; S has twice as many"),
+    ),
+    broken={"grace": "every run is a Grace hash join"},
+    small={"tuples": 2_000},
+)
 def algorithms(settings: Settings) -> Outcome:
-    """Run R.a = S.x by four algorithms, all of them the same eddy over SteMs with memory for a quarter of it.
+    """Four join algorithms from the same SteMs.
 
-    Which one it is depends on how tuples are clustered before they probe: in front of the SteMs here, while
-    the paper's SteMs bounce them back partition by partition. Only reading takes time.
+    Routed through the same SteMs, the join is a symmetric, a hybrid or a Grace hash join, or a sort-merge
+    join, by how tuples are clustered before they probe: each with its own output.
+
+    The query is R.a = S.x, with memory for a quarter of it. Tuples are clustered in front of the SteMs here,
+    while the paper's SteMs bounce them back partition by partition. Only reading takes time.
     """
     draw, tuples, size = np.random.default_rng(settings.seed), settings["tuples"], 64
     keys = {alias: draw.integers(0, tuples, times * tuples) for alias, times in (("R", 1), ("S", 2))}
@@ -392,187 +555,3 @@ def algorithms(settings: Settings) -> Outcome:
     }
     before = Panel.bars("Results before all tuples are read", "share of results", early)
     return Outcome([before, Panel.bars("To disk", "MB", written)], figures)
-
-
-LOOKUP = Parameter("lookup", 0.2, 0.0001, 100.0, "s", "that a lookup in T takes; one at a time")
-TUPLES = Parameter("tuples", 1_000, 50, 100_000, "tuples", "in R and in T, one for each key")
-FIGURES = (
-    Figure(
-        "stems-fig7",
-        "An index join without head-of-line blocking",
-        f"{PAPER}, section 4.2, figure 7",
-        "Both send the same probes to the remote source and end at the same time. With SteMs results come "
-        "almost linearly; the index join's curve is parabolic, for tuples whose match is in the cache wait "
-        "behind tuples whose match is not.",
-        fig7,
-        claims=(
-            # A few lookups begin later, where R has not brought the next value yet.
-            Claim("both send the same probes to S", "probes_apart", high=0.03, paper="almost identical"),
-            # The same lookups one after the other, and R's first tuple.
-            Claim("both end at the same time", "end_ratio", 0.98, 1.02, "about the same time"),
-            # The first half of 1,000 tuples has 1 - exp(-2) = 86 % of the 250 values.
-            Claim("the index join's curve is parabolic", "half_join", 0.8, 1, "parabolic", "swapped"),
-            # A straight line needs 50 %.
-            Claim("with SteMs half of the results come early", "half_stems", 0, 0.6, "early", "swapped"),
-            # Values that occur often tend to come early, which bends the line a little.
-            Claim("with SteMs results come linearly", "bend", 0, 0.15, "almost linear", "swapped"),
-            # In answers of the most frequent value: less than one.
-            Claim("SteMs are never behind the index join", "behind", 0, 0.9, "ahead", "swapped"),
-        ),
-        parameters=(
-            Parameter("tuples", 1_000, 50, 100_000, "tuples", "in R"),
-            Parameter("values", 250, 10, 10_000, "values", "of R.a, keys of S"),
-            Parameter("lookup", 1.0, 0.001, 100.0, "s", "that a lookup in S takes; one at a time"),
-        ),
-        broken={"swapped": "SteMs stand for the index join, and the index join for SteMs"},
-        small={"tuples": 200, "values": 50},
-        seconds=2,
-    ),
-    Figure(
-        "stems-fig8",
-        "An index join that turns into a hash join",
-        f"{PAPER}, section 4.3, figure 8",
-        "With an index and a scan on T the eddy is never behind the better of index join and hash join. "
-        "It is above both where both bring results: the index returns tuples that the scan has not, and "
-        "is not asked for those that it has. The paper's hybrid ends slightly after the hash join, for it"
-        " goes on to explore the index; here nothing is explored.",
-        fig8,
-        claims=(
-            Claim("the index join is ahead at first", "crossing_share", 0.02, 0.5, "in the first seconds"),
-            # A fifth is clear of noise.
-            Claim("and behind in the end", "index_join_over_hash_join", 1.2, paper="about 2, read off"),
-            # Of all results: a lookup is under way, and at the end one is made for what the scan returns.
-            Claim("the hybrid is as good as the better", "most_behind", 0, 0.03, "tracks it", "index-alone"),
-            # A lookup in twenty.
-            Claim("at first it asks the index", "early_share", 0.95, paper="for most", fails="scan-alone"),
-            Claim("few lookups are redundant", "redundant", 0, 0.1, "almost none", "index-alone"),
-            Claim("no lookup begins after the scan", "late_lookups", 0, 0, "a small share", "index-alone"),
-            # Slightly: a twentieth.
-            Claim("it ends with the hash join", "end_over_hash_join", 0, 1.05, "just after", "index-alone"),
-        ),
-        parameters=(
-            TUPLES,
-            LOOKUP,
-            Parameter("rate_r", 10.0, 0.01, 1e6, "tuples/s", "of the scan of R"),
-            Parameter("rate_t", 17.0, 0.01, 1e6, "tuples/s", "of the scan of T, which ends at about 59 s"),
-        ),
-        broken={
-            "scan-alone": "SteMs have no index: tuples of R wait for the scan of T",
-            "index-alone": "SteMs have no scan: every tuple of R asks the index",
-        },
-        small={"tuples": 120},
-        seconds=3,
-    ),
-    Figure(
-        "stems-competition",
-        "Access methods that compete",
-        f"{PAPER}, sections 3.2, 3.3 and 4 (second of the salient points)",
-        "When one of two access methods on a table stalls, the query goes on with the other one, a scan "
-        "or an index. They share the SteM, so no result comes twice and almost no work is done twice.",
-        competition,
-        claims=(
-            Claim("what two scans return is built and probes once", "built_twice", 0, 0, "", "own-stems"),
-            Claim("results come as from the fast scan until it stalls", "behind_fast", 0, 0),
-            # The slow scan has to return its last tuple.
-            Claim("then the run ends with the slow one", "end_over_slow", 0, 1.01, "", "alone"),
-            # The index has half of T to bring at most, and a lookup is under way.
-            Claim("with an index, in half of its time", "wait_over_half_index", 0, 1.1, fails="alone"),
-            Claim("few lookups are redundant", "redundant", 0, 0.1, "almost none", "alone"),
-        ),
-        parameters=(
-            Parameter("tuples", 500, 20, 100_000, "tuples", "in R and in T, one for each key"),
-            Parameter("fast", 10.0, 0.01, 1e6, "tuples/s", "of the scan of T that stalls"),
-            Parameter("slow", 4.0, 0.01, 1e6, "tuples/s", "of the other scan of T"),
-            Parameter("lookup", 0.4, 0.0001, 100.0, "s", "that a lookup in T takes; one at a time"),
-            Parameter("stall", 400.0, 0.0, 1e6, "s", "for which the fast scan stalls after half of T"),
-        ),
-        broken={
-            "alone": "the first of two access methods is the only one",
-            "own-stems": "tuples of T say which scan returned them, so that a SteM keeps those of each",
-        },
-        small={"tuples": 40},
-        seconds=2,
-    ),
-    Figure(
-        "stems-spanning-tree",
-        "A spanning tree that changes while a source stalls",
-        f"{PAPER}, section 3.4 and section 4 (third of the salient points)",
-        "The eddy picks the spanning tree of a triangle for each tuple. While S stalls, tuples of R are "
-        "joined with T, and partial results go on. A plan with the tree R - S - T would stall as a whole.",
-        spanning_tree,
-        claims=(
-            # Of what R's tuples of the stall join to in T: as large a share as takes that edge, at least a
-            # half, less 0.15, the spread over 20 seeds at an eighth of the size.
-            Claim("while S stalls, partial results go on", "partial_share", 0.35, fails="one-tree"),
-            # All but a decision of 32 tuples or two, of 144.
-            Claim("while S has more tuples than T, R goes to S first", "first_s_before", 0.7),
-            # Most: decisions that prefer S hardly see T, and find out late that T has caught up.
-            Claim("and to T as soon as T has more", "first_t_after", 0.5, fails="one-tree"),
-        ),
-        parameters=(
-            Parameter("tuples", 1_000, 600, 20_000, "tuples", "in each table"),
-            Parameter("values", 100, 5, 10_000, "values", "of each column"),
-            Parameter("before", 400, 300, 20_000, "tuples", "of S come before it stalls"),
-            Parameter("stall", 60.0, 0.0, 1e6, "s", "for which it stalls"),
-        ),
-        broken={"one-tree": "R - S - T is the spanning tree, and the third predicate a filter behind it"},
-        seconds=4,
-    ),
-    Figure(
-        "stems-interactive",
-        "Results that the user wants first",
-        f"{PAPER}, sections 1.2, 4.1 and 4 (fifth of the salient points)",
-        "Preferred tuples are bounced to the index: their results come first, those that are wanted more "
-        "before those that are wanted less. Interests change half-way, and what is wanted now comes next. "
-        "All results take about as long as without a preference.",
-        interactive,
-        claims=(
-            # The index answers them alone at first, for a third of T's scan: a sixth on the average.
-            Claim("preferred results come first", "mean_ratio", 0, 0.6, "", "indifferent"),
-            # Each group takes the index 20 s, after 5 s: means of 15 s and 35 s, less what T's scan finds.
-            Claim("what is wanted most comes first", "a_over_b", 0, 0.7, "", "indifferent"),
-            # The index takes 20 s, so 10 s on the average, and the scan returns it in 44 s, so 22 s.
-            Claim("what is wanted from now on comes soon", "c_over_unchanged", 0, 0.6, "", "indifferent"),
-            # 10 s against 30 s, less what T's scan finds meanwhile of the group that waits.
-            Claim("and before what is wanted less", "c_over_b", 0, 0.75, "", "indifferent"),
-            # R's scan and one lookup after the other; one in twenty may be under way.
-            Claim("all of it as soon as the index can", "last_over_soonest", 0, 1.05, "", "indifferent"),
-            Claim("the total time is hardly longer", "end_ratio", 0, 1.1),
-            # Preferred tuples ask in any case, others only when that pays.
-            Claim("about as many lookups are made", "lookups_ratio", 0, 1.1),
-        ),
-        parameters=(
-            TUPLES,
-            LOOKUP,
-            Parameter("preferred", 0.1, 0.01, 0.3, "", "share of R in each of three groups"),
-        ),
-        broken={"indifferent": "the user's preferences are not heard"},
-        small={"tuples": 300},
-        seconds=3,
-    ),
-    Figure(
-        "stems-join-algorithms",
-        "Four join algorithms from the same SteMs",
-        f"{PAPER}, section 3.1 (Simulating and Hybridizing Non-Pipelined Join Algorithms)",
-        "Routed through the same SteMs, the join is a symmetric, a hybrid or a Grace hash join, or a "
-        "sort-merge join, by how tuples are clustered before they probe: each with its own output.",
-        algorithms,
-        claims=(
-            # Of the time of reading: 64 tuples of each side come and go together.
-            Claim("the symmetric hash join returns results at once", "shj_first", 0, 0.1, "", "grace"),
-            # What a memory of a quarter of the tables keeps joins at once.
-            Claim("hybrid hash returns some while it reads", "hybrid_early", 0.1, 0.9, "", "grace"),
-            Claim("Grace and sort-merge return none", "others_early", 0, 0),
-            # A tenth of the partitions at least; buffers and file headers are in the noise.
-            Claim("hybrid writes less than Grace", "hybrid_over_grace_written", 0.1, 0.9, "", "grace"),
-            # With k ranges the correlation is 1 - 1/k², and at least three are needed here.
-            Claim("sort-merge returns results by key", "merge_order", 0.85, fails="grace"),
-        ),
-        parameters=(
-            Parameter("tuples", 8_000, 1_000, 1_000_000, "tuples", "in R, and keys; S has twice as many"),
-        ),
-        broken={"grace": "every run is a Grace hash join"},
-        small={"tuples": 2_000},
-        seconds=2,
-    ),
-)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -100,31 +101,27 @@ class Prices:
     Deshpande & Hellerstein 2004 measure seconds in PostgreSQL, where joins and STAIRs alike are hash tables
     in memory (section 4). Architectures differ in how often each operation is done; with a microsecond for
     each, all ratios are those of counts.
-
-    Attributes:
-        read: Fetch a base tuple, unpack it and evaluate the predicates of its scan, passed or not.
-        insert: Hash a key and link a pointer in. A SteM has an index for each attribute that it is joined on,
-            "and as such, the overheads of the two architectures are identical" (section 4).
-        probe: Hash a key and look at the head of a chain: as much as to insert it.
-        match: Follow a chain, compare, and make a concatenated tuple, a result or not: no hashing, but an
-            allocation and the pointers of all components.
-        promote: Take a tuple out of a STAIR. What it then probes, matches and is inserted for is paid besides
-            (section 3.1.1).
-        demote: Compare a tuple with its neighbours (appendix A.1 sorts): another probe.
-        route: Make a decision for a batch and send it to a module: ten operations on a tuple;
-        sample: offer a base tuple's keys to the samples by which eddies estimate, a tenth of one;
-        appraise: STAIRs alone, for each batch read, to weigh what moving state would cost and spare, ten.
     """
 
     read: float = MICRO
+    """Fetch a base tuple, unpack it and evaluate the predicates of its scan, passed or not."""
     insert: float = MICRO
+    """Hash a key and link a pointer in. A SteM has an index for each attribute that it is joined on, "and as
+    such, the overheads of the two architectures are identical" (section 4)."""
     probe: float = MICRO
+    """Hash a key and look at the head of a chain: as much as to insert it."""
     match: float = MICRO
+    """Follow a chain, compare, and make a concatenated tuple, a result or not."""
     promote: float = MICRO
+    """Take a tuple out of a STAIR. What it then probes, matches and is inserted for is paid besides."""
     demote: float = MICRO
+    """Compare a tuple with its neighbours (appendix A.1 sorts): another probe."""
     route: float = 10e-6
+    """Make a decision for a batch and send it to a module: ten operations on a tuple."""
     sample: float = 0.1e-6
+    """Offer a base tuple's keys to the samples by which eddies estimate, a tenth of one."""
     appraise: float = 10e-6
+    """Weigh, for each batch read, what moving state would cost and spare; STAIRs alone."""
 
     def seconds(self, figures: CellFigures, read: int, architecture: str, spec: JoinSpec) -> float:
         """Return what a run of a block has worked so far, of which ``read`` base tuples have come."""
@@ -203,22 +200,22 @@ def plans_of(
     yield from below((1 << tree.relations) - 1)
 
 
+@dataclass(eq=False)
 class Opening(Policy):
-    """Routes by a plan until ``over()``; then, or where it says nothing, as another policy decides."""
+    """Routes by a plan while an eddy is held to it; else, or where it says nothing, by another policy."""
 
-    def __init__(self, plan: Plan, policy: Policy, over: Callable[[], bool]) -> None:
-        self._plan = plan
-        self._policy = policy
-        self._over = over
+    plan: Plan
+    policy: Policy
+    held: Callable[[], bool]
 
     def choose(self, signature: Signature, candidates: Sequence[Candidate]) -> Shares:
         """Return the plan's next join while it is held: an edge for binary joins, a relation for SteMs."""
         span = signature.span
-        if span in self._plan.edges and not self._over():
-            planned = (("join", self._plan.edges[span]), ("probe", self._plan.relations[span]))
+        if span in self.plan.edges and self.held():
+            planned = (("join", self.plan.edges[span]), ("probe", self.plan.relations[span]))
             # The policy is asked all the same: it may want to stay where it has been.
             candidates = [c for c in candidates if c.operator.place in planned] or candidates
-        return self._policy.choose(signature, candidates)
+        return self.policy.choose(signature, candidates)
 
 
 COST = "work, seconds of the virtual clock"
@@ -226,33 +223,18 @@ COST = "work, seconds of the virtual clock"
 
 @dataclass(frozen=True)
 class Work:
-    """What a run took: seconds of work, the books at the end, and seconds and results from time to time."""
+    """What a run took: seconds of work, what was counted, and seconds and results from time to time."""
 
     seconds: float
     figures: CellFigures
     curve: list[tuple[float, int]]
 
 
-def never(_: Arriving) -> bool:
-    """Hold an eddy to no plan."""
-    return False
-
-
-def always(_: Arriving) -> bool:
-    """Hold an eddy to its plan to the end."""
-    return True
-
-
 @dataclass(frozen=True)
 class Query:
-    """A join with its data.
+    """A join with its data: ``batch`` tuples come at a time, for which a decision holds.
 
-    Attributes:
-        spec: The block.
-        streams: By alias.
-        batch: Tuples at a time, and for which a decision holds.
-        rows: Of the result, if known before.
-        name: Begins what is said of errors.
+    ``rows`` of the result may be known; ``name`` begins what is said of errors.
     """
 
     spec: JoinSpec
@@ -263,12 +245,10 @@ class Query:
 
     @cached_property
     def tree(self) -> JoinTree:
-        """The spanning tree that joins go along."""
         return spanning_tree(QueryGraph.of(self.spec), [0] * len(self.spec.relations))
 
     @cached_property
     def plans(self) -> dict[Order, Plan]:
-        """All plans by their order."""
         return {plan.order: plan for plan in plans_of(self.tree, self.spec.aliases)}
 
     @cached_property
@@ -282,7 +262,7 @@ class Query:
         migration: str | None = None,
         *,
         order: Order | Plan,
-        held: Callable[[Arriving], bool] = never,
+        held: bool | Callable[[Arriving], bool] = False,
         prices: Prices = Prices(),
         looks: int = 32,
         policy: Policy | None = None,
@@ -293,7 +273,7 @@ class Query:
             architecture: As in ``Options``, like ``migration``.
             migration: None for the default policy.
             order: Of a static plan; what an eddy has to keep to while it is held.
-            held: Whether an eddy is still held to the plan, by what has arrived.
+            held: Whether an eddy is held to the plan, maybe by what has arrived.
             prices: Of the operations.
             looks: How often to look at the time, about.
             policy: What an eddy routes by once it is not held; by default the engine's.
@@ -313,17 +293,15 @@ class Query:
             curve.append((seconds, sum(m.tuples_in for m in figures.modules if m.action == "output")))
 
         sources = arriving.sources(look, max(1, len(arriving.order) // looks))
+        given: dict[str, Any] = {"schedule": arriving.schedule, "clock": VirtualClock()}
         if architecture == "static":
             options = replace(options, order=plan.order)
         else:
             policy = policy or POLICIES[policy_of(self.spec, options)](options)
-            policy = Opening(plan, policy, lambda: not held(arriving))
-        run = engine.start(
-            self.spec, sources, options, policy=policy, schedule=arriving.schedule, clock=VirtualClock()
-        )
-        (counted,) = run.run()
+            given["policy"] = Opening(plan, policy, lambda: held(arriving) if callable(held) else held)
+        run = engine.start(self.spec, sources, options, **given)
+        rows = sum(batch.column(0)[0].as_py() for batch in run.run())
         look()
-        rows = counted.column(0)[0].as_py()
         if self.rows not in (None, rows):
             raise ExecutionError(f"{self.name}{architecture} found {rows} rows of {self.rows}")
         return Work(curve[-1][0], run.figures(), curve)

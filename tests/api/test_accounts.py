@@ -13,6 +13,7 @@ import millrace
 from millrace.errors import InputError, MillraceWarning, OptionError
 from millrace.sql import original
 from millrace.sql.errors import as_written
+from tests.sql.compare import bag
 
 TEXT = "select a.id, b.v from a, b where a.id = b.id"
 
@@ -123,33 +124,22 @@ def test_syntax_errors_tell_the_place_too(spark, files):
     assert "__millrace" not in str(found.value) and found.value.getCondition() == "PARSE_SYNTAX_ERROR"
 
 
-NAMES = (
-    "keep",
-    "match",
-    "left",
-    "filter",
-    "first",
-    "any",
-    "is_ok",
-    "exists",
-    "map",
-    "struct",
-    "date",
-    "array",
-)
+NAMES = "keep match left filter first any is_ok exists map struct date array".split()  # noqa: SIM905
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_predicates_of_any_name(spark, views, name):
+def test_predicates_of_any_name(spark, views):
     """A function is renamed before the query is parsed, so that no name means anything else."""
-    made = millrace.predicate(lambda x: x == 2, name=name)
+    made = [millrace.predicate(lambda x: x == 2, name=name) for name in NAMES]
+    select = "select '{0}' as name, id from a where {0}(id) and k > 5"
     found = millrace.query(
-        f"select id from a where {name}(id) and k > 5", spark=spark, tables=views, predicates=[made]
+        " union all ".join(map(select.format, NAMES)), spark=spark, tables=views, predicates=made
     )
-    assert [one.calls for one in found.filters] == [(f"{name}(id)",)]
-    assert found.df.collect() == spark.sql("select id from a where id = 2 and k > 5").collect()
-    items = millrace.sql(f"select {name}(id), * from a", spark=spark, tables=views, predicates=[made])
-    assert items.columns[0] == f"{name}(id)"
+    assert [one.calls for one in found.filters] == [(f"{name}(id)",) for name in NAMES]
+    rows = spark.sql("select id from a where id = 2 and k > 5").collect()
+    assert bag(found.df) == {repr((name, 2)): len(rows) for name in NAMES}
+    items = ", ".join(f"{name}(id)" for name in NAMES)
+    shown = millrace.sql(f"select {items}, * from a", spark=spark, tables=views, predicates=made)
+    assert shown.columns[: len(NAMES)] == [f"{name}(id)" for name in NAMES]
 
 
 def test_a_query_that_is_not_read_warns_of_its_predicates(spark, views):

@@ -12,6 +12,7 @@ import pytest
 import millrace
 from millrace.api import session
 from millrace.sql import kept
+from tests.session import changed
 from tests.sql.compare import bag
 
 pytestmark = pytest.mark.spark
@@ -93,9 +94,9 @@ def test_the_second_time_is_not_planned_and_answers_the_same(spark, tables, plan
     assert len(planned) == 2
 
 
-def test_each_holder_has_figures_of_its_own(spark, tables, planned):
+def test_each_holder_has_figures_of_its_own(spark, folder, planned):
     """As in a notebook, where the old DataFrame is still there while the new one is made."""
-    df = None
+    tables, df = _tables(spark, folder, "paths"), None
     for _ in range(5):
         df = millrace.sql(TEXT, spark=spark, tables=tables)
     assert len(planned) == 2
@@ -105,8 +106,9 @@ def test_each_holder_has_figures_of_its_own(spark, tables, planned):
         millrace.report(other)
 
 
-def test_a_new_holder_starts_without_figures(spark, tables, planned):
+def test_a_new_holder_starts_without_figures(spark, folder, planned):
     """Those of the holder before are not its own."""
+    tables = _tables(spark, folder, "paths")
     first, _ = _rows(spark, tables)
     assert first.report().totals.output_tuples == 3
     del first
@@ -148,9 +150,8 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_seen(spark, folder, tables, planned, change):
     _, before = _rows(spark, tables)
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    CHANGES[change](spark, folder)
-    try:
+    with changed(spark, {"spark.sql.session.timeZone": "UTC"}):
+        CHANGES[change](spark, folder)
         frames = {name: spark.read.parquet(str(folder / name)) for name in "lr"}
         if not tables:
             for name, frame in frames.items():
@@ -160,8 +161,6 @@ def test_a_change_is_seen(spark, folder, tables, planned, change):
         assert len(planned) == 2
         if change != "a setting":
             assert expected != before
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_another_function_of_a_name_is_seen(spark, tables, planned):
@@ -272,9 +271,9 @@ WITH = """WITH w AS (SELECT l.id, sum(l.v) AS v FROM l JOIN r ON l.id = r.id GRO
 SELECT a.id, b.v{more} FROM w AS a JOIN w AS b ON a.id = b.id"""
 
 
-def test_common_table_expressions_are_planned_each_time(spark, tables, planned):
+def test_common_table_expressions_are_planned_each_time(spark, folder, planned):
     """Spark numbers them, and so takes no two analyses of such a text for the same."""
-    text = WITH.format(more="")
+    text, tables = WITH.format(more=""), _tables(spark, folder, "paths")
     assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
     assert planned == [text, text]
 

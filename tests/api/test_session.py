@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.functions import udf
 
 import millrace
-from millrace.errors import InputError, OptionError, PredicateError
+from millrace.errors import InputError, OptionError, PredicateError, QueryError
 from tests.sql.compare import bag, taken
 
 TEXT = "select a.id, b.v from a join b on a.id = b.id where a.k > :low"
@@ -131,69 +131,29 @@ def test_a_stream_joined_with_tables_is_left_to_spark(spark, tmp_path, views):
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "problem"),
+    ("text", "given", "kind", "problem"),
     [
-        (
-            lambda s: millrace.query("select 1", spark={"a": "x"}),
-            InputError,
-            "spark is given as dict.*go by name",
-        ),
-        (
-            lambda s: millrace.query("select 1", spark=s, tables=["a"]),
-            InputError,
-            "tables are given as list.*expected names",
-        ),
-        (lambda s: millrace.query("select 1", spark=s, tables={1: "a"}), InputError, "a table is named 1"),
-        (
-            lambda s: millrace.query("select 1", spark=s, tables={"a": "x", "A": "y"}),
-            InputError,
-            "two tables are named",
-        ),
-        (
-            lambda s: millrace.query("select 1", spark=s, options=["cells"]),
-            OptionError,
-            "options are given as list",
-        ),
-        (
-            lambda s: millrace.query("select 1", spark=s, options={"online": "perhaps"}),
-            OptionError,
-            "True or False",
-        ),
-        (lambda s: millrace.query("select 1", spark=s, options={"seed": "x"}), OptionError, "seed is 'x'"),
-        (lambda s: millrace.query(7, spark=s), millrace.MillraceError, "given as int: expected its text"),
-        (
-            lambda s: millrace.query("select ?", spark=s, args=7),
-            millrace.MillraceError,
-            "args are given as int",
-        ),
-        (
-            lambda s: millrace.query("select ?, ?", spark=s, args=[1]),
-            millrace.MillraceError,
-            "has 2 parameters",
-        ),
-        (
-            lambda s: millrace.query("select * from c", spark=s, tables={"c": "x/y.csv"}),
-            InputError,
-            r"there is no .*/x/y\.csv: expected a file",
-        ),
-        (
-            lambda s: millrace.query("select * from c", spark=s, tables={"c": "x/y.xml"}),
-            InputError,
-            "no table by its name",
-        ),
-        (
-            lambda s: millrace.query("select * from c", spark=s, tables={"c": "~/no/such.parquet"}),
-            InputError,
-            "there is no /",
-        ),
-        (lambda s: millrace.Session(s, predicates={"p": len}), PredicateError, "no predicate"),
-        (lambda s: millrace.sql("select 1", spark=s).foo, AttributeError, "foo"),
+        ("select 1", {"spark": {"a": "x"}}, InputError, "spark is given as dict.*go by name"),
+        ("select 1", {"tables": ["a"]}, InputError, "tables are given as list.*expected names"),
+        ("select 1", {"tables": {1: "a"}}, InputError, "a table is named 1"),
+        ("select 1", {"tables": {"a": "x", "A": "y"}}, InputError, "two tables are named"),
+        ("select 1", {"options": ["cells"]}, OptionError, "options are given as list"),
+        ("select 1", {"options": {"online": "perhaps"}}, OptionError, "True or False"),
+        ("select 1", {"options": {"seed": "x"}}, OptionError, "seed is 'x'"),
+        (7, {}, QueryError, "given as int: expected its text"),
+        ("select ?", {"args": 7}, QueryError, "args are given as int"),
+        ("select ?, ?", {"args": [1]}, QueryError, "has 2 parameters"),
+        ("table c", {"tables": {"c": 3}}, InputError, "expected a path"),
+        ("table c", {"tables": {"c": "x/y.csv"}}, InputError, r"there is no .*/x/y\.csv: expected a file"),
+        ("table c", {"tables": {"c": "x/y.xml"}}, InputError, "no table by its name"),
+        ("table c", {"tables": {"c": "~/no/such.parquet"}}, InputError, "there is no /"),
+        ("select 1", {"predicates": {"p": len}}, PredicateError, "no predicate"),
     ],
 )
-def test_wrong_arguments_are_named(spark, call, kind, problem):
+def test_wrong_arguments_are_named(spark, text, given, kind, problem):
     """Each says what was given and what was expected."""
     with pytest.raises(kind, match=problem):
-        call(spark)
+        millrace.query(text, **{"spark": spark, **given})
 
 
 def test_a_session_that_does_not_answer(spark):

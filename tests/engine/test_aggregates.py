@@ -9,12 +9,13 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.aggregates import AggregateSpec, Partial, PartialAggregation
 from millrace.engine.values import Arithmetic, Constant, Read, Widened
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = examples(60)
 
 PRICE, SHARE, NET = pa.decimal128(15, 2), pa.decimal128(3, 2), pa.decimal128(20, 4)
 SCHEMA = pa.schema(

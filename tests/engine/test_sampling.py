@@ -6,13 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from millrace.engine import sampling
 from millrace.engine.kernels import BEFORE, NOW, SETTLED
 from millrace.engine.sampling import KeySample, fanout, support
+from tests.engine.laws import same_examples
 
-LAWS = settings(max_examples=40, deadline=None, derandomize=True)
+LAWS = same_examples(40)
 SEEDS = range(6)
 DISTINCT, ROWS = 100_000, 300_000
 
@@ -125,6 +126,7 @@ def test_keys_that_are_frequent_on_both_sides_are_not_missed(seed: int) -> None:
     assert 0.7 < joint_skew(seed) < 1.3
 
 
+@pytest.mark.broken_rule
 def test_without_frequent_keys_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample of rows is what sees them."""
     monkeypatch.setattr(sampling, "_FREQUENT", 1 << 30)

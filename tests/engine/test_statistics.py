@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.statistics import Account, Profile, Statistics, recall, share
 from millrace.limits.clock import VirtualClock
+from tests.engine.laws import examples
 from tests.engine.policies.cases import outcomes_of
 
-LAWS = settings(max_examples=50, deadline=None, derandomize=True)
+LAWS = examples(50)
 calls = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 900), st.floats(0, 1)), max_size=40)
 
 

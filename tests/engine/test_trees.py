@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine import trees
 from millrace.engine.expressions import ColumnRef
@@ -23,6 +23,7 @@ from millrace.engine.trees import (
     spanning_tree,
     spanning_trees,
 )
+from tests.engine.laws import examples
 
 COLUMNS = "xyz"
 
@@ -104,7 +105,7 @@ def expected_count(spec: JoinSpec) -> int:
     return within * kirchhoff(len(groups), links)
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@examples(75)
 @given(specs())
 def test_spanning_trees_are_all_there_are(spec: JoinSpec) -> None:
     """Kirchhoff's count of different trees, each connected, none with more cross products than needed."""
@@ -152,7 +153,7 @@ def test_trees_are_found_without_trying_all_sets_of_edges(monkeypatch: pytest.Mo
     assert len(list(spanning_trees(graph))) == 256
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@examples(50)
 @given(specs(), st.data())
 def test_edges_separate_what_lies_on_their_two_sides(spec: JoinSpec, data: st.DataObject) -> None:
     """Border, near, far and beyond of every span, against what is left of the tree without the edge."""
@@ -174,7 +175,7 @@ def test_edges_separate_what_lies_on_their_two_sides(spec: JoinSpec, data: st.Da
             assert tree.beyond(edge.number, span) == sum(1 << r for r in there)
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@examples(75)
 @given(specs(), st.lists(st.integers(0, 20), min_size=6, max_size=6))
 def test_the_pre_optimizer_prefers_attributes_then_small_relations(spec: JoinSpec, sizes: list[int]) -> None:
     """No tree has fewer products, then more attributes joined on, then smaller relations at its joins.

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, functions as sf
 
 import millrace
+from tests.sql.compare import bags
 
 TABLES = {
     "a": {"id": [1, 2, 2, 3, 4, None], "k": [2, 3, 1, 4, 2, 1], "x": [5, 6, 7, 8, 9, 10]},
@@ -74,19 +75,19 @@ LEFT = {
 def differing(spark, folder, taken) -> dict[str, object]:
     """The chains whose columns or rows are not plain Spark's, and those wrongly taken or left."""
     tables = frames(spark, folder)
-    found = {}
-    for name, chain in {**TAKEN, **RESOLVED, **LEFT}.items():
-        plain = chain(*tables)
-        with millrace.enable(spark, options={"take_all": True}):
-            ours = chain(*tables)
-            same = (ours.columns, rows(ours)) == (plain.columns, rows(plain)) and bool(rows(plain))
-            if not same or has_part(ours) != (name in taken):
-                found[name] = rows(plain), rows(ours), has_part(ours)
-    return found
-
-
-def rows(frame) -> list[str]:
-    return sorted(map(repr, map(tuple, frame.collect())))
+    chains = {**TAKEN, **RESOLVED, **LEFT}
+    plain = {name: chain(*tables) for name, chain in chains.items()}
+    with millrace.enable(spark, options={"take_all": True}):
+        ours = {name: chain(*tables) for name, chain in chains.items()}
+        parts = {name: has_part(frame) for name, frame in ours.items()}
+    wanted, found = bags(plain), bags(ours)
+    return {
+        name: (wanted[name], found[name], parts[name])
+        for name in chains
+        if (ours[name].columns, found[name]) != (plain[name].columns, wanted[name])
+        or not wanted[name]
+        or parts[name] != (name in taken)
+    }
 
 
 def has_part(frame) -> bool:

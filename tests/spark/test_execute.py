@@ -17,6 +17,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark.block import Block, FrameInput, ParquetInput
 from millrace.spark.execute import execute
+from tests.session import changed
 
 DAY = dt.date(1995, 3, 15)
 COLUMNS = {
@@ -179,9 +180,7 @@ def test_timestamps_and_nested_columns_pass_through(spark, tmp_path):
         (Equality(ColumnRef("p", "t"), ColumnRef("q", "t"), pa.timestamp("us", tz="UTC")),),
         output=tuple(OutputColumn(f"{a}_{n}", ColumnRef(a, n)) for a in "pq" for n in names),
     )
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/Lima")
-    try:
+    with changed(spark, {"spark.sql.session.timeZone": "America/Lima"}):
         given = spark.read.parquet(path)
         inputs = {"p": FrameInput(given), "q": ParquetInput(table, names)}
         run = execute(spark, Block("b", join, inputs), Options(placement="hypercube"))
@@ -189,8 +188,6 @@ def test_timestamps_and_nested_columns_pass_through(spark, tmp_path):
         p = given.toDF(*(f"p_{n}" for n in names))
         q = given.toDF(*(f"q_{n}" for n in names))
         assert rows == Counter(map(str, p.join(q, p.p_t == q.q_t).collect()))
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def test_figures_never_wait(spark, tpch_tiny):

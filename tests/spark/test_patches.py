@@ -41,8 +41,8 @@ def test_functions_are_watched_from_the_first_use_on(use):
 
 def test_importing_millrace_changes_nothing_of_pyspark():
     """Only the use of some of its functions does."""
-    for code in ("millrace.engine.runs.eddy_run", "millrace.api.session", "millrace.api.enabling"):
-        assert marks(f"import millrace, {code}, pyspark.sql.udf") == "[(False, '__call__')]", code
+    rooms = "millrace.engine.runs.eddy_run, millrace.api.session, millrace.api.enabling"
+    assert marks(f"import millrace, {rooms}, pyspark.sql.udf") == "[(False, '__call__')]"
 
 
 def test_a_call_is_noted_with_its_arguments(spark):

@@ -15,6 +15,7 @@ from millrace.parquet.parquet import open_table, read_splits, splits
 from millrace.parquet.partitions import Doubtful
 from millrace.spark.dealt_scan import Scan
 from millrace.spark.scans import scan_of, table_at
+from tests.session import changed
 from tests.sql.compare import bag_of
 
 
@@ -100,13 +101,11 @@ def test_what_is_more_than_a_scan_stays_with_spark(spark, folder):
 def test_settings_that_change_reading(spark, folder):
     frame = spark.read.parquet(folder)
     for key in ("spark.sql.files.ignoreCorruptFiles", "spark.sql.caseSensitive"):
-        spark.conf.set(key, "true")
-        assert key in left(frame)
-        spark.conf.unset(key)
+        with changed(spark, {key: "true"}):
+            assert key in left(frame)
     assert not table_at(spark, folder).unsupported
-    spark.conf.set("spark.sql.parquet.binaryAsString", "true")
-    assert table_at(spark, folder).unsupported
-    spark.conf.unset("spark.sql.parquet.binaryAsString")
+    with changed(spark, {"spark.sql.parquet.binaryAsString": "true"}):
+        assert table_at(spark, folder).unsupported
 
 
 def test_tables_of_the_catalog(spark, schema):

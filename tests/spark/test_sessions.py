@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.session import run_script
+import millrace
 
-SCRIPT = Path(__file__).with_name("small_join.py")
+CHECKS = Path(__file__).with_name("session_checks.py")
+ROOTS = (Path(__file__).parents[2], Path(millrace.__file__).parents[1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param("connect", marks=pytest.mark.connect), pytest.param("cluster", marks=pytest.mark.cluster)],
+    ("kind", "other"),
+    [
+        pytest.param("connect", "cluster", marks=pytest.mark.connect),
+        pytest.param("cluster", "connect", marks=pytest.mark.cluster),
+    ],
 )
-def test_joins_and_filters_run_on_every_kind_of_session(kind, tmp_path):
-    """Rows, figures and errors are right in place, through blocks, mixed, in SQL, for filters, for streams.
-
-    On a cluster workers run the Python of an archive that was sent, on Connect from the end on. Each session
-    needs a process of its own: a Connect and a classic session exclude each other.
-    """
-    outcome = json.loads(run_script(SCRIPT, kind, str(tmp_path), folder=tmp_path, timeout=600))
-    assert {label: all(checks) for label, checks in outcome.items()} == dict.fromkeys(outcome, True), outcome
-    assert len(outcome) == 21
+def test_every_kind_of_session(kind, other, tmp_path):
+    """All checks pass there, in a process of their own, on one session."""
+    path = os.pathsep.join([*map(str, ROOTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-m", f"not {other}"]
+    done = subprocess.run(
+        [*command, f"--basetemp={tmp_path / 'checks'}", str(CHECKS)],
+        env={**os.environ, "PYTHONPATH": path, "MILLRACE_SESSION": kind},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-3000:]

@@ -236,7 +236,7 @@ def test_an_object_of_no_type_of_pythons_own_is_an_error_if_pickled(spark):
         kept_here(by_row(False)([object()]), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_spark_fails_where_it_is_said_to(spark, kind):
     """The list of what Spark fails for is right: a case that Spark accepts some day belongs to the others."""
@@ -251,27 +251,21 @@ def test_spark_fails_where_it_is_said_to(spark, kind):
     assert accepted == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_filter_keeps_what_spark_keeps(spark, kind):
+def test_a_filter_keeps_what_spark_keeps(spark):
     """From end to end, with numbers for booleans; a predicate of Millrace's own stays strict."""
-    numbers = [2, 0, 1, 0]
-    make = KINDS[kind][1]
-    given = {"pandas": _series(numbers), "arrow_": lambda: pa.array(numbers)}.get(kind[:6], numbers)
-    df = spark.range(0, 4, 1, 1)
-    kept = millrace.where(df, make(given)("id")).collect()
-    assert kept == df.where(make(given)("id")).collect()
-    assert len(kept) == (0 if kind == "udf, pickled" else 2)
-    query = millrace.query(
-        "SELECT id FROM t WHERE p(id)", spark=spark, tables={"t": df}, predicates={"p": make(given)}
-    )
-    assert query.df.collect() == kept
-
-
-def test_results_of_predicates_are_taken_strictly():
-    """What was made for Millrace has to return truth values."""
-    caller = caller_of(millrace.predicate(lambda i: 1).spec, SparkValues("UTC"), None, "")
-    with pytest.raises(PredicateError, match="returned 1 of type int"):
-        caller.call([pa.array([1])])
+    numbers, df = [2, 0, 1, 0], spark.range(0, 4, 1, 1)
+    given = {"pandas": _series(numbers), "arrow_": lambda: pa.array(numbers)}
+    made = {kind: make(given.get(kind[:6], numbers)) for kind, (_, make) in KINDS.items()}
+    names = {f"p{n}": function for n, function in enumerate(made.values())}
+    plain = df.select(*(function("id").alias(kind) for kind, function in made.items())).collect()
+    text = " UNION ALL ".join(f"SELECT '{kind}', id FROM t WHERE p{n}(id)" for n, kind in enumerate(made))
+    query = millrace.query(text, spark=spark, tables={"t": df}, predicates=names)
+    rows = [(kind, n) for kind in made for n in range(4) if plain[n][kind]]
+    assert [kind for kind, _ in rows] == [kind for kind in made if kind != "udf, pickled" for _ in range(2)]
+    assert sorted(map(tuple, query.df.collect())) == sorted(rows)
+    for kind, function in made.items():
+        kept = [row.id for row in millrace.where(df, function("id")).collect()]
+        assert [(kind, n) for n in kept] == [row for row in rows if row[0] == kind]
 
 
 def test_a_function_over_batches_that_returns_no_iterator_is_an_error(spark):

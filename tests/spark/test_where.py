@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ import millrace
 from millrace.errors import ExecutionError, InputError, OptionError, PredicateError
 from millrace.options import POLICY_NAMES
 from millrace.spark.patches import watch
+from tests.session import changed
 
 watch()  # for conditions that are made before `millrace.where` is first looked up
 
@@ -46,9 +46,9 @@ def typed(spark):
     return spark.sql(TYPED)
 
 
-@pytest.mark.parametrize("policy", [None, *POLICY_NAMES])
-def test_rows_and_order_are_those_of_sparks_where(spark, policy):
-    """Whatever the policy and the kind of function; null counts as false."""
+@pytest.fixture(scope="module")
+def chained(spark):
+    """A DataFrame, conditions by functions of every kind, and the rows that Spark keeps: null is false."""
 
     @sf.udf("boolean")
     def even(x):
@@ -75,20 +75,25 @@ def test_rows_and_order_are_those_of_sparks_where(spark, policy):
 
     df = spark.range(0, 1000, 1, 3).withColumn("y", sf.col("id") + 1)
     conditions = [even("id"), low("id"), third(sf.col("id")), fourth("id"), sum_above("id", "y"), "y < 800"]
-    frame = millrace.where(df, *conditions, policy=policy)
     plain = df
     for condition in conditions:
         plain = plain.where(condition)
-    assert frame.collect() == plain.collect()
+    return df, conditions, plain.collect()
+
+
+@pytest.mark.parametrize("policy", [None, *POLICY_NAMES])
+def test_rows_and_order_are_those_of_sparks_where(chained, policy):
+    """Whatever the policy."""
+    df, conditions, rows = chained
+    frame = millrace.where(df, *conditions, policy=policy)
     assert frame.columns == df.columns
+    assert frame.collect() == rows
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
 def test_functions_get_the_values_that_spark_gives_them(spark, typed, zone):
     """Types, nulls and contents of every argument are the same as in a function that Spark calls."""
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
+    with changed(spark, {"spark.sql.session.timeZone": zone}):
         seen = spark.sparkContext.accumulator(0)
 
         def shown(*values):
@@ -104,16 +109,12 @@ def test_functions_get_the_values_that_spark_gives_them(spark, typed, zone):
         frame = millrace.where(keyed, millrace.predicate(same)("told", *COLUMNS))
         assert frame.count() == 40
         assert seen.value == 40
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
 def test_pandas_functions_get_the_series_that_spark_gives_them(spark, typed, zone):
     """Dtypes and contents are those of ``pandas_udf``: Series, and a DataFrame for a struct."""
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
+    with changed(spark, {"spark.sql.session.timeZone": zone}):
 
         def shown(values):
             if isinstance(values, pd.DataFrame):
@@ -133,15 +134,11 @@ def test_pandas_functions_get_the_series_that_spark_gives_them(spark, typed, zon
         keyed = typed.coalesce(1).withColumn("told", by_spark(*COLUMNS))
         frame = millrace.where(keyed, millrace.predicate(same, kind="pandas")("told", *COLUMNS))
         assert frame.count() == 40
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_arrow_functions_get_the_arrays_that_spark_gives_them(spark, typed):
     """Arrow types, time zones and values are those of ``arrow_udf``, in filters and within joins."""
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/St_Johns")
-    try:
+    with changed(spark, {"spark.sql.session.timeZone": "America/St_Johns"}):
 
         def shown(*values):
             return [" ".join(f"{v.type} {v[i]}" for v in values) for i in range(len(values[0]))]
@@ -168,8 +165,6 @@ def test_arrow_functions_get_the_arrays_that_spark_gives_them(spark, typed):
         assert query.df.first()[0] == 40
         assert len(query.blocks) == 1
         assert len(query.blocks[0].join.residuals) == 1
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_a_dear_predicate_behind_a_selective_one_is_asked_for_few_rows(spark):
@@ -345,12 +340,6 @@ def test_what_is_no_dataframe_or_not_ours_is_refused(spark):
         millrace.report(frame)
 
 
-def test_wrong_results_fail_the_query_with_the_predicates_name(spark):
-    """What a function returns is known only when it runs."""
-    with pytest.raises(PredicateError, match="'one' returned 1 "):
-        millrace.where(spark.range(3), millrace.predicate(lambda x: 1, name="one")("id")).collect()
-
-
 def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
     """The function works on streaming DataFrames, batch after batch."""
     spark.range(0, 100, 1, 2).write.parquet(f"{tmp_path}/in")
@@ -367,14 +356,3 @@ def test_a_stream_is_filtered_as_a_table_is(spark, tmp_path):
     rows = sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect())
     assert rows == list(range(10, 100, 2))
     assert millrace.report(kept).totals.output_tuples > 0
-
-
-def test_dates_are_python_dates(spark):
-    """A spot check by hand of what the comparison with Spark holds for all types."""
-    df = spark.sql("SELECT DATE'2026-01-02' d, TIMESTAMP'2026-01-02 03:04:05' t")
-
-    def exactly(d, t):
-        # Spark's timestamps come as naive local times.
-        return (d, t) == (dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3, 4, 5))  # noqa: DTZ001
-
-    assert millrace.where(df, millrace.predicate(exactly)("d", "t")).count() == 1

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import DataFrame, functions as sf
 
 from millrace.api.query import Query
 from millrace.engine.expressions import Exists
@@ -16,6 +20,20 @@ def bag(frame) -> Counter[str]:
 def bag_of(rows) -> Counter[str]:
     """Rows as a multiset, by position; NaN equals itself in text."""
     return Counter(repr(tuple(row)) for row in rows)
+
+
+def bags(frames: Mapping[str, DataFrame]) -> dict[str, Counter[str]]:
+    """The rows of several DataFrames, whatever their columns, as Spark writes them: all in one job."""
+    named = [
+        frame.toDF(*(f"c{n}" for n in range(len(frame.columns)))).select(
+            sf.lit(name).alias("name"), sf.struct("*").cast("string").alias("row")
+        )
+        for name, frame in frames.items()
+    ]
+    found: dict[str, Counter[str]] = {name: Counter() for name in frames}
+    for name, row in reduce(DataFrame.union, named).collect():
+        found[name][row] += 1
+    return found
 
 
 def taken(found: Query) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
-
 import millrace
+from tests.sql import cases
 
-FOLDER = Path(__file__).parent / "lookup_cases"
 PRICES = [
     ("a", 1.0, "EU", 1),
     ("a", 2.0, "US", 1),
@@ -64,11 +61,10 @@ def plain(spark):
     return {"o": orders, "limited": orders.limit(3), "prices": prices, "cats": cats, **same}
 
 
-def cases(name):
-    """The queries of a file, separated by empty lines."""
-    return (FOLDER / f"{name}.sql").read_text().strip().split("\n\n")
-
-
-def bag(frame) -> Counter[str]:
-    """The rows as a multiset."""
-    return Counter(repr(tuple(row)) for row in frame.collect())
+def answered():
+    """The queries that have an answer, by a name made of their file's and their place."""
+    return {
+        f"{name}-{number}": text
+        for name in ("bound", "constants", "outer", "nested")
+        for number, (_, text) in enumerate(cases.read(f"lookups/{name}"))
+    }

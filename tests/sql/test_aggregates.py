@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from pyspark.errors import PySparkException
 
 from millrace import query
+from tests.session import changed
 from tests.sql.compare import bag, taken
 
 # ``big`` is near the end of bigint, ``wide`` has all digits of a decimal; several rows of ``a`` have id 2.
@@ -16,17 +15,6 @@ LIMITS = (
     "cast('99999999999999999999999999999999999990' as decimal(38, 0)) + id as wide, "
     "cast('0.00000000000000000000000000000000000001' as decimal(38, 38)) as fine from a) a"
 )
-
-
-@contextlib.contextmanager
-def setting(spark, key, value):
-    """A setting of the session for a while."""
-    before = spark.conf.get(key)
-    spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        spark.conf.set(key, before)
 
 
 @pytest.mark.parametrize("column", ["big", "wide"])
@@ -44,7 +32,7 @@ def test_a_sum_that_overflows_raises_as_in_spark(spark, views, column):
 
 def test_without_ansi_mode_sums_wrap_or_are_null(spark, same):
     """And what Spark computes of them goes on being Spark's."""
-    with setting(spark, "spark.sql.ansi.enabled", "false"):
+    with changed(spark, {"spark.sql.ansi.enabled": "false"}):
         text = (
             "select a.k, sum(a.big), sum(a.wide), avg(a.big), min(a.wide), max(a.wide), sum(a.fine), "
             f"sum(-a.big), count(*) from {LIMITS} join b on a.id = b.id group by a.k"

@@ -9,6 +9,7 @@ import pytest
 
 import millrace
 from millrace.engine.values import Later, Read, computed
+from tests.session import changed
 from tests.sql.compare import bag
 
 MINUTE = 60_000_000
@@ -40,32 +41,33 @@ def tables(tmp_path_factory):
 
 @pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
 def test_ranges_of_time_are_sparks(spark, tables, zone):
-    """Whoever adds the interval, for all lengths, with clocks that change and without."""
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
+    """Whoever adds the interval, for all lengths, with clocks that change and without, in one query.
+
+    Where clocks do not change, days of a calendar have 24 hours; other lengths are the same everywhere.
+    """
+    lengths = CALENDAR[:2] if zone == "UTC" else (*IN_TASKS, *CALENDAR)
+    texts = {
+        (length, time): f"""
+            SELECT '{time}' AS time, {number} AS length, count(*), count(DISTINCT a.{time}), min(b.{time}),
+                max(b.{time})
+            FROM a JOIN b ON a.k = b.k
+                AND b.{time} BETWEEN a.{time} - INTERVAL 1 HOUR AND a.{time} + {length}"""
+        for number, length in enumerate(lengths)
+        for time in "tn"
+    }
+    with changed(spark, {"spark.sql.session.timeZone": zone}):
+        plain = spark.newSession()
+        plain.conf.set("spark.sql.session.timeZone", zone)
         for name, path in tables.items():
-            spark.read.parquet(path).createOrReplaceTempView(f"times_{name}")
-        # Where clocks do not change, days of a calendar have 24 hours; other lengths are the same everywhere.
-        for length in CALENDAR[:2] if zone == "UTC" else (*IN_TASKS, *CALENDAR):
-            for time in "tn":
-                select = f"SELECT count(*), count(DISTINCT a.{time}), min(b.{time}), max(b.{time}) FROM"
-                hour, begun = "INTERVAL 1 HOUR", f"ON a.k = b.k AND b.{time} BETWEEN"
-                found = millrace.query(
-                    f"{select} a JOIN b {begun} a.{time} - {hour} AND a.{time} + {length}",
-                    spark=spark,
-                    tables=tables,
-                )
-                want = spark.sql(
-                    f"{select} times_a a JOIN times_b b {begun} a.{time} - {hour} AND a.{time} + {length}"
-                )
-                assert bag(found.df) == bag(want), (length, time, found.explain())
-                exact = length in IN_TASKS or (length in CALENDAR[:2] and zone == "UTC")
-                assert ("Spark evaluates above it" not in found.explain()) == exact, (length, time)
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
-        for name in "ab":
-            spark.catalog.dropTempView(f"times_{name}")
+            plain.read.parquet(path).createOrReplaceTempView(name)
+        for (length, time), text in texts.items():
+            shown = millrace.query(text, spark=spark, tables=tables).explain()
+            exact = length in IN_TASKS or (length in CALENDAR[:2] and zone == "UTC")
+            assert ("Spark evaluates above it" not in shown) == exact, (length, time)
+        whole = " UNION ALL ".join(texts.values())
+        found = millrace.query(whole, spark=spark, tables=tables)
+        assert len(found.blocks) == len(texts)
+        assert bag(found.df) == bag(plain.sql(whole))
 
 
 @pytest.mark.parametrize("shift", [MINUTE, -MINUTE, MINUTE + 1, 0])

@@ -10,6 +10,7 @@ import pytest
 from millrace import query
 from millrace.errors import InputError
 from tests.sql import lookup_tables
+from tests.sql.compare import bag
 
 JOINS = ("join", "left join", "right join", "full join", "left semi join", "left anti join")
 CONDITIONS = (
@@ -86,6 +87,6 @@ def test_no_shape_gives_a_wrong_answer(spark, given, text):
     except InputError as error:
         message = str(error)
     else:
-        assert lookup_tables.bag(found.df) == lookup_tables.bag(spark.sql(text)), found.explain()
+        assert bag(found.df) == bag(spark.sql(text)), found.explain()
         return
     assert "What would work" in message

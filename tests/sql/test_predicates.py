@@ -15,111 +15,17 @@ from pyspark.sql.functions import arrow_udf, pandas_udf, udf
 from pyspark.sql.types import BooleanType, IntegerType
 
 from millrace import join, query, sql
-from millrace.errors import ExecutionError, MillraceWarning, PredicateError, QueryError
+from millrace.errors import ExecutionError, PredicateError, QueryError
 from millrace.spark.predicates import predicate
 from millrace.sql import pipeline
+from tests.session import changed
+from tests.sql import cases
+from tests.sql.answers import answer_of
 from tests.sql.compare import bag, taken
+from tests.sql.small_tables import PREDICATES
 
 BOOLEAN = BooleanType()
-
-
-def _predicates():
-    """Functions of every kind; inside a function, so that they travel to the tasks as they are."""
-
-    @udf(BOOLEAN)
-    def above(x):
-        """Null for null; for whole numbers and others."""
-        return None if x is None else x > 1
-
-    @udf(BOOLEAN)
-    def near(x, y):
-        """Over two columns, null when either is."""
-        return None if x is None or y is None else abs(x - y) < 15
-
-    @pandas_udf(BOOLEAN)
-    def short(s: pd.Series) -> pd.Series:
-        """Null for null, as pandas has it."""
-        return s.map(lambda text: None if text is None else len(text) < 2).astype("boolean")
-
-    @arrow_udf(BOOLEAN)
-    def ten(k: pa.Array) -> pa.Array:
-        """Over Arrow arrays."""
-        return pc.equal(k, pa.scalar(10, k.type))
-
-    return {"above": above, "near": near, "Short": short, "match": ten}
-
-
-PREDICATES = _predicates()
 above, near = PREDICATES["above"], PREDICATES["near"]
-
-# The blocks of the query, the conditions that filters by eddies stand for, and the query.
-CASES = [
-    ("", "above(id)", "select * from a where above(id)"),
-    ("", "above(id) & short(s)", "select id, s from a where above(id) and short(s)"),
-    ("", "ABOVE(a.id) & `match`(k)", "select id from a where (ABOVE(a.id) and (x > 0 or flag))and`match`(k)"),
-    ("", "near(id, k - 9)", "select * from a where near(id, k - 9)order by 1, 2"),
-    ("", "near(id, id) & above(id)", "select s, count(*) from a where near(id, id) and above(id)group by s"),
-    ("", "", "select id, above(id), short(s) as t from a"),
-    ("", "", "select id from a where not above(id) or match(k)"),
-    ("", "", "select id from a where above(id) is null"),
-    ("", "", "select s, case when above(id) then 1 when short(s) then 2 end as c from a"),
-    ("", "", "select s, count(*) from a group by s having above(count(*))"),
-    (
-        "",
-        "above(id)",
-        "with q as (select id, s from a where above(id)) select * from q union all select * from q",
-    ),
-    ("", "short(s)", "select * from (select id, s from a where short(s)) t where id is not null"),
-    ("", "above(id) | above(k)", "select id from a where above(id) union select id from b where above(k)"),
-    ("", "above(id)", "select id, (select max(v) from b where above(id)) m from a"),
-    ("a +subquery", "match(k)", "select id from a where id in (select id from b where match(k))"),
-    ("", "", "select id from a where above((select max(id) from b))"),
-    (
-        "",
-        "above(b.k)",
-        "select id from a where exists (select 1 from b where b.id = a.id and above(a.k) and above(b.k))",
-    ),
-    ("a b", "", "select a.id, b.v from a, b where a.id = b.id and above(a.id)"),
-    ("a b", "", "select a.id, b.v from a join b on a.id = b.id and near(a.k, b.k) and short(a.s)"),
-    ("a b", "", "select count(*) from a, b where a.k = b.k and near(a.id, b.id) and near(12, b.k)"),
-    ("a b", "", "select above(a.k) r, a.id from a, b where a.id = b.id and (above(b.id) or above(a.k))"),
-    (
-        "a b",
-        "near(a.id + 1, b.k)",
-        "select * from a, b where a.id = b.id and near(a.id + 1, b.k) and above(b.id)",
-    ),
-    ("a b", "near(a.id, b.k)", "select 1 from a, b where a.id = b.id and a.id + b.k > 3 and near(a.id, b.k)"),
-    ("a b c", "", "select w from a, b, c where a.id = b.id and b.k = c.k and near(a.k, c.k) and match(b.k)"),
-    (
-        "a b",
-        "near(a.k, c.k) & above(c.id)",
-        "select w from a, b, c where a.id = b.id and near(a.k, c.k) and above(c.id)",
-    ),
-    ("", "near(a.k, b.k)", "select a.id, v from a, b where near(a.k, b.k)"),
-    ("a b", "", "select a.id, v from a, b where above(a.id)"),
-    ("", "", "select a.id, b.v from a left join b on a.id = b.id and above(b.k)"),
-    (
-        "",
-        "above(a.id) & short(b.s)",
-        "select * from a left join b on a.id = b.id where above(a.id) and short(b.s)",
-    ),
-    (
-        "a b",
-        "above(c.k)",
-        "select w from a join b on a.id = b.id left join c on c.id = a.id where above(c.k) and match(a.k)",
-    ),
-    ("", "", "select a.id from a full join b on a.id = b.id and a.k > 1"),
-    (
-        "t b",
-        "short(s)",
-        "select t.id, v from (select * from a where short(s)) t join b on t.id = b.id and above(t.k)",
-    ),
-    (
-        "a c +subquery",
-        "above(k)",
-        "select w from a, c where a.id = c.id and c.k in (select k from b where above(k)) and match(a.k)",
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -133,16 +39,16 @@ def plain(spark, files):
     return session
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_rows_are_those_of_registered_functions(spark, plain, files, views, number):
-    """Wherever a predicate stands, the rows are those of the same function registered with Spark."""
-    blocks, filters, text = CASES[number]
+@pytest.mark.parametrize(
+    ("number", "head", "text"), [(number, *case) for number, case in enumerate(cases.read("predicates"))]
+)
+def test_rows_are_those_of_registered_functions(spark, oracle, files, views, number, head, text):
+    """Blocks and filters are the case's; rows are those of the functions registered with Spark."""
+    blocks, filters = ("" if part == "none" else part for part in head.split(" ; "))
     found = query(text, spark=spark, tables=files if number % 2 else views, predicates=PREDICATES)
-    expected = plain.sql(text)
-    assert found.df.columns == expected.columns
-    assert bag(found.df) == bag(expected), found.explain()
     assert taken(found) == blocks, found.explain()
     assert " | ".join(" & ".join(one.calls) for one in found.filters) == filters, found.explain()
+    assert answer_of(found.df) == oracle("predicates", text), found.explain()
 
 
 def test_the_explanation_says_who_calls_what(spark, files):
@@ -247,22 +153,23 @@ def test_what_another_predicate_rejects_does_not_raise(spark, views):
         ).collect()
 
 
-@pytest.mark.parametrize("kind", ["row", "pandas", "arrow"])
-@pytest.mark.parametrize("text", ["above(id)", "not above(id)", "above(id) is null"])
-def test_on_error_null_holds_wherever_spark_calls(spark, views, kind, text):
-    """A raising row's truth is null in a condition of its own and inside an expression."""
+def test_on_error_null_holds_wherever_spark_calls(spark, views):
+    """A raising row's truth is null in a condition of its own and inside an expression, for every kind."""
     functions = {
         "row": lambda x: {1: True, 2: False, 3: None}[x],
         "pandas": lambda s: [{1: True, 2: False, 3: None}[x] for x in s],
         "arrow": lambda s: [{1: True, 2: False, 3: None}[x] for x in s.to_pylist()],
     }
-    batch = None if kind == "row" else 3
-    made = predicate(functions[kind], kind=kind, name="above", on_error="null", batch=batch)
-    found = sql(
-        f"select id from a where id is not null and {text}", spark=spark, tables=views, predicates=[made]
-    )
-    known = {"above(id)": "id = 1", "not above(id)": "id = 2", "above(id) is null": "id >= 3"}
-    assert bag(found) == bag(spark.sql(f"select id from a where {known[text]}"))
+    made = [
+        predicate(function, kind=kind, name=f"{kind}_is", on_error="null", batch=None if kind == "row" else 3)
+        for kind, function in functions.items()
+    ]
+    known = {"{}_is(id)": "id = 1", "not {}_is(id)": "id = 2", "{}_is(id) is null": "id >= 3"}
+    select = "select '{0}' as kind, '{1}' as shape, id from a where id is not null and {2}"
+    pairs = [(kind, *pair) for kind in functions for pair in known.items()]
+    ours = " union all ".join(select.format(kind, same, text.format(kind)) for kind, text, same in pairs)
+    plain = " union all ".join(select.format(kind, same, same) for kind, _, same in pairs)
+    assert bag(sql(ours, spark=spark, tables=views, predicates=made)) == bag(spark.sql(plain))
 
 
 def test_coroutines(spark, views):
@@ -362,23 +269,11 @@ def test_join_takes_predicates(spark, files, views):
     assert bag(frame) == bag(spark.sql(text))
 
 
-def test_queries_that_only_spark_reads_call_predicates_too(spark, views):
-    """Pipe syntax is left to Spark, with the predicates."""
-    with pytest.warns(MillraceWarning, match="Spark calls above for every row"):
-        found = query(
-            "from a |> where above(id) |> select id", spark=spark, tables=views, predicates=PREDICATES
-        )
-    assert bag(found.df) == bag(spark.sql("select id from a where id > 1"))
-
-
 def test_settings_that_leave_a_query_to_spark_leave_the_predicates_too(spark, views):
     """Where names could mean something else, Spark calls the functions itself."""
-    spark.conf.set("spark.sql.caseSensitive", "true")
-    try:
+    with changed(spark, {"spark.sql.caseSensitive": "true"}):
         found = query("select id from a where above(id)", spark=spark, tables=views, predicates=PREDICATES)
         rows = bag(found.df)
-    finally:
-        spark.conf.unset("spark.sql.caseSensitive")
     assert found.filters == () and rows == bag(spark.sql("select id from a where id > 1"))
 
 
@@ -457,16 +352,3 @@ def test_unknown_functions_are_for_spark_to_refuse(spark, views):
     with pytest.raises(AnalysisException) as found:
         query("select id from a where nobody(id)", spark=spark, tables=views, predicates=PREDICATES)
     assert found.value.getCondition() == "UNRESOLVED_ROUTINE"
-
-
-def test_what_cannot_be_sent_is_told_before_anything_runs(spark):
-    """A function that holds on to a lock is refused by name."""
-    lock = threading.Lock()
-
-    @predicate
-    def locked(x):
-        with lock:
-            return True
-
-    with pytest.raises(PredicateError, match="'locked' cannot be sent"):
-        sql("select * from range(3) where locked(id)", spark=spark, predicates=[locked])

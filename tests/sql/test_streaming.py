@@ -10,17 +10,13 @@ import pytest
 
 from millrace import query, to_batches
 from millrace.errors import OptionError
+from tests.sql.compare import bag
 
 
-def bag(batches) -> Counter[str]:
+def rows_of(batches) -> Counter[str]:
     """The rows as a multiset."""
     columns = ([column.to_pylist() for column in batch.columns] for batch in batches)
     return Counter(repr(row) for each in columns for row in zip(*each, strict=True))
-
-
-def of(frame) -> Counter[str]:
-    """The same of a DataFrame."""
-    return Counter(repr(tuple(row)) for row in frame.collect())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +33,7 @@ def test_every_row_comes_once(spark, views, text):
     """Whether the result is a block's, or Spark works above it."""
     found = query(text, spark=spark, tables=views)
     batches = list(found.to_batches())
-    assert bag(batches) == of(spark.sql(text))
+    assert rows_of(batches) == bag(spark.sql(text))
     assert all(batch.schema.names == spark.sql(text).columns for batch in batches)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from lab.bench.tpch_data import query_texts
 from millrace import query
-from tests.sql.compare import bag, taken
+from tests.sql.answers import answer_of
+from tests.sql.compare import taken
 
 BLOCKS = {
     "q01": "",
@@ -35,29 +36,15 @@ BLOCKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def by_spark(spark, tpch_tiny):
-    """Run a query with Spark alone, on the same files; views of this name are gone afterwards."""
-    for name, path in tpch_tiny.items():
-        spark.read.parquet(path).createOrReplaceTempView(name)
-    yield spark.sql
-    for name in tpch_tiny:
-        spark.catalog.dropTempView(name)
-
-
 TEXTS = query_texts()
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_rows_and_blocks(spark, tpch_tiny, by_spark, name):
+def test_rows_and_blocks(spark, tpch_tiny, oracle, name):
     """Every query gives Spark's rows, and its joins are taken."""
-    text = TEXTS[name]
-    found = query(text, spark=spark, tables=tpch_tiny)
+    found = query(TEXTS[name], spark=spark, tables=tpch_tiny)
     assert taken(found) == BLOCKS[name], found.reasons
-    expected = by_spark(text)
-    assert found.df.columns == expected.columns
-    assert [f.dataType for f in found.df.schema] == [f.dataType for f in expected.schema]
-    assert bag(found.df) == bag(expected), found.explain()
+    assert answer_of(found.df) == oracle("tpch", TEXTS[name]), found.explain()
 
 
 def test_filters_follow_from_an_or(spark, tpch_tiny):

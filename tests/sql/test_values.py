@@ -165,10 +165,10 @@ def test_every_value_is_sparks(spark, tables):
     assert not [line for line in lines if "Spark evaluates" in line]
 
 
-@pytest.mark.parametrize("condition", OF_SPARK)
-def test_what_is_not_certain_stays_with_spark(spark, tables, condition):
-    text = f"SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id WHERE {condition}"
-    assert "own: Spark filters it by" in millrace.query(text, spark=spark, tables=tables).explain()
+def test_what_is_not_certain_stays_with_spark(spark, tables):
+    text = "SELECT count(*) FROM own JOIN theirs AS t ON own.id = t.id WHERE "
+    shown = {each: millrace.query(text + each, spark=spark, tables=tables).explain() for each in OF_SPARK}
+    assert [each for each in OF_SPARK if "own: Spark filters it by" not in shown[each]] == []
 
 
 def test_a_filter_is_computed_where_files_are_read(spark, tables):

@@ -143,7 +143,7 @@ def demo_command(
     json: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Run four joins of TPC-H with Millrace and with Spark SQL, and compare rows and times."""
+    """Run a filter and two joins of TPC-H with Millrace and with Spark, and compare rows and times."""
     from millrace.cli import demo
     from millrace.cli.session import session
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from millrace.engine.arrivals.access_modules import Index, IndexAM, Scan, ScanAM
-from millrace.engine.arrivals.schedule import Schedule
+from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.preference import Wanted
+from millrace.engine.runs.run_of import run_of
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
-from tests.engine.eddy.oracle import Case, multiset
-
-Rows = Counter[tuple[Any, ...]]
+from tests.engine.eddy.oracle import Case, Rows, multiset
 
 
 class Noted(Index):
@@ -76,28 +74,53 @@ class Plan:
     scans: tuple[ScanPlan, ...] = ()
 
 
+def asked(*columns: str, delay: float = 0.0, in_flight: int | None = None) -> Plan:
+    """Return the plan of a relation that has one index and nothing else."""
+    return Plan(source=False, indexes=(IndexPlan(columns, delay, in_flight),))
+
+
 @dataclass
 class Ran:
     """What a run returned and what it did."""
 
     rows: Rows
-    eddy: EddyRun
+    run: Run
     clock: VirtualClock
-    indexes: list[Noted] = field(default_factory=list)
-    results: list[tuple[float, pa.RecordBatch]] = field(default_factory=list)
+    indexes: list[Noted]
+    results: list[tuple[float, pa.RecordBatch]]
+
+    @property
+    def eddy(self) -> EddyRun:
+        """What ran it, where that is no static plan."""
+        assert isinstance(self.run, EddyRun)
+        return self.run
+
+
+def modules(
+    case: Case, plans: Mapping[str, Plan], clock: VirtualClock, chunk: int
+) -> tuple[dict[str, Sequence[ScanAM | IndexAM]], list[Noted]]:
+    """Return the access modules that plans make, and the indexes among them."""
+    access: dict[str, Sequence[ScanAM | IndexAM]] = {}
+    indexes: list[Noted] = []
+    for alias, plan in plans.items():
+        mine = [p.module(alias, case.tables[alias], clock) for p in plan.indexes]
+        scans = [p.module(alias, case.tables[alias], clock, chunk) for p in plan.scans]
+        indexes += mine
+        if mine or scans:
+            access[alias] = [*mine, *scans]
+    return access, indexes
 
 
 def run(
     case: Case,
-    plans: dict[str, Plan],
+    plans: Mapping[str, Plan],
     options: Options | None = None,
     *,
-    schedule: Schedule | None = None,
-    stream: str | None = None,
     chunk: int = 4,
     prefer: Wanted = None,
     later: Wanted = None,
     changes_at: int = 2,
+    **given: Any,
 ) -> Ran:
     """Run the block in virtual time with access modules made by the plans.
 
@@ -105,56 +128,29 @@ def run(
         later: What is preferred from a batch of results on, where that is not what was before.
         changes_at: The number of that batch, from one.
     """
-    clock = VirtualClock()
-    access: dict[str, Sequence[ScanAM | IndexAM]] = {}
-    indexes: list[Noted] = []
-    sources = {}
-    for relation in case.spec.relations:
-        if relation.same_as is not None:
-            continue
-        alias, table = relation.alias, case.tables[relation.alias]
-        plan = plans.get(alias, Plan())
-        if plan.source:
-            sources[alias] = table.combine_chunks().to_batches(max_chunksize=chunk)
-        mine = [p.module(alias, table, clock) for p in plan.indexes]
-        indexes += mine
-        scans = [p.module(alias, table, clock, chunk) for p in plan.scans]
-        if mine or scans:
-            access[alias] = [*mine, *scans]
-    eddy = EddyRun(
-        case.spec,
-        sources,
-        options,
-        schedule=schedule,
-        stream=stream,
-        clock=clock,
-        access=access,
-        prefer=prefer,
-    )
+    clock, options = VirtualClock(), options or Options()
+    access, indexes = modules(case, plans, clock, chunk)
+    sources = {a: b for a, b in case.batches(chunk).items() if plans.get(a, Plan()).source}
+    if options.architecture == "static":
+        running: Run = run_of(case.spec, sources, options, clock=clock, access=access, **given)
+    else:
+        running = EddyRun(case.spec, sources, options, clock=clock, access=access, prefer=prefer, **given)
     results: list[tuple[float, pa.RecordBatch]] = []
-    for batch in eddy.run():
+    for batch in running.run():
         results.append((clock.now(), batch))
         if later is not None and len(results) == changes_at:
-            eddy.prefer(later)
+            assert isinstance(running, EddyRun)
+            running.prefer(later)
     table = pa.Table.from_batches([batch for _, batch in results], case.spec.output_schema)
-    return Ran(multiset(table), eddy, clock, indexes, results)
-
-
-def with_self_joins(case: Case) -> Case:
-    """Let relations that read the same table share its tuples."""
-    first: dict[int, str] = {}
-    relations = []
-    for relation in case.spec.relations:
-        lead = first.setdefault(id(case.tables[relation.alias]), relation.alias)
-        relations.append(replace(relation, same_as=None if lead == relation.alias else lead))
-    return replace(case, spec=replace(case.spec, relations=tuple(relations)))
+    return Ran(multiset(table), running, clock, indexes, results)
 
 
 @st.composite
 def plans(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
     """Draw access modules with which the block can be answered.
 
-    A relation that has indexes alone is bound by relations before it, as many cases are made.
+    A relation that has indexes alone is bound by relations before it, as many cases are made. One with a
+    window has a source alone, for its rows come in order of time.
     """
     found = {}
     spec = case.spec
@@ -163,6 +159,9 @@ def plans(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
         if relation.same_as is not None:
             continue
         alias = relation.alias
+        if relation.window is not None:
+            found[alias] = Plan()
+            continue
         columns = set()
         for equality in spec.equalities:
             for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
@@ -183,8 +182,9 @@ def plans(draw: st.DrawFn, case: Case) -> dict[str, Plan]:
         for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
             stall = draw(st.sampled_from([None, (0, 3.0), (1, 3.0), (1, math.inf)]))
             scans.append(ScanPlan(draw(st.sampled_from([0.0, 0.5])), stall, draw(st.sampled_from([None, 1]))))
-        source = not indexes or alias in leads or draw(st.booleans())
-        if scans and not any(s.rows is None and (s.stall is None or s.stall[1] < math.inf) for s in scans):
+        ends = any(s.rows is None and (s.stall is None or s.stall[1] < math.inf) for s in scans)
+        source = alias in leads or draw(st.booleans())
+        if not ends and (scans or not indexes):
             source = True  # some scan has to end
         found[alias] = Plan(source, tuple(indexes), tuple(scans))
     return found

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.expressions import ColumnRef
 from millrace.engine.policies import Policy
 from millrace.engine.runs.eddy_run import EddyRun
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
-from tests.engine.eddy.oracle import Case, multiset
-
-Rows = Counter[tuple[Any, ...]]
-
-
-def block(
-    tables: dict[str, pa.Table],
-    equalities: Sequence[str],
-    *,
-    distinct: Sequence[str] = (),
-    count_only: bool = False,
-) -> Case:
-    """Return the block ``a.x = b.y AND …`` over the tables, all columns of which it returns."""
-
-    def ref(text: str) -> ColumnRef:
-        return ColumnRef(*text.strip().split("."))
-
-    relations = tuple(RelationSpec(a, t.schema, a in distinct, t.num_rows) for a, t in tables.items())
-    pairs = [[ref(side) for side in text.split("=")] for text in equalities]
-    joined = tuple(Equality(a, b, tables[a.relation].schema.field(a.column).type) for a, b in pairs)
-    columns = [ColumnRef(a, name) for a, table in tables.items() for name in table.column_names]
-    output = () if count_only else tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns)
-    return Case(JoinSpec(relations, joined, (), output, count_only), tables)
+from tests.engine.eddy.oracle import Case, Rows, block, multiset, with_windows
 
 
 def chain(seed: int, kind: pa.DataType | None = None, nulls: float = 0.0, rows: int = 9) -> Case:
@@ -65,9 +40,20 @@ def star(arms: dict[str, Sequence[int]], keys: dict[str, Sequence[int]]) -> Case
     return block(tables, [f"u.{name} = {name}.k" for name in arms], count_only=True)
 
 
+def stream(seed: int, rows: int = 25) -> Case:
+    """Return ``a.k = b.k AND b.j = c.j`` over random streams with windows in all three."""
+    draw = random.Random(seed)
+    tables = {}
+    for alias, keys in (("a", "k"), ("b", "kj"), ("c", "j")):
+        ticks = np.cumsum([draw.randint(0, 2) for _ in range(rows)])
+        columns = {key: pa.array([draw.randint(0, 3) for _ in range(rows)], pa.int64()) for key in keys}
+        tables[alias] = pa.table({"at": pa.array(ticks, pa.int64()), **columns})
+    return with_windows(block(tables, ["a.k = b.k", "b.j = c.j"]), dict.fromkeys("abc", 4))
+
+
 def batches(case: Case, chunk: int) -> dict[str, list[pa.RecordBatch]]:
     """Return each relation's rows in record batches of at most ``chunk``."""
-    return {a: t.combine_chunks().to_batches(max_chunksize=chunk) for a, t in case.tables.items()}
+    return case.batches(chunk)
 
 
 def run(

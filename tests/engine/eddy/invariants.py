@@ -77,6 +77,7 @@ class Invariants:
         number = {alias: i for i, alias in enumerate(spec.aliases)}
         self._residuals = [(p, sum(1 << number[a] for a in relations_of(p))) for p in spec.residuals]
         self._values: list[dict[str, list[Any]]] = [{n: [] for n in r.schema.names} for r in spec.relations]
+        self._times: list[list[int | None]] = [[] for _ in spec.relations]
         self._results: dict[int, tuple[tuple[range, ...], list[Rows]]] = {}
         self._proper: set[tuple[int, Rows]] = set()
 
@@ -107,6 +108,13 @@ class Invariants:
                 new = np.arange(len(values), stem.store.rows)
                 if len(new):
                     values.extend(canonical(v) for v in stem.store.gather(name, new).to_pylist())
+            window, times = self._spec.relations[stem.number].window, self._times[stem.number]
+            times += [None] * (stem.store.first - len(times))
+            new = np.arange(len(times), stem.store.rows)
+            if window is not None and len(new):
+                arrived = stem.store.gather(window.column, new)
+                whole = arrived.cast(pa.int32()) if pa.types.is_date32(arrived.type) else arrived
+                times.extend(whole.cast(pa.int64()).to_pylist())
 
     def _rows(self, relation: int) -> range:
         """Return the numbers of the rows that have arrived and have not been evicted."""
@@ -116,7 +124,7 @@ class Invariants:
     def results(self, span: int) -> list[Rows]:
         """Return every result, so far, of joining the relations of a span that the tree connects.
 
-        Pairs that a residual predicate of the span rejects are not among them: nobody needs them.
+        Pairs that a residual predicate or a window of the span rejects are not among them: nobody needs them.
         """
         arrived = tuple(self._rows(r) for r in members(span))
         known = self._results.get(span)
@@ -129,6 +137,7 @@ class Invariants:
             for one in (self.results(rest) if rest else [()])
             for row in self._matching(one, rest, last)
         ]
+        found = [one for one in found if self._is_together(one, span)]
         for predicate, needed in self._residuals:
             if needed & span == needed and needed >> last & 1:
                 found = [one for one in found if self._truth(predicate, one, span) is True]
@@ -150,6 +159,17 @@ class Invariants:
                 for mine, known in wanted
             ):
                 yield row
+
+    def _is_together(self, one: Rows, span: int) -> bool:
+        """Whether the components of a tuple are within each other's windows."""
+        relations = zip(members(span), one, strict=True)
+        windows = [
+            (self._spec.relations[r].window, self._times[r][row])
+            for r, row in relations
+            if self._spec.relations[r].window
+        ]
+        latest = [time for _, time in windows if time is not None]
+        return all(w is None or (t is not None and max(latest) - t <= w.length) for w, t in windows)
 
     def _value(self, one: Rows, span: int, relation: int, column: str) -> Any:
         return self._values[relation][column][project(one, span, 1 << relation)[0]]

@@ -1,20 +1,40 @@
-"""Random blocks with data for them, and DuckDB's answer to compare with."""
+"""Blocks with data for them, DuckDB's answer to compare with, and strategies that draw all kinds of them."""
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import math
+import random
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Predicate, show
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.engine.expressions import (
+    And,
+    Call,
+    Column,
+    ColumnRef,
+    Compare,
+    Exists,
+    IsNull,
+    Not,
+    Or,
+    Predicate,
+    show,
+)
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec, Window
 from millrace.predicates import PredicateSpec
+
+Rows = Counter[tuple[Any, ...]]
 
 KEY_TYPES: tuple[pa.DataType, ...] = (
     pa.int64(),
@@ -31,12 +51,12 @@ KEY_TYPES: tuple[pa.DataType, ...] = (
     pa.binary(),
 )
 
+MACROS = "CREATE MACRO third(x, y := 0) AS ((x::HUGEINT + y) % 3 = 0)"
+"""What the user's predicate of the cases is for DuckDB."""
+
 
 def key_values(kind: pa.DataType) -> list[Any]:
     """Return a handful of values of the type, few enough to meet, with the nasty ones among them."""
-    import datetime as dt
-    import decimal
-
     if pa.types.is_boolean(kind):
         return [True, False]
     if pa.types.is_floating(kind):
@@ -59,10 +79,6 @@ def key_values(kind: pa.DataType) -> list[Any]:
     return [-128, -1, 0, 1, 2, 3, 127]
 
 
-MACROS = "CREATE MACRO third(x, y := 0) AS ((x::HUGEINT + y) % 3 = 0)"
-"""What the user's predicate of the cases is for DuckDB."""
-
-
 def third(kind: str) -> PredicateSpec:
     """Return the user's predicate of the cases: whether its arguments' sum is a multiple of 3."""
 
@@ -82,35 +98,66 @@ class Case:
     spec: JoinSpec
     tables: dict[str, pa.Table]
 
-    def sql(self) -> str:
-        """Return the block as a query for DuckDB."""
-        items = ", ".join(f'{o.source} AS "{o.name}"' for o in self.spec.output)
-        if self.spec.count_only:
-            items = "count(*) AS __count"
+    def sql(self, *more: str) -> str:
+        """Return the block as a query for DuckDB, with more conjuncts; windows are conjuncts too."""
+        spec = self.spec
+        items = ", ".join(f'{o.source} AS "{o.name}"' for o in spec.output) or "1"
+        items = "count(*) AS __count" if spec.count_only else items
         tables = ", ".join(
             f"(SELECT DISTINCT * FROM t_{r.alias}) {r.alias}" if r.distinct else f"t_{r.alias} {r.alias}"
-            for r in self.spec.relations
+            for r in spec.relations
         )
-        conjuncts = [str(e) for e in self.spec.equalities] + [f"({show(p)})" for p in self.spec.residuals]
+        conjuncts = [str(e) for e in spec.equalities] + [f"({show(p)})" for p in spec.residuals]
+        times = {r.alias: _time(r) for r in spec.relations if r.window is not None}
+        for relation in spec.relations:
+            if relation.window is not None:
+                own = times[relation.alias]
+                latest = f"greatest({', '.join(times.values())})" if len(times) > 1 else own
+                conjuncts += [f"{own} IS NOT NULL", f"{latest} - {own} <= {relation.window.length}"]
+        conjuncts += more
         where = f" WHERE {' AND '.join(conjuncts)}" if conjuncts else ""
-        beside = "|".join(r.alias for r in self.spec.beside)
+        beside = "|".join(r.alias for r in spec.beside)
         if beside:
             where = re.sub(rf"FROM ({beside})\b", r"FROM t_\1 \1", where)
         return f"SELECT {items} FROM {tables}{where}"
 
-    def expected(self) -> Counter[tuple[Any, ...]]:
-        """Return DuckDB's multiset of rows."""
-        return answer_of(self.sql(), self.tables)
+    def expected(self, *more: str) -> Rows:
+        """Return DuckDB's multiset of rows, with more conjuncts."""
+        return answer_of(self.sql(*more), self.tables)
+
+    def batches(self, chunk: int) -> dict[str, list[pa.RecordBatch]]:
+        """Return rows in record batches of at most ``chunk``, of each relation that shares no other's."""
+        aliases = [r.alias for r in self.spec.relations if r.same_as is None]
+        aliases += [r.alias for r in self.spec.beside]
+        return {a: self.tables[a].combine_chunks().to_batches(max_chunksize=chunk) for a in aliases}
 
 
-def answer_of(sql: str, tables: dict[str, pa.Table]) -> Counter[tuple[Any, ...]]:
+def _time(relation: RelationSpec) -> str:
+    """Return a relation's time as a whole number in its unit, in DuckDB's SQL."""
+    assert relation.window is not None
+    name = f"{relation.alias}.{relation.window.column}"
+    kind = relation.schema.field(relation.window.column).type
+    if pa.types.is_timestamp(kind):
+        return f"epoch_us({name})"
+    return f"({name} - DATE '1970-01-01')::HUGEINT" if pa.types.is_date(kind) else f"{name}::HUGEINT"
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """Return the one database of this process."""
+    connection = duckdb.connect()
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL threads = 1")  # a handful of rows is not worth another
+    connection.execute(MACROS)
+    return connection
+
+
+def answer_of(sql: str, tables: dict[str, pa.Table]) -> Rows:
     """Return DuckDB's multiset of rows of a query over tables named ``t_`` and an alias."""
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(MACROS)
+    with _connection().cursor() as cursor:
         for alias, table in tables.items():
-            connection.register(f"t_{alias}", table)
-        return multiset(connection.sql(sql).to_arrow_table())
+            cursor.register(f"t_{alias}", table)
+        return multiset(cursor.sql(sql).to_arrow_table())
 
 
 def canonical(value: Any) -> Any:
@@ -122,9 +169,61 @@ def canonical(value: Any) -> Any:
     return value
 
 
-def multiset(table: pa.Table) -> Counter[tuple[Any, ...]]:
+def multiset(table: pa.Table) -> Rows:
     """Return the rows as a multiset in which NaN equals NaN and -0.0 equals 0.0."""
     return Counter(tuple(canonical(v) for v in row.values()) for row in table.to_pylist())
+
+
+def block(
+    tables: dict[str, pa.Table],
+    equalities: Sequence[str],
+    *,
+    distinct: Sequence[str] = (),
+    count_only: bool = False,
+) -> Case:
+    """Return the block ``a.x = b.y AND …`` over the tables, all columns of which it returns."""
+    relations = tuple(RelationSpec(a, t.schema, a in distinct, t.num_rows) for a, t in tables.items())
+    pairs = [[_ref(side) for side in text.split("=")] for text in equalities]
+    joined = tuple(Equality(a, b, tables[a.relation].schema.field(a.column).type) for a, b in pairs)
+    columns = [ColumnRef(a, name) for a, table in tables.items() for name in table.column_names]
+    output = () if count_only else tuple(OutputColumn(f"{c.relation}_{c.column}", c) for c in columns)
+    return Case(JoinSpec(relations, joined, (), output, count_only), tables)
+
+
+def _ref(text: str) -> ColumnRef:
+    return ColumnRef(*text.strip().split("."))
+
+
+def compare(op: str, left: str, right: str, kind: pa.DataType) -> Compare:
+    """Return ``a.x op b.y``."""
+    return Compare(op, Column(_ref(left)), Column(_ref(right)), kind)  # type: ignore[arg-type]
+
+
+def having(case: Case, *residuals: Predicate) -> Case:
+    """Return a block with other residual predicates."""
+    return replace(case, spec=replace(case.spec, residuals=residuals))
+
+
+def with_self_joins(case: Case) -> Case:
+    """Let relations that read the same table share its tuples."""
+    first: dict[int, str] = {}
+    relations = []
+    for relation in case.spec.relations:
+        lead = first.setdefault(id(case.tables[relation.alias]), relation.alias)
+        relations.append(replace(relation, same_as=None if lead == relation.alias else lead))
+    return replace(case, spec=replace(case.spec, relations=tuple(relations)))
+
+
+def with_windows(case: Case, lengths: dict[str, int]) -> Case:
+    """Return a block with windows on column ``at`` of some relations."""
+    relations = tuple(
+        replace(r, window=Window("at", lengths[r.alias])) if r.alias in lengths else r
+        for r in case.spec.relations
+    )
+    return replace(case, spec=replace(case.spec, relations=relations))
+
+
+# Blocks of every kind
 
 
 @st.composite
@@ -163,8 +262,7 @@ def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
     if count > 1 and draw(st.booleans()):
         a, b = draw(st.permutations(aliases))[:2]
         op = draw(st.sampled_from(["<", "<=", ">", "<>"]))
-        kind = schema.field("k0").type
-        residuals.append(Compare(op, Column(ColumnRef(a, "k0")), Column(ColumnRef(b, "k0")), kind))
+        residuals.append(compare(op, f"{a}.k0", f"{b}.k0", schema.field("k0").type))
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         read = draw(st.permutations(aliases))[: draw(st.integers(1, 2))]
         arguments = tuple(Column(ColumnRef(alias, "k0")) for alias in read)
@@ -182,3 +280,261 @@ def cases(draw: st.DrawFn, max_relations: int = 5, max_rows: int = 12) -> Case:
     )
     spec = JoinSpec(tuple(relations), tuple(equalities), tuple(residuals), tuple(output), count_only)
     return Case(spec, tables)
+
+
+@st.composite
+def dense_cases(draw: st.DrawFn) -> Case:
+    """Draw a path, a star or a cycle of small tables in which almost every tuple has several matches."""
+    numbers = random.Random(draw(st.integers(0, 1 << 30)))
+    kind = numbers.choice([pa.int64(), pa.int64(), pa.string()])
+    nulls = numbers.choice([0.0, 0.0, 0.3])
+    aliases = [f"r{i}" for i in range(numbers.choice([2, 3, 3, 4]))]
+
+    def keys(n: int, kind: pa.DataType) -> pa.Array:
+        drawn = [None if numbers.random() < nulls else numbers.randint(0, 2) for _ in range(n)]
+        return pa.array([v if v is None else f"k{v}" for v in drawn] if kind == pa.string() else drawn, kind)
+
+    tables: dict[str, pa.Table] = {}
+    for alias in aliases:
+        if tables and numbers.random() < 0.2:
+            tables[alias] = tables[numbers.choice(sorted(tables))]
+            continue
+        n = numbers.randint(3, 10 - 2 * len(aliases) + 4)
+        columns = {"id": pa.array(range(n), pa.int32()), "k0": keys(n, pa.int64()), "k1": keys(n, kind)}
+        tables[alias] = pa.table(columns)
+    shape = numbers.choice(["path", "star", "any", "cycle", "cycle"])
+    ends = [(i, {"path": i - 1, "star": 0}.get(shape, numbers.randrange(i))) for i in range(1, len(aliases))]
+    ends += [(len(aliases) - 1, 0)] * (shape == "cycle")
+    equalities = []
+    for a, b in ends:
+        x = numbers.choice(["k0", "k1"])
+        y = numbers.choice(["k0", "k1"]) if kind == pa.int64() else x
+        equalities.append(f"{aliases[a]}.{x} = {aliases[b]}.{y}")
+    return block(tables, equalities)
+
+
+def _column(draw: st.DrawFn, kind: pa.DataType, values: Sequence[Any], rows: int) -> pa.Array:
+    return pa.array(draw(st.lists(st.sampled_from([None, *values]), min_size=rows, max_size=rows)), kind)
+
+
+NUMBERS: dict[pa.DataType, list[Any]] = {
+    pa.int8(): [-1, 0, 1, 110],
+    pa.int32(): [-1, 0, 1, 110, 2**24 + 1],
+    pa.int64(): [-1, 0, 110, 2**53, 2**53 + 1],
+    pa.float32(): [-1.0, -0.0, 1.5, math.nan, 16777216.0],
+    pa.float64(): [-1.0, 0.0, 1.1, 1.5, math.nan, 2.0**53, 16777217.0],
+    pa.decimal128(9, 2): [decimal.Decimal(t) for t in ("-1.00", "0.00", "1.10", "1.50", "110.00")],
+    pa.decimal128(22, 4): [
+        decimal.Decimal(t) for t in ("-1.0000", "1.1000", "1.1001", "9007199254740993.0000")
+    ],
+}
+
+
+def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return the type in which DuckDB and Spark compare the two."""
+    if pa.types.is_floating(left) or pa.types.is_floating(right):
+        return left if left == right else pa.float64()
+    if not (pa.types.is_decimal(left) or pa.types.is_decimal(right)):
+        return max(left, right, key=lambda kind: kind.bit_width)
+    digits = {pa.int8(): 3, pa.int32(): 10, pa.int64(): 20}
+    sides = [(k.precision, k.scale) if pa.types.is_decimal(k) else (digits[k], 0) for k in (left, right)]
+    scale = max(s for _, s in sides)
+    return pa.decimal128(max(p - s for p, s in sides) + scale, scale)
+
+
+@st.composite
+def mixed_cases(draw: st.DrawFn) -> Case:
+    """Draw relations with two number columns each, of any types, equated and compared in wider types.
+
+    Equalities do not chain across types; one relation's columns may be equated with each other.
+    """
+    tables: dict[str, pa.Table] = {}
+    for alias in "abcd"[: draw(st.integers(2, 4))]:
+        n = draw(st.integers(0, 6))
+        kinds = [draw(st.sampled_from(list(NUMBERS))) for _ in "xy"]
+        columns = [_column(draw, kind, NUMBERS[kind], n) for kind in kinds]
+        tables[alias] = pa.table(dict(zip("xy", columns, strict=True)))
+    refs = [ColumnRef(alias, name) for alias in tables for name in "xy"]
+    kind_of = {ref: tables[ref.relation].schema.field(ref.column).type for ref in refs}
+
+    def compared() -> tuple[ColumnRef, ColumnRef, pa.DataType]:
+        left, right = draw(st.permutations(refs))[:2]
+        return left, right, _wider(kind_of[left], kind_of[right])
+
+    equalities = tuple(Equality(*compared()) for _ in range(draw(st.integers(1, 5))))
+    residuals: list[Predicate] = []
+    for op in draw(st.lists(st.sampled_from(["<", ">=", "<>"]), max_size=2)):
+        left, right, to = compared()
+        less = compare(op, str(left), str(right), to)
+        either = Or((less, IsNull(Column(draw(st.sampled_from(refs))))))
+        residuals.append(draw(st.sampled_from([less, Not(less), either, And((either, Not(Not(less))))])))
+    case = block(tables, [])
+    return replace(case, spec=replace(case.spec, equalities=equalities, residuals=tuple(residuals)))
+
+
+@st.composite
+def ordered_cases(draw: st.DrawFn) -> Case:
+    """Draw relations tied by one to three inequalities, between any of them, and perhaps an equality."""
+    kind = draw(st.sampled_from(KEY_TYPES))
+    tables = {}
+    for alias in "abc"[: draw(st.integers(2, 3))]:
+        n = draw(st.integers(0, 7))
+        columns = {c: _column(draw, kind, key_values(kind), n) for c in "xy"}
+        tables[alias] = pa.table({"k": pa.array([i % 3 for i in range(n)], pa.int64()), **columns})
+    if draw(st.integers(0, 3)) == 0:
+        tables["b"] = tables["a"]
+    residuals: list[Predicate] = []
+    for _ in range(draw(st.integers(1, 3))):
+        one, other = draw(st.permutations(sorted(tables)))[:2]
+        left, right = (f"{alias}.{draw(st.sampled_from('xy'))}" for alias in (one, other))
+        residuals.append(compare(draw(st.sampled_from(["<", "<=", ">", ">="])), left, right, kind))
+    return having(block(tables, draw(st.sampled_from([[], [], ["a.k = b.k"]]))), *residuals)
+
+
+@st.composite
+def set_cases(draw: st.DrawFn) -> Case:
+    """Draw a relation joined with one or two that have set semantics, on one or two columns each."""
+    sets = (pa.int64(), pa.string(), pa.float64(), pa.decimal128(30, 4), pa.bool_())
+    k, j = draw(st.lists(st.sampled_from(sets), min_size=2, max_size=2))
+
+    def table(columns: dict[str, pa.DataType], limit: int) -> pa.Table:
+        n = draw(st.integers(0, limit))
+        return pa.table({c: _column(draw, kind, key_values(kind)[:3], n) for c, kind in columns.items()})
+
+    tables = {"a": table({"k": k, "j": j}, 8), "d": table({"x": k, "y": j}, 10)}
+    equalities = ["a.k = d.x", "d.y = a.j"]
+    distinct = ["d"]
+    if draw(st.booleans()):
+        tables["e"] = table({"z": k}, 8)
+        equalities.append(draw(st.sampled_from(["a.k = e.z", "e.z = d.x"])))
+        distinct = draw(st.sampled_from([["d", "e"], ["e"]]))
+    return block(tables, equalities, distinct=distinct)
+
+
+HOT = 1
+"""The key that half of the rows of skewed cases have."""
+
+
+@st.composite
+def skewed_cases(draw: st.DrawFn, *, rows: int = 14, relations: int = 4, count_only: bool = False) -> Case:
+    """Draw a chain, a star or anything between, now and then a cycle.
+
+    Args:
+        draw: Of hypothesis.
+        rows: Of a relation, at most; half of them have the hot key, in every key column.
+        relations: At most.
+        count_only: Whether the block only counts.
+    """
+    count = draw(st.integers(2, relations))
+    numbers = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    kind = draw(st.sampled_from([pa.int64(), pa.string()]))
+    tables = {f"r{i}": _skewed(numbers, draw(st.integers(rows // 2, rows)), kind) for i in range(count)}
+    equalities = []
+    for i in range(1, count):
+        for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
+            key, other = draw(st.sampled_from("kj")), draw(st.integers(0, i - 1))
+            equalities.append(f"r{i}.{key} = r{other}.{draw(st.sampled_from('kj'))}")
+    case = block(tables, equalities, count_only=count_only)
+    output = tuple(o for o in case.spec.output if o.source.column == "id")
+    return replace(case, spec=replace(case.spec, output=output))
+
+
+def _skewed(numbers: np.random.Generator, rows: int, kind: pa.DataType) -> pa.Table:
+    """Return rows of which a random half, the same for both columns or not, has the hot key."""
+
+    def keys() -> pa.Array:
+        values = numbers.integers(2, max(3, rows // 2), rows)
+        values[numbers.permutation(rows)[: rows // 2]] = HOT
+        return pa.array(values).cast(kind)
+
+    k = keys()
+    return pa.table(
+        {"id": pa.array(range(rows), pa.int32()), "k": k, "j": k if numbers.random() < 0.5 else keys()}
+    )
+
+
+@st.composite
+def windowed(draw: st.DrawFn, case: Case) -> Case:
+    """Give most tables of a case a window, of a length that some results outlast."""
+    kind = draw(st.sampled_from(TIMES))
+    made: dict[int, tuple[pa.Table, Window | None]] = {}
+    tables: dict[str, pa.Table] = dict(case.tables)
+    relations = []
+    for relation in case.spec.relations:
+        table = case.tables[relation.alias]
+        if id(table) not in made:
+            made[id(table)] = table, None
+            if draw(st.integers(0, 4)):
+                steps = draw(st.lists(st.integers(0, 2), min_size=table.num_rows, max_size=table.num_rows))
+                ticks: list[int | None] = [int(t) for t in np.cumsum(steps) + draw(st.integers(-3, 3))]
+                if ticks and draw(st.integers(0, 3)) == 0:
+                    ticks[draw(st.integers(0, len(ticks) - 1))] = None
+                timed = table.append_column("at", times(ticks, kind))
+                made[id(table)] = timed, Window("at", draw(st.integers(1, 5)))
+        tables[relation.alias], window = made[id(table)]
+        relations.append(replace(relation, schema=tables[relation.alias].schema, window=window))
+    return Case(replace(case.spec, relations=tuple(relations)), tables)
+
+
+TIMES = (pa.int64(), pa.int16(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"))
+"""Every kind of time column."""
+
+
+def times(ticks: list[int | None], kind: pa.DataType) -> pa.Array:
+    """Return ticks, from the epoch on, as times of that type."""
+    if pa.types.is_date(kind):
+        day = dt.date(1970, 1, 1)
+        return pa.array([None if t is None else day + dt.timedelta(days=t) for t in ticks], kind)
+    return pa.array(ticks, pa.int64()).cast(kind)
+
+
+@st.composite
+def cases_beside(draw: st.DrawFn, case: Case | None = None) -> Case:
+    """Draw a block and one or two relations beside it, with nulls, duplicates and no rows at all.
+
+    Args:
+        draw: Of hypothesis.
+        case: The block; another one is drawn without it.
+    """
+    case = case or draw(cases(max_relations=3, max_rows=12))
+    schema = next(iter(case.tables.values())).schema
+    tables, asked, beside = dict(case.tables), [], []
+    for alias in draw(st.sampled_from([["e0"], ["e0"], ["e0", "e1"]])):
+        n = draw(st.sampled_from([0, 1, 2, 4, 9]))
+        columns = []
+        for field in schema:
+            # Values that the block has, mostly, and few of them, so that some tuples match and some do not.
+            known = [v for t in case.tables.values() for v in t[field.name].to_pylist() if v is not None]
+            pool = [*known[: draw(st.integers(0, 3))], key_values(field.type)[0]]
+            pool += draw(st.sampled_from([[], [], [None]]))
+            columns.append(
+                pa.array(draw(st.lists(st.sampled_from(pool), min_size=n, max_size=n)), field.type)
+            )
+        tables[alias] = pa.Table.from_arrays(columns, schema=schema)
+        beside.append(RelationSpec(alias, schema, rows=n))
+        asked.append(draw(_exists(alias, case.spec)))
+    residuals = draw(st.sampled_from([[], [], [*case.spec.residuals]]))
+    for each in asked:
+        residuals.insert(draw(st.integers(0, len(residuals))), each)
+    return Case(replace(case.spec, residuals=tuple(residuals), beside=tuple(beside)), tables)
+
+
+@st.composite
+def _exists(draw: st.DrawFn, alias: str, spec: JoinSpec) -> Exists:
+    """Draw what is asked of a relation beside a block."""
+    schema = spec.relations[0].schema
+    names = draw(st.lists(st.sampled_from(schema.names), min_size=1, max_size=2, unique=True))
+
+    def paired(op: str, name: str) -> Compare:
+        outer = draw(st.sampled_from(spec.aliases))
+        return compare(op, f"{outer}.{name}", f"{alias}.{name}", schema.field(name).type)
+
+    keys = tuple(paired("=", name) for name in names)
+    if draw(st.integers(0, 2)) == 0:
+        return Exists(alias, keys[:1], negated=True, null_aware=True)
+    condition: Predicate | None = None
+    if draw(st.booleans()):
+        ops = draw(st.lists(st.sampled_from(["<", "<=", "<>", "="]), min_size=1, max_size=2))
+        terms = tuple(paired(op, draw(st.sampled_from(["id", "k0"]))) for op in ops)
+        condition = terms[0] if len(terms) == 1 else And(terms)
+    return Exists(alias, keys, condition, negated=draw(st.booleans()))

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from millrace.engine.arrivals.access_modules import Answer, Index, Scan
-from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import ColumnRef
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
@@ -18,51 +16,11 @@ from millrace.engine.state.stem import SteM
 from millrace.errors import ExecutionError, InputError
 from millrace.limits.clock import VirtualClock, WallClock
 from millrace.options import POLICY_NAMES, Options
-from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, plans, run, with_self_joins
+from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, run
 from tests.engine.eddy.blocks import block, chain
-from tests.engine.eddy.oracle import Case, cases
-from tests.engine.eddy.test_stem_rules import cyclic
+from tests.engine.eddy.oracle import Case
 
 INT = pa.int64()
-
-
-@st.composite
-def schedules(draw: st.DrawFn, case: Case, made: dict[str, Plan]) -> Schedule | None:
-    """Draw an order of the sources, and which relation with a single scan stays unbuilt, if any."""
-    if draw(st.booleans()):
-        return None
-    order = draw(st.permutations(range(len(case.spec.relations))))
-    leads = {r.same_as for r in case.spec.relations}
-    free = [
-        i
-        for i, r in enumerate(case.spec.relations)
-        if r.same_as is None and r.alias not in leads and made[r.alias] == Plan()
-    ]
-    if not free or draw(st.booleans()):
-        return Schedule(None, True, tuple(order))
-    unbuilt = draw(st.sampled_from(free))
-    if draw(st.booleans()):
-        return Schedule(unbuilt, True, tuple(order))
-    return Schedule(unbuilt, False, (*(r for r in order if r != unbuilt), unbuilt))
-
-
-@settings(max_examples=45, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_access_modules_give_the_oracles_rows(data: st.DataObject) -> None:
-    """Indexes alone, several of them, beside scans; scans that stall or break off; all policies."""
-    case = with_self_joins(data.draw(cases(max_relations=4)))
-    made = data.draw(plans(case))
-    ran = run(
-        case,
-        made,
-        data.draw(options(POLICY_NAMES)),
-        schedule=data.draw(schedules(case, made)),
-        chunk=data.draw(st.sampled_from([1, 2, 5])),
-    )
-    assert ran.rows == case.expected(), case.sql()
-    for index in ran.indexes:
-        assert len(set(index.bindings)) == len(index.bindings), "a binding was asked for twice"
-        assert index.pending == 0
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
@@ -108,21 +66,6 @@ def test_an_answer_concerns_only_those_that_wait_for_it(monkeypatch: pytest.Monk
     assert ran.rows == case.expected()
     assert ran.clock.now() == 200.0
     assert sum(looked) <= 5 * 600
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_a_triangle_with_an_index_finds_its_spanning_tree(policy: str) -> None:
-    """Section 3.4: every pair is joined, and one relation, or two, can only be asked."""
-    for seed in range(2):
-        case = cyclic(seed)
-        for alone in (("b", "k"), ("b", "j"), ("c", "j"), ("c", "i")):
-            made = {alone[0]: Plan(source=False, indexes=(IndexPlan((alone[1],), 1.0),))}
-            assert run(case, made, Options(policy=policy, batch_size=2)).rows == case.expected()
-        made = {
-            "b": Plan(source=False, indexes=(IndexPlan(("k",), 1.0), IndexPlan(("j",), 0.5))),
-            "c": Plan(source=False, indexes=(IndexPlan(("i", "j"), 1.0), IndexPlan(("j",), 2.0))),
-        }
-        assert run(case, made, Options(policy=policy, batch_size=2)).rows == case.expected()
 
 
 def test_the_first_scan_to_end_suffices() -> None:

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.migration import counts as module
 from millrace.engine.migration.counts import counts, sampled
@@ -17,6 +17,7 @@ from millrace.engine.migration.placement import Misplaced
 from millrace.engine.state.segment import Segment
 from millrace.engine.state.stem import singletons
 from millrace.engine.tuples import Signature
+from tests.engine.laws import same_examples
 from tests.engine.state.rig import EQUALITIES, Rig, Tables
 from tests.engine.state.test_segment import pairs, tuples_of
 
@@ -31,7 +32,7 @@ def stored(codes: list[int], gone: list[int]) -> Segment:
     return segment
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@same_examples(150)
 @given(st.data())
 def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     """By code and slice, with removed tuples left out: what plain enumeration says."""
@@ -48,7 +49,7 @@ def test_few_matches_are_counted_exactly(data: st.DataObject) -> None:
     assert whole[:, 0].tolist() == [sum(each) for each in expected]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@same_examples(40)
 @given(st.integers(0, 1 << 30), st.integers(2, 2000))
 def test_many_matches_are_estimated_in_bounded_work(seed: int, keys: int) -> None:
     """One key has half of the rows, every other one: it counts for half, and only so many pairs are made."""
@@ -68,7 +69,7 @@ def test_many_matches_are_estimated_in_bounded_work(seed: int, keys: int) -> Non
     assert found.sum(axis=0) == pytest.approx([whole / 4] * 4, rel=0.2)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@same_examples(60)
 @given(st.integers(0, 5000), st.integers(1, 300))
 def test_samples_are_spread_and_each_once(size: int, most: int) -> None:
     """One out of each of as many even parts, so that all ages are there."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.graph import QueryGraph
@@ -15,8 +15,9 @@ from millrace.engine.state.inequalities import inequalities
 from millrace.engine.state.stem import SteM, singletons
 from tests.engine.eddy.blocks import block
 from tests.engine.eddy.oracle import key_values
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=50, deadline=None, derandomize=True)
+LAWS = examples(50)
 TEXTS = key_values(pa.string())
 
 

@@ -3,109 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest import mock
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import event, given, settings, strategies as st
 
-from millrace.engine.expressions import And, Column, ColumnRef, Compare, Exists, Predicate
-from millrace.engine.operators import exists
+from millrace.engine.expressions import ColumnRef, Exists
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.run_of import run_of as spilling_run_of
-from millrace.engine.state import matching
-from millrace.engine.state.matching import combined
 from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
-from millrace.options import ARCHITECTURES, POLICY_NAMES, Options
+from millrace.options import Options
 from tests.engine.eddy.blocks import batches
-from tests.engine.eddy.oracle import Case, cases, key_values, multiset
-from tests.engine.eddy.test_laws import schedules
-
-
-def compare(op: str, left: str, right: str, kind: pa.DataType) -> Compare:
-    """Return ``a.x op b.y``."""
-    a, b = (Column(ColumnRef(*side.split("."))) for side in (left, right))
-    return Compare(op, a, b, kind)  # type: ignore[arg-type]
-
-
-@st.composite
-def cases_beside(draw: st.DrawFn) -> Case:
-    """Draw a block and one or two relations beside it, with nulls, duplicates and no rows at all."""
-    case = draw(cases(max_relations=3, max_rows=12))
-    schema = case.spec.relations[0].schema
-    tables, asked, beside = dict(case.tables), [], []
-    for alias in draw(st.sampled_from([["e0"], ["e0"], ["e0", "e1"]])):
-        n = draw(st.sampled_from([0, 1, 2, 4, 9]))
-        columns = []
-        for field in schema:
-            # Values that the block has, mostly, and few of them, so that some tuples match and some do not.
-            known = [v for t in case.tables.values() for v in t[field.name].to_pylist() if v is not None]
-            pool = [*known[: draw(st.integers(0, 3))], key_values(field.type)[0]]
-            pool += draw(st.sampled_from([[], [], [None]]))
-            columns.append(
-                pa.array(draw(st.lists(st.sampled_from(pool), min_size=n, max_size=n)), field.type)
-            )
-        tables[alias] = pa.Table.from_arrays(columns, schema=schema)
-        beside.append(RelationSpec(alias, schema, rows=n))
-        asked.append(draw(predicates(alias, case.spec)))
-    residuals = draw(st.sampled_from([[], [], [*case.spec.residuals]]))
-    for each in asked:
-        residuals.insert(draw(st.integers(0, len(residuals))), each)
-    return Case(replace(case.spec, residuals=tuple(residuals), beside=tuple(beside)), tables)
-
-
-@st.composite
-def predicates(draw: st.DrawFn, alias: str, spec: JoinSpec) -> Exists:
-    """Draw what is asked of a relation beside a block."""
-    schema = spec.relations[0].schema
-    names = draw(st.lists(st.sampled_from(schema.names), min_size=1, max_size=2, unique=True))
-
-    def paired(op: str, name: str) -> Compare:
-        outer = draw(st.sampled_from(spec.aliases))
-        return compare(op, f"{outer}.{name}", f"{alias}.{name}", schema.field(name).type)
-
-    keys = tuple(paired("=", name) for name in names)
-    if draw(st.integers(0, 2)) == 0:
-        return Exists(alias, keys[:1], negated=True, null_aware=True)
-    condition: Predicate | None = None
-    if draw(st.booleans()):
-        ops = draw(st.lists(st.sampled_from(["<", "<=", "<>", "="]), min_size=1, max_size=2))
-        terms = tuple(paired(op, draw(st.sampled_from(["id", "k0"]))) for op in ops)
-        condition = terms[0] if len(terms) == 1 else And(terms)
-    return Exists(alias, keys, condition, negated=draw(st.booleans()))
-
-
-def colliding(coded: list[np.ndarray]) -> np.ndarray:
-    """Return one code for several: the same for all, so that only verified matches count."""
-    return coded[0] if len(coded) == 1 else np.zeros_like(coded[0])
-
-
-@settings(max_examples=45, deadline=None, derandomize=True)
-@given(st.data())
-def test_every_routing_gives_the_oracles_rows(data: st.DataObject) -> None:
-    """Keys of every type, one or two of them, with and without more conditions, semi, anti and NOT IN."""
-    case = data.draw(cases_beside())
-    options = Options(
-        architecture=data.draw(st.sampled_from(ARCHITECTURES)),
-        policy=data.draw(st.sampled_from(POLICY_NAMES)),
-        batch_size=data.draw(st.sampled_from([1, 2, 7, 10_000])),
-        reoptimize_every=data.draw(st.sampled_from([1, 3, 1000])),
-        online=data.draw(st.booleans()),
-    )
-    schedule = data.draw(st.none() | schedules(case))
-    sources = batches(case, data.draw(st.sampled_from([1, 2, 1000])))
-    run = run_of(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
-    with (
-        mock.patch.object(exists, "combined", data.draw(st.sampled_from([combined, colliding]))),
-        mock.patch.object(exists, "BATCH_BYTES", most := data.draw(st.sampled_from([1, 50, 1 << 26]))),
-        mock.patch.object(matching, "BATCH_BYTES", most),
-    ):
-        rows = multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema))
-    event(f"{options.architecture}, {'rows' if rows else 'none'}")
-    assert rows == case.expected(), case.sql()
+from tests.engine.eddy.oracle import Case, cases_beside as cases_beside, compare, multiset
 
 
 @pytest.mark.parametrize("held", [[], [1], [None], [1, None], [5], [5, 5, 1]])

@@ -10,18 +10,15 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-from hypothesis import given, settings, strategies as st
 
 from millrace.engine.arrivals.key_ranges import KeyRanges
-from millrace.engine.relations import RelationStore
 from millrace.engine.spill.run_of import run_of
 from millrace.limits.clock import VirtualClock
 from millrace.options import ALGORITHMS, Options
 from millrace.parquet.parquet import open_table, splits
 from millrace.parquet.reading import read_splits
 from tests.engine.eddy.blocks import Rows, block
-from tests.engine.eddy.oracle import Case, cases, multiset
+from tests.engine.eddy.oracle import Case, multiset
 
 
 def scanned(case: Case, folder: str, rows: int, ranges: KeyRanges) -> dict[str, Iterator[pa.RecordBatch]]:
@@ -45,28 +42,6 @@ def joined(case: Case, rows: int, **settings: object) -> tuple[Rows, dict[str, t
         eddy = run_of(case.spec, sources, Options(**settings), clock=VirtualClock(), ranges=ranges)
         found = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
     return found, {each.name: (each.tuples_in, each.tuples_out) for each in ranges.figures()}
-
-
-def in_order(case: Case, key: str) -> Case:
-    """Return the case with its tables in the order of a key, nulls wherever they come."""
-    return Case(case.spec, {alias: table.sort_by(key) for alias, table in case.tables.items()})
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.data())
-def test_no_row_is_lost(data: st.DataObject) -> None:
-    """Any block and types of keys, in the order of a key or not; whatever is left of the groups."""
-    case = data.draw(cases())
-    key = data.draw(st.sampled_from([None, *case.tables["r0"].column_names]))
-    case = case if key is None else in_order(case, key)
-    architecture = data.draw(st.sampled_from(["stems", "joins", "stairs"]))
-    online = data.draw(st.booleans())
-    budget: dict[str, object] = {}
-    if data.draw(st.booleans()):
-        budget = {"memory_budget": data.draw(st.sampled_from([1_500, 1 << 30]))}
-        budget["algorithm"] = data.draw(st.sampled_from(ALGORITHMS))
-    rows, _ = joined(case, data.draw(st.integers(1, 3)), architecture=architecture, online=online, **budget)
-    assert rows == case.expected(), case.sql()
 
 
 def clustered() -> Case:
@@ -97,15 +72,6 @@ def test_row_groups_out_of_range_are_not_read() -> None:
         rows, groups = joined(case, 10, **options)
         assert rows == case.expected() and rows.total() == 20
         assert groups.get("RowGroups(sales)", (40, 40)) == (40, read)
-
-
-def test_a_wrong_range_loses_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above would not pass with ranges that are too narrow."""
-    ends = RelationStore.ends
-    monkeypatch.setattr(
-        RelationStore, "ends", lambda *which: (found := ends(*which)) and (found[0], found[0])
-    )
-    assert joined(clustered(), 10)[0] != clustered().expected()
 
 
 def test_keys_that_python_does_not_have_are_keys() -> None:

@@ -9,11 +9,10 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import tests.engine.eddy.test_predicates as predicate_cases
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Predicate
-from millrace.engine.operators import selection, udf_selection
 from millrace.engine.relations import RelationStore
 from millrace.engine.router.back_pressure import Backpressure
 from millrace.engine.runs.eddy_run import EddyRun
@@ -22,7 +21,8 @@ from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from millrace.predicates import PredicateSpec
 from tests.engine.eddy.blocks import batches, block, chain
-from tests.engine.eddy.oracle import Case, cases, multiset
+from tests.engine.eddy.oracle import multiset
+from tests.engine.laws import examples
 
 
 def test_a_relation_is_gathered_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_relation_is_gathered_once_a_batch(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(taken) == sorted([2, 3, 2] * sum(size > 0 for size in added))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(
     predicate_cases.filters(), st.integers(1, 7), st.sampled_from([None, 1, 3]), st.sampled_from([1, 5, 40])
 )
@@ -95,16 +95,3 @@ def test_wide_rows_come_in_small_batches(filtered: str | None) -> None:
         rows += batch.num_rows
         assert batch.nbytes < 200_000_000
     assert rows == 60_000
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(cases(), st.integers(1, 200))
-def test_pieces_of_any_size_are_the_same_rows(case: Case, most: int) -> None:
-    """However little is gathered at once, for results and predicates, the rows are DuckDB's."""
-    with (
-        mock.patch.object(selection, "BATCH_BYTES", most),
-        mock.patch.object(udf_selection, "BATCH_BYTES", most),
-    ):
-        eddy = EddyRun(case.spec, batches(case, 5), output=Output(case.spec, 100, most), clock=VirtualClock())
-        found = list(eddy.run())
-    assert multiset(pa.Table.from_batches(found, case.spec.output_schema)) == case.expected(), case.sql()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, event, given, note, settings, strategies as st
+from hypothesis import assume, event, given, strategies as st
 
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import STALLED, Schedule
@@ -20,11 +20,11 @@ from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stair import STAIR
 from millrace.errors import InputError, StateError
 from millrace.limits.clock import VirtualClock
-from millrace.options import Options
+from millrace.options import MIGRATIONS, POLICY_NAMES, Options
 from tests.engine.eddy.blocks import Rows, batches
 from tests.engine.eddy.oracle import Case, cases, multiset
 from tests.engine.eddy.test_stalls import chain
-from tests.engine.eddy.window_cases import settings_of
+from tests.engine.laws import examples
 
 MOVING = ("stems", "joins", "stairs")
 
@@ -84,19 +84,26 @@ def implied(spec: JoinSpec, kept: set[str]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-@settings(max_examples=35, deadline=None, derandomize=True)
+@examples(40)
 @given(st.data())
 def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) -> None:
     """Asked by a source at a random point of stasis, for random relations; and the run goes on unharmed."""
     case = data.draw(cases(5))
     assume(len(case.spec.relations) > 1)
-    options = data.draw(settings_of(MOVING))
+    options = Options(
+        architecture=data.draw(st.sampled_from(MOVING)),
+        migration=data.draw(st.sampled_from(MIGRATIONS)),
+        intermediate=data.draw(st.booleans()),
+        policy=data.draw(st.sampled_from(POLICY_NAMES)),
+        batch_size=data.draw(st.sampled_from([1, 2, 7, 100])),
+        reoptimize_every=data.draw(st.sampled_from([1, 10, 1000])),
+        online=True,
+    )
     order = tuple(data.draw(st.permutations(range(len(case.spec.relations)))))
     pieces = batches(case, data.draw(st.sampled_from([1, 2, 5])))
-    arrived = dict.fromkeys(pieces, 0)
-    asker = data.draw(st.sampled_from(sorted(pieces)))
-    when = data.draw(st.integers(0, 4))
+    asker, when = data.draw(st.sampled_from(sorted(pieces))), data.draw(st.integers(0, 4))
     missing = data.draw(st.lists(st.sampled_from(sorted(pieces)), unique=True, max_size=3))
+    arrived = dict.fromkeys(pieces, 0)
     seen: list[str] = []
 
     def source(alias: str) -> Iterator[Any]:
@@ -104,8 +111,6 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
             if alias == asker and i == min(when, len(pieces[alias])):
                 ask()
             yield STALLED if piece is None else piece
-            # Asked for more, so what came before is through.
-            arrived[alias] += 0 if piece is None else piece.num_rows
 
     def ask() -> None:
         kept = set(pieces) - set(missing)
@@ -115,36 +120,24 @@ def test_partial_results_are_duckdbs_over_what_has_arrived(data: st.DataObject) 
             seen.append("refused")
             return
         rows = list(eddy.partial(missing))
-        names = case.spec.output_schema.with_metadata(None)
-        got = multiset(pa.Table.from_batches(rows, names))
-        # Relations before the asking one in the round have arrived once more than they were asked for.
-        through = {a: case_rows(eddy, a) for a in arrived}
-        want = prefix(case, missing, through)
+        got = multiset(pa.Table.from_batches(rows, case.spec.output_schema.with_metadata(None)))
+        want = prefix(case, missing, arrived)
         assert got == want, f"missing {want - got}, too much {got - want}"
         seen.append("answered")
 
-    eddy = EddyRun(
-        case.spec,
-        {alias: source(alias) for alias in pieces},
-        replace(options, online=True),
-        schedule=Schedule(None, True, order),
-        clock=VirtualClock(),
-    )
-    read: dict[int, int] = {}
+    schedule = Schedule(None, True, order)
+    sources = {alias: source(alias) for alias in pieces}
+    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock())
     admit = eddy._admit
 
     def admitted(arrivals: Any) -> None:
         for relation, batch in arrivals:
             if isinstance(batch, pa.RecordBatch):
-                read[relation] = read.get(relation, 0) + batch.num_rows
+                arrived[case.spec.aliases[relation]] += batch.num_rows
         admit(arrivals)
-
-    def case_rows(_: EddyRun, alias: str) -> int:
-        return read.get(case.spec.aliases.index(alias), 0)
 
     eddy._admit = admitted  # type: ignore[method-assign]
     rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
-    note(f"{case.sql()}\n{options}\nwithout {missing}: {seen}")
     event(f"{options.architecture}: {seen}")
     assert rows == case.expected()
 
@@ -182,6 +175,7 @@ def test_stairs_hold_partial_results_for_later() -> None:
     assert eddy.figures().recomputed_tuples > 0
 
 
+@pytest.mark.broken_rule
 def test_a_tuple_in_two_stairs_is_one_partial_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tuple counts once, wherever it is held: the same contents read twice would be found out."""
     right = STAIR.contents

@@ -6,37 +6,18 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
 from millrace.errors import InputError
-from millrace.options import POLICY_NAMES, Options
+from millrace.options import Options
 from millrace.predicates import PredicateSpec
-from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, plans, run, with_self_joins
+from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, run
 from tests.engine.eddy.blocks import block, star
-from tests.engine.eddy.oracle import cases
 
 
 def wants(alias: str, column: str, low: int) -> Predicate:
     """Return ``alias.column >= low``."""
     return Compare(">=", Column(ColumnRef(alias, column)), Literal(low, pa.int64()), pa.int64())
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.data())
-def test_a_preference_changes_no_answer(data: st.DataObject) -> None:
-    """With any access modules, on any relation; nulls are not preferred."""
-    case = with_self_joins(data.draw(cases(max_relations=3)))
-    alias = data.draw(st.sampled_from(case.spec.aliases))
-    ran = run(
-        case,
-        data.draw(plans(case)),
-        data.draw(options(POLICY_NAMES)),
-        chunk=data.draw(st.sampled_from([2, 9])),
-        prefer=wants(alias, "k0", data.draw(st.sampled_from([-1, 1, 2]))),
-        later=data.draw(st.sampled_from([None, (), (wants(alias, "k0", 2), wants(alias, "k0", 1))])),
-    )
-    assert ran.rows == case.expected(), case.sql()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])

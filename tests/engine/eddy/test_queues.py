@@ -2,98 +2,33 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
-import tests.engine.eddy.access_cases as access_cases
-import tests.engine.eddy.test_index_join as index_cases
 from millrace.engine import operator
 from millrace.engine.arrivals.access_modules import Index
+from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.expressions import Call, Column, ColumnRef
 from millrace.engine.policies import Candidate, Policy, Shares
 from millrace.engine.router.back_pressure import Backpressure, QueuedBuffer
-from millrace.engine.runs import run_of as runs
+from millrace.engine.router.buffer import Buffer
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.spec import JoinSpec, RelationSpec
-from millrace.engine.tuples import Signature
-from millrace.errors import OptionError
+from millrace.engine.tuples import Signature, TupleBatch
+from millrace.errors import InputError, OptionError
 from millrace.limits.clock import VirtualClock
 from millrace.options import POLICY_NAMES, Options
 from millrace.predicates import PredicateSpec
+from tests.engine.eddy.answers import schedules
 from tests.engine.eddy.blocks import batches, chain, star
-from tests.engine.eddy.oracle import Case, cases, multiset
-from tests.engine.eddy.test_laws import schedules
+from tests.engine.eddy.oracle import Case, block, multiset
+from tests.engine.laws import examples
 from tests.engine.operators import Probe
-
-LIMITS = st.builds(Backpressure, st.sampled_from([None, 1, 2, 7]), st.sampled_from([1, 3, 20]))
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.data())
-def test_queues_give_the_oracles_rows(data: st.DataObject) -> None:
-    """Any block, policy, architecture, schedule and batch size, and queues of any length."""
-    case = data.draw(cases())
-    options = Options(
-        architecture=data.draw(st.sampled_from(["stems", "joins", "stairs"])),
-        policy=data.draw(st.sampled_from(POLICY_NAMES)),
-        batch_size=data.draw(st.sampled_from([1, 2, 7, 100])),
-        reoptimize_every=data.draw(st.sampled_from([1, 3, 1000])),
-        online=data.draw(st.booleans()),
-        seed=data.draw(st.integers(0, 3)),
-    )
-    schedule = data.draw(st.none() | schedules(case))
-    limits = data.draw(LIMITS)
-    sources = batches(case, data.draw(st.sampled_from([1, 2, 5, 1000])))
-    eddy = EddyRun(case.spec, sources, options, schedule=schedule, clock=VirtualClock(), backpressure=limits)
-    rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
-    assert rows == case.expected(), case.sql()
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(st.data())
-def test_queues_before_access_modules_give_the_oracles_rows(data: st.DataObject) -> None:
-    """Scans that stall and indexes that take time, while tuples wait for other modules."""
-    case = access_cases.with_self_joins(data.draw(cases(max_relations=4)))
-    made = data.draw(access_cases.plans(case))
-    with mock.patch.object(access_cases, "EddyRun", partial(EddyRun, backpressure=data.draw(LIMITS))):
-        ran = access_cases.run(case, made, data.draw(access_cases.options(POLICY_NAMES)), chunk=2)
-    assert ran.rows == case.expected(), case.sql()
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(st.data())
-def test_queues_before_index_joins_give_the_oracles_rows(data: st.DataObject) -> None:
-    """Index joins that wait in their queues."""
-    case, made = data.draw(index_cases.asking())
-    options = data.draw(index_cases.options(data.draw(st.sampled_from(["joins", "stairs"]))))
-    with mock.patch.object(runs, "EddyRun", partial(EddyRun, backpressure=data.draw(LIMITS))):
-        ran = index_cases.ran(case, made, options)
-    assert ran.rows == case.expected(), case.sql()
-
-
-def test_an_end_waits_for_tuples_in_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relation that has ended lets joins forget what only it would look for: after its last tuple has."""
-    pop = QueuedBuffer.pop
-    case = chain(3, rows=30)
-
-    def missing() -> int:
-        eddy = EddyRun(
-            case.spec,
-            batches(case, 3),
-            Options(architecture="joins", policy="naive", batch_size=3, online=True),
-            clock=VirtualClock(),
-            backpressure=Backpressure(6, 60),
-        )
-        rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
-        return (case.expected() - rows).total()
-
-    assert missing() == 0
-    monkeypatch.setattr(QueuedBuffer, "pop", lambda self, *, draining=False: pop(self))
-    assert missing() > 0
 
 
 class Spinning:
@@ -232,8 +167,104 @@ def test_limits_below_one_are_refused(queue: int, buffer: int, named: str) -> No
         Backpressure(queue, buffer)
 
 
+@pytest.mark.parametrize("architecture", ["joins", "stairs"])
+def test_queues_do_not_go_with_base_tuples_alone(architecture: str) -> None:
+    """While ``r ⋈ s`` waits for ``t``, a tuple of ``t`` would meet it, and ``s``, which stands for it."""
+    case, options = chain(1), Options(architecture=architecture, intermediate=False)
+    with pytest.raises(InputError, match="intermediate=False"):
+        EddyRun(case.spec, batches(case, 2), options, backpressure=Backpressure(None, 20))
+
+
 def test_without_limits_nothing_waits() -> None:
     """The plain buffer never makes a batch wait: modules work as soon as tuples are sent."""
     case: Case = chain(1)
     eddy = EddyRun(case.spec, batches(case, 2), Options(batch_size=2), clock=VirtualClock())
     assert not eddy._buffer.line_up(Probe(0), None)  # type: ignore[arg-type]
+
+
+# How much waits
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Case:
+    """Draw ``r.a = s.a AND s.b = t.b AND t.c = u.c`` with skewed keys."""
+    n = draw(st.integers(2, 14))
+    columns = {"r": "a", "s": "ab", "t": "bc", "u": "c"}
+
+    def keys() -> pa.Array:
+        return pa.array([0 if i % 2 else draw(st.integers(0, 3)) for i in range(n)], pa.int64())
+
+    tables = {alias: pa.table({c: keys() for c in names}) for alias, names in columns.items()}
+    return block(tables, ["r.a = s.a", "s.b = t.b", "t.c = u.c"], count_only=True)
+
+
+@examples(40)
+@given(st.data())
+def test_queues_hold_what_they_may_and_a_batch_for_each_step(data: st.DataObject) -> None:
+    """DuckDB's rows, with any architecture and policy, and the room there is is not overrun by a hot key."""
+    case = data.draw(chains())
+    size = data.draw(st.sampled_from([1, 2, 5]))
+    limits = Backpressure(data.draw(st.sampled_from([1, 3])), data.draw(st.sampled_from([1, 10])))
+    options = Options(
+        architecture=data.draw(st.sampled_from(["stems", "joins", "stairs"])),
+        policy=data.draw(st.sampled_from(POLICY_NAMES)),
+        batch_size=size,
+        reoptimize_every=data.draw(st.sampled_from([1, 3, 1000])),
+        online=True,
+        seed=data.draw(st.integers(0, 3)),
+    )
+    schedule = data.draw(st.none() | schedules(case))
+    if schedule is not None and schedule.unbuilt is not None:
+        # Tuples of a relation that is not kept wait in SteMs for all others, however many of them there are.
+        schedule = replace(schedule, interleaved=False)
+    eddy = EddyRun(
+        case.spec, batches(case, 3), options, schedule=schedule, clock=VirtualClock(), backpressure=limits
+    )
+    rows, most = most_waiting(eddy, case)
+    assert rows == case.expected()
+    relations = len(case.spec.relations)
+    modules = 2 * relations
+    room = limits.buffer + modules * (limits.queue or 0)
+    # A batch more in each queue, one for each step of the join, one that has arrived for each relation.
+    assert most <= room + size * modules + size * relations + 3 * relations
+
+
+def most_waiting(eddy: EddyRun, case: Case) -> tuple[Any, int]:
+    """Return the rows of a run, and the most tuples that waited at a time."""
+    buffer, most = eddy._buffer, 0
+    right = buffer.pop
+
+    def pop(**named: bool) -> Any:
+        nonlocal most
+        most = max(most, in_flight(buffer))
+        return right(**named)
+
+    buffer.pop = pop  # type: ignore[method-assign]
+    rows = multiset(pa.Table.from_batches(list(eddy.run()), case.spec.output_schema))
+    return rows, most
+
+
+def in_flight(buffer: Buffer) -> int:
+    """Return the number of tuples that wait anywhere in a buffer."""
+    assert isinstance(buffer, QueuedBuffer)
+    made = [work for work in getattr(buffer, "_under_way", []) if isinstance(work, TupleBatch)]
+    return buffer._tuples + sum(batch.size for batch in made)
+
+
+@pytest.mark.parametrize("architecture", ["stems", "joins", "stairs"])
+def test_a_hot_key_does_not_fill_the_buffer(architecture: str) -> None:
+    """Every tuple has the same key: the last batch has as many matches as the product of the others."""
+    n, size = 30, 4
+    table = pa.table({"k": [1] * n})
+    case = block({"r": table, "s": table, "t": table}, ["r.k = s.k", "s.k = t.k"], count_only=True)
+    eddy = EddyRun(
+        case.spec,
+        batches(case, size),
+        Options(architecture=architecture, policy="fixed", batch_size=size, online=True),
+        schedule=Schedule(None, False, (0, 1, 2)),
+        clock=VirtualClock(),
+        backpressure=Backpressure(8, 8),
+    )
+    rows, most = most_waiting(eddy, case)
+    assert rows == {(n**3,): 1}
+    assert most <= 8 + 8 * size

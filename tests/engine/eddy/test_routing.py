@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.operator import Operator
 from millrace.engine.policies import POLICIES, Candidate, Policy, Shares
@@ -18,9 +18,10 @@ from millrace.engine.tuples import Signature, TupleBatch
 from millrace.errors import RoutingError
 from millrace.options import Options
 from tests.engine.eddy.blocks import run, star
+from tests.engine.laws import examples
 from tests.engine.operators import Probe
 
-LAWS = settings(max_examples=50, deadline=None, derandomize=True)
+LAWS = examples(50)
 ARMS = {"x": [0, 1, 2], "y": [0, 1, 2], "z": [0, 1, 2]}
 PROBES = [Probe(i) for i in range(6)]
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.spec import JoinSpec, RelationSpec
+from tests.engine.laws import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -33,7 +34,7 @@ def feeds(draw: st.DrawFn) -> tuple[list[list[pa.RecordBatch]], Schedule]:
     return sources, Schedule(unbuilt, draw(st.booleans()), order)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(feeds(), st.integers(1, 8))
 def test_every_tuple_arrives_once_and_then_the_end(
     feed: tuple[list[list[pa.RecordBatch]], Schedule], size: int

@@ -8,48 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
-from millrace.engine.expressions import Column, ColumnRef, Compare, Predicate
+from millrace.engine.expressions import Column, ColumnRef, Compare
 from millrace.engine.state.ordered import OrderedIndex, is_ordered, places
-from millrace.options import POLICY_NAMES, Options
-from tests.engine.eddy.access_cases import options, run, with_self_joins
+from millrace.options import Options
+from tests.engine.eddy.access_cases import run
 from tests.engine.eddy.blocks import block
-from tests.engine.eddy.oracle import KEY_TYPES, Case, key_values
-
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
-OPS = ["<", "<=", ">", ">="]
-
-
-@st.composite
-def inequality_joins(draw: st.DrawFn) -> Case:
-    """Draw relations tied by one to three inequalities, between any of them, and perhaps an equality."""
-    kind = draw(st.sampled_from(KEY_TYPES))
-    pool = [None, *key_values(kind)]
-    tables = {}
-    for alias in "abc"[: draw(st.integers(2, 3))]:
-        n = draw(st.integers(0, 7))
-        columns = {
-            c: pa.array(draw(st.lists(st.sampled_from(pool), min_size=n, max_size=n)), kind) for c in "xy"
-        }
-        tables[alias] = pa.table({"k": pa.array([i % 3 for i in range(n)], pa.int64()), **columns})
-    if draw(st.integers(0, 3)) == 0:
-        tables["b"] = tables["a"]
-    case = block(tables, draw(st.sampled_from([[], [], ["a.k = b.k"]])))
-    residuals: list[Predicate] = []
-    for _ in range(draw(st.integers(1, 3))):
-        one, other = draw(st.permutations(sorted(tables)))[:2]
-        left, right = (Column(ColumnRef(alias, draw(st.sampled_from("xy")))) for alias in (one, other))
-        residuals.append(Compare(draw(st.sampled_from(OPS)), left, right, kind))
-    case = replace(case, spec=replace(case.spec, residuals=tuple(residuals)))
-    return with_self_joins(case) if draw(st.booleans()) else case
-
-
-@settings(max_examples=45, deadline=None, derandomize=True)
-@given(inequality_joins(), options(POLICY_NAMES), st.sampled_from([1, 3, 100]))
-def test_inequality_joins_give_the_oracles_rows(case: Case, given_options: Options, chunk: int) -> None:
-    """Every type that can be a key, nulls, NaN above all, -0.0 equal to 0.0; one bound or both."""
-    assert run(case, {}, given_options, chunk=chunk).rows == case.expected(), case.sql()
+from tests.engine.eddy.oracle import Case
+from tests.engine.laws import examples
 
 
 def between(n: int) -> Case:
@@ -91,7 +58,7 @@ def test_places_are_in_sparks_order() -> None:
     assert not is_ordered(pa.string())
 
 
-@LAWS
+@examples(60)
 @given(st.data(), st.lists(st.lists(st.integers(-5, 5), max_size=6), max_size=8))
 def test_an_ordered_index_equals_a_filter(data: st.DataObject, inserts: list[list[int]]) -> None:
     """Bounds from both sides, open and closed; row limits from both sides; eviction; any output size."""

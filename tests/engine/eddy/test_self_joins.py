@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
 
-from millrace.engine.arrivals.schedule import Schedule
 from millrace.engine.spec import JoinSpec, RelationSpec
 from millrace.errors import InputError
 from millrace.options import POLICY_NAMES, Options
-from tests.engine.eddy.access_cases import IndexPlan, Plan, ScanPlan, options, run, with_self_joins
+from tests.engine.eddy.access_cases import IndexPlan, Plan, run
 from tests.engine.eddy.blocks import block
-from tests.engine.eddy.oracle import Case, cases
+from tests.engine.eddy.oracle import Case, with_self_joins
 
 SCHEMA = pa.schema([("k", pa.int64()), ("j", pa.int64())])
-
-
-@st.composite
-def self_joins(draw: st.DrawFn) -> Case:
-    """Draw a block in which two or three relations, or all, are the same data."""
-    case = draw(cases(max_relations=4))
-    aliases = list(case.spec.aliases)
-    shared = draw(st.permutations(aliases))[: draw(st.integers(2, 3))]
-    tables = case.tables | dict.fromkeys(shared, case.tables[shared[0]])
-    return with_self_joins(replace(case, tables={alias: tables[alias] for alias in aliases}))
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.data())
-def test_shared_tuples_give_the_oracles_rows(data: st.DataObject) -> None:
-    """Any roles, any columns, nulls in some of them; any routing and interleaving."""
-    case = data.draw(self_joins())
-    schedule = None
-    if data.draw(st.booleans()):
-        order = tuple(data.draw(st.permutations(range(len(case.spec.relations)))))
-        schedule = Schedule(None, True, order)
-    plans = {}
-    for relation in case.spec.relations:
-        if relation.same_as is None and data.draw(st.integers(0, 4)) == 0:
-            plans[relation.alias] = Plan(scans=(ScanPlan(0.5),))
-    got = run(case, plans, data.draw(options(POLICY_NAMES)), schedule=schedule, chunk=2)
-    assert got.rows == case.expected(), case.sql()
 
 
 def pairs_of(keys: list[tuple[int | None, int | None]], roles: str, equalities: list[str]) -> Case:
@@ -72,12 +42,6 @@ def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
     assert sum(m.tuples_in for m in built) == 40
     first, *others = eddy._state.stems
     assert all(stem.store is first.store and stem.base is first.base for stem in others)
-
-
-def test_a_null_key_of_one_role_does_not_hide_the_tuple_from_another() -> None:
-    """``a.j = b.k``: a tuple with a null ``j`` is found as ``b``, one with a null ``k`` as ``a``."""
-    case = pairs_of([(None, 3), (3, None), (None, None)], "ab", ["a.j = b.k"])
-    assert run(case, {}, Options(batch_size=1)).rows == {(None, 3, 3, None): 1}
 
 
 def test_an_index_serves_all_roles() -> None:

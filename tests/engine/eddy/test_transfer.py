@@ -8,15 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from millrace.engine.operators import transfer
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.errors import InputError
 from millrace.options import Options
 from tests.engine.eddy.blocks import batches, block, run
-from tests.engine.eddy.oracle import Case, cases, multiset
-from tests.engine.eddy.test_laws import answer
+from tests.engine.eddy.oracle import Case, multiset
 
 ARCHITECTURES = ["stems", "joins", "stairs"]
 
@@ -65,26 +63,6 @@ def test_a_filter_travels_along_the_joins(architecture: str) -> None:
     figures = eddy.figures()
     made_of_stems = 3 * figures.output_tuples
     assert figures.intermediate_tuples == (made_of_stems if architecture == "stems" else sum(few[1:]))
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(st.data())
-def test_rows_are_the_oracles(data: st.DataObject) -> None:
-    """Random graphs, keys of every type, nulls; any relation is streamed."""
-    case = data.draw(cases())
-    options = Options(
-        architecture=data.draw(st.sampled_from(ARCHITECTURES)),
-        batch_size=data.draw(st.sampled_from([1, 3, 100])),
-    )
-    assert multiset(answer(case, options, None, 3)) == case.expected()
-
-
-def test_a_relation_that_is_not_complete_filters_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that asks it all the same loses rows."""
-    case = snowflake(50)
-    assert run(case)[0] == case.expected()
-    monkeypatch.setattr(transfer.Transfer, "pays", lambda *_: True)
-    assert run(case)[0] != case.expected()
 
 
 def two(rows: int, matching: Sequence[int]) -> Case:

@@ -1,147 +1,57 @@
-"""Sliding windows: DuckDB's rows whatever is routed, moved and evicted, and state that stays bounded."""
+"""Sliding windows: state stays bounded, nothing points to what is gone, and what cannot be is refused.
+
+That windows are conjuncts, and what eviction may not do, is for the law of ``test_answers.py``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, note, settings, strategies as st
 
 from millrace.engine.architectures.stairs import StairState
 from millrace.engine.arrivals.schedule import Schedule
-from millrace.engine.relations import RelationStore
 from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spec import JoinSpec, RelationSpec, Window
 from millrace.engine.spill.run_of import run_of as run_within
-from millrace.engine.state.stairs import Stairs
-from millrace.engine.state.waiting import Waiting
-from millrace.engine.state.windows import Windows
 from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import ARCHITECTURES, Options
-from tests.engine.eddy.blocks import Rows, batches, block
-from tests.engine.eddy.oracle import multiset
-from tests.engine.eddy.test_laws import schedules
-from tests.engine.eddy.window_cases import Endless, Windowed, settings_of, stream, windowed
+from tests.engine.eddy.blocks import batches, stream
+from tests.engine.eddy.oracle import Case, Rows, answer_of, block, multiset, with_windows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us")), ("name", pa.string())])
-SEEDS = range(12)
 
 
-def ran(
-    case: Windowed, options: Options, schedule: Schedule | None = None, chunk: int = 3
-) -> tuple[Rows, Run]:
+def ran(case: Case, options: Options, schedule: Schedule | None = None, chunk: int = 3) -> tuple[Rows, Run]:
     """Run a block in virtual time; return its rows and what ran it."""
-    run = run_of(case.spec, batches(case, chunk), options, schedule=schedule, clock=VirtualClock())
+    run = run_of(case.spec, case.batches(chunk), options, schedule=schedule, clock=VirtualClock())
     return multiset(pa.Table.from_batches(list(run.run()), case.spec.output_schema)), run
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.data())
-def test_windows_are_duckdbs_conjuncts(data: st.DataObject) -> None:
-    """Random graphs, all kinds of times, nulls, any schedule, any architecture, policy and migration."""
-    case = data.draw(windowed())
-    options = data.draw(settings_of())
-    schedule = data.draw(st.one_of(st.none(), schedules(case)))
-    rows, _ = ran(case, options, schedule, data.draw(st.sampled_from([1, 2, 5])))
-    note(f"{case.sql()}\n{options}\n{schedule}")
-    assert rows == case.expected()
-
-
-def wrong(architecture: str, **changes: Any) -> int:
-    """Return for how many streams the answer is not DuckDB's."""
-    found = 0
-    for seed in SEEDS:
-        case = stream(seed)
-        options = Options(architecture=architecture, batch_size=2, reoptimize_every=3, seed=seed, **changes)
-        try:
-            found += int(ran(case, options)[0] != case.expected())
-        except (IndexError, pa.ArrowException):  # rows that are gone already were asked for
-            found += 1
-    return found
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_streams_are_right_and_evicted(architecture: str) -> None:
-    """The streams that rules are broken on below: the answers are right as long as none is."""
-    assert wrong(architecture) == 0
-    _, run = ran(stream(1), Options(architecture=architecture, batch_size=2))
-    assert sum(one.evicted for one in run.figures().state) > 0
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_without_the_check_tuples_meet_that_are_too_far_apart(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eviction alone does not make the answer right: what is evicted when depends on arrival."""
-    monkeypatch.setattr(Windows, "decide", lambda *_: False)
-    assert wrong(architecture) > 0
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_evicting_a_tick_too_early_loses_results(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tuple whose window ends exactly at the watermark may still meet what comes at that time."""
-    right = Windows.expired
-
-    def early(self: Windows, relation: int, store: RelationStore, watermark: int) -> int:
-        return right(self, relation, store, watermark + 1)
-
-    monkeypatch.setattr(Windows, "expired", early)
-    assert wrong(architecture) > 0
-
-
-def watched(architecture: str) -> list[int]:
-    """Return, for all points of stasis of all streams, how many held tuples dangle."""
-    seen: list[int] = []
-    for seed in SEEDS:
-        case = stream(seed)
-        options = Options(architecture=architecture, batch_size=2, reoptimize_every=3)
-        eddy = EddyRun(case.spec, batches(case, 3), options, clock=VirtualClock())
-        state = eddy._state
-        assert isinstance(state, StairState)
-
-        def rest(state: StairState = state, right: Any = state.at_stasis) -> bool:
-            seen.append(dangling(state))
-            return bool(right())
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(state, "at_stasis", rest)
-            list(eddy.run())
-    return seen
 
 
 @pytest.mark.parametrize("architecture", ["stairs", "joins"])
 def test_no_tuple_held_has_an_evicted_component(architecture: str) -> None:
-    """Intermediate tuples point to base tuples, so they go before these do."""
-    seen = watched(architecture)
-    assert seen
-    assert not any(seen)
+    """Intermediate tuples point to base tuples, so they go before these do; at every point of stasis."""
+    options = Options(architecture=architecture, batch_size=2, reoptimize_every=3)
+    eddy = EddyRun(stream(1).spec, batches(stream(1), 3), options, clock=VirtualClock())
+    state = eddy._state
+    assert isinstance(state, StairState)
+    seen: list[int] = []
 
+    def rest(right: Any = state.at_stasis) -> bool:
+        seen.append(dangling(state))
+        return bool(right())
 
-def test_without_expiry_stairs_point_to_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule of the test above broken: what is held dangles, or a row that is gone is asked for."""
-    monkeypatch.setattr(Stairs, "expire", lambda *_: None)
-    with pytest.raises((AssertionError, IndexError)):
-        assert not any(watched("joins"))
-
-
-def test_prior_probers_expire_where_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuples of an unbuilt relation wait; they go before their components are evicted."""
-
-    def check() -> None:
-        for seed in SEEDS:
-            case, options = stream(seed), Options(batch_size=2, seed=seed, policy="random")
-            rows, _ = ran(case, options, Schedule(seed % 3, True, (0, 1, 2)))
-            assert rows == case.expected()
-
-    check()
-    monkeypatch.setattr(Waiting, "expire", lambda *_: None)
-    with pytest.raises((AssertionError, IndexError, ValueError)):
-        check()
+    state.at_stasis = rest  # type: ignore[method-assign]
+    list(eddy.run())
+    assert seen and not any(seen)
+    assert sum(one.evicted for one in eddy.figures().state) > 0
 
 
 def dangling(state: StairState) -> int:
@@ -153,6 +63,61 @@ def dangling(state: StairState) -> int:
         for segment in stair.segments.values()
         for r, rows in segment.rows().items()
     )
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A chain ``a.k = b.k AND b.j = c.j`` over long streams that are made batch by batch.
+
+    Attributes:
+        rows: Of each relation, one for each tick.
+        length: Of each window.
+        chunk: Rows of a batch.
+    """
+
+    rows: int
+    length: int
+    chunk: int
+
+    @property
+    def spec(self) -> JoinSpec:
+        """The block, which only counts."""
+        empty = {alias: pa.Table.from_batches([self.batch(alias, 0, 0)]) for alias in "abc"}
+        case = block(empty, ["a.k = b.k", "b.j = c.j"], count_only=True)
+        return with_windows(case, dict.fromkeys("abc", self.length)).spec
+
+    def batch(self, alias: str, low: int, high: int) -> pa.RecordBatch:
+        """Return rows of a relation: keys are a mixture of the tick, so that each meets about one."""
+        ticks = np.arange(low, high, dtype=np.int64)
+        seed = np.int64(1 + ord(alias))
+        keys = {
+            key: (ticks * np.int64(2_654_435_761) + seed * np.int64(97 + i) * ticks // 7) % self.length
+            for i, key in enumerate({"a": "k", "b": "kj", "c": "j"}[alias])
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array(ticks), *(pa.array(v) for v in keys.values())], names=["at", *keys]
+        )
+
+    def source(self, alias: str) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a relation."""
+        for low in range(0, self.rows, self.chunk):
+            yield self.batch(alias, low, min(low + self.chunk, self.rows))
+
+    def expected(self) -> int:
+        """Return DuckDB's count, joining pairs of batches that may meet."""
+        # Rows of neighbouring eras alone can meet, so DuckDB need not try all pairs.
+        tables = {}
+        for alias in "abc":
+            table = pa.Table.from_batches(self.source(alias))
+            tables[alias] = table.append_column("era", pa.array(table["at"].to_numpy() // self.length))
+        near = " AND ".join(f"abs({x}.at - {y}.at) <= {self.length}" for x, y in ("ab", "bc", "ac"))
+        steps = "(VALUES (-1), (0), (1))"
+        ((count,),) = answer_of(
+            f"SELECT count(*) FROM t_a a, t_b b, t_c c, {steps} d(x), {steps} e(y)"
+            f" WHERE a.k = b.k AND b.j = c.j AND a.era + x = b.era AND b.era + y = c.era AND {near}",
+            tables,
+        )
+        return int(count)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -193,19 +158,15 @@ def test_streams_of_different_pace_are_read_by_time() -> None:
     assert in_turn.figures().peak_state > 1_700
 
 
-def windows_on(tables: dict[str, pa.Table], length: int) -> Windowed:
-    case = block(tables, ["a.k = b.k"])
-    relations = tuple(replace(r, window=Window("at", length)) for r in case.spec.relations)
-    return Windowed(replace(case.spec, relations=relations), tables)
+def windows_on(tables: dict[str, pa.Table], length: int) -> Case:
+    return with_windows(block(tables, ["a.k = b.k"]), dict.fromkeys("ab", length))
 
 
 def test_what_has_no_window_is_never_evicted_and_holds_up_eviction() -> None:
     """A table without times may meet anything until it has ended: it is read first, and nothing goes."""
     keys = pa.array([i % 5 for i in range(100)])
     tables = {"a": pa.table({"at": pa.array(range(100)), "k": keys}), "b": pa.table({"k": keys})}
-    case = block(tables, ["a.k = b.k"])
-    a, b = case.spec.relations
-    case = Windowed(replace(case.spec, relations=(replace(a, window=Window("at", 3)), b)), tables)
+    case = with_windows(block(tables, ["a.k = b.k"]), {"a": 3})
     for architecture in ARCHITECTURES:
         rows, run = ran(case, Options(architecture=architecture, batch_size=5))
         assert rows == case.expected()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from millrace.engine.architectures.stairs import StairState
-from millrace.engine.migration.placement import places_of, settle
+from millrace.engine.migration import Change, MigrationPolicy
+from millrace.engine.migration.estimate import MigrationEstimate
+from millrace.engine.migration.placement import Misplaced, places_of, settle
 from millrace.engine.spec import JoinSpec
 from millrace.engine.state.stair import STAIR, Segment
 from millrace.engine.trees import JoinTree, spanning_trees
@@ -16,7 +19,35 @@ from millrace.engine.tuples import Signature
 from tests.engine.eddy.invariants import Invariants
 
 Moved = tuple[int, STAIR, Signature, Segment]
-MOVES = ("demote", "promote", "promote", "settle", "switch")
+MOVES = ("demote", "promote", "promote", "settle", "switch", "precompute")
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How state is moved.
+
+    Attributes:
+        seed: Of all choices.
+        often: Chance that anything is moved at a point of stasis; 0 leaves it to the migration policy.
+        chosen: What to choose from, some as often again.
+        hope: What the migration policy takes to be worth moving: ``"all"``, ``"some"`` slices of some
+            segments while the rest stays for good, or ``""`` for what is.
+    """
+
+    seed: int
+    often: float = 0.5
+    chosen: tuple[str, ...] = MOVES
+    hope: str = ""
+
+
+class All(MigrationPolicy):
+    """Moves everything that is worth it."""
+
+    weighs = True
+
+    def allowance(self, change: Change) -> int:
+        """Return all tuples."""
+        return change.tuples
 
 
 class Unrest:
@@ -25,10 +56,8 @@ class Unrest:
     Args:
         state: The state.
         spec: Its block.
-        seed: Of all choices.
-        often: Chance that anything is moved at a point of stasis.
+        moves: What is moved, and when.
         strict: Raise what the checker finds; else it is only noted.
-        moves: What to choose from, some as often again.
 
     Attributes:
         steps: What was done so far, in words.
@@ -36,40 +65,38 @@ class Unrest:
         invariants: The checker.
     """
 
-    def __init__(
-        self,
-        state: StairState,
-        spec: JoinSpec,
-        seed: int,
-        often: float = 0.5,
-        *,
-        strict: bool = True,
-        moves: Sequence[str] = MOVES,
-    ) -> None:
+    def __init__(self, state: StairState, spec: JoinSpec, moves: Moves, *, strict: bool = True) -> None:
         self.steps: list[str] = []
         self.broken: set[str] = set()
         self.invariants = Invariants(spec, state.stairs)
         self._state = state
         self._at_stasis = state.at_stasis
-        self._draw = random.Random(seed)
-        self._often = often
+        self._draw = random.Random(moves.seed)
+        self._often = moves.often
+        self._hope = moves.hope
         self._strict = strict
         self._moves = {
             "demote": self._demote,
             "promote": self._promote,
             "settle": self._settle,
             "switch": self._switch,
+            "precompute": self._precompute,
         }
-        self._chosen = tuple(moves)
+        self._chosen = moves.chosen
         self._trees = tuple(spanning_trees(state._graph))
+        if moves.hope:
+            hope(state, some=self._draw.randrange(3) if moves.hope == "some" else None)
         state.at_stasis = self.at_stasis  # type: ignore[method-assign]
 
     def at_stasis(self) -> bool:
         """Check what routing has left, let the state rest as it would, then move something."""
         self._check("routing")
         moved = self._state.stairs.moved
+        if self._hope == "some":  # whether B+ holds is looked at every time
+            self._state.stairs.enforced += 1 << 20
+            self._state._enforcement._next = 0
         switched = self._at_stasis()
-        if self._state.stairs.moved != moved:
+        if self._state.stairs.moved != moved or self._hope == "some":
             self._check("its own migration")
         if self._draw.random() >= self._often:
             return switched
@@ -118,7 +145,7 @@ class Unrest:
         (edge, stair, signature, segment), span = self._draw.choice(choices)
         some = self._some(segment)
         self._state.stairs.demote(edge, stair.owner, signature, span, some)
-        return f"demote({stair.name} on edge {edge}, {signature.span:b}, {span:b}, {_told(some)})"
+        return f"demote({stair.name} on edge {edge}, {signature.span:b}, {span:b}, {_shown(some)})"
 
     def _promote(self) -> str:
         tree = self._state.stairs.tree
@@ -128,7 +155,7 @@ class Unrest:
         (edge, stair, signature, segment), via = self._draw.choice(choices)
         some = self._some(segment)
         self._state.stairs.promote(edge, stair.owner, signature, via, some)
-        return f"promote({stair.name} on edge {edge}, {signature.span:b}, via {via}, {_told(some)})"
+        return f"promote({stair.name} on edge {edge}, {signature.span:b}, via {via}, {_shown(some)})"
 
     def _settle(self) -> str:
         state = self._state
@@ -151,6 +178,40 @@ class Unrest:
         self._state.switch(tree)
         return f"switch({[edge.ends for edge in tree.edges]})"
 
+    def _precompute(self) -> str:
+        span = self._draw.randrange(1, 1 << len(self._state.stems))
+        self._state.stairs.precompute(span)
+        return f"precompute({span:b})"
+
+
+def hope(state: StairState, some: int | None = None) -> None:
+    """Let every move seem worth it, though policies that weigh move more than so few tuples are worth.
+
+    Args:
+        state: The state.
+        some: Only one half of each segment is worth it, or none, by this number; None for all.
+    """
+    estimate = state._estimator.estimate
+
+    def hopeful(wrong: Misplaced) -> list[MigrationEstimate]:
+        if some is None:
+            return [replace(each, cost=1.0, saving=1e9) for each in estimate(wrong)]
+        chosen = (wrong.signature.span + wrong.edge + some) % 3
+        halves = [
+            (each, i, part)
+            for each in estimate(wrong)
+            for i, part in enumerate(np.array_split(each.positions, 2))
+        ]
+        return [
+            replace(each, positions=part, cost=1.0, saving=1e9 if i == chosen else -1.0)
+            for each, i, part in halves
+            if len(part)
+        ]
+
+    state._estimator.estimate = hopeful  # type: ignore[method-assign]
+    if some is not None:
+        state._migration = All()
+
 
 def parts(tree: JoinTree, span: int) -> Iterator[int]:
     """Yield the smaller spans within a span that the tree holds together."""
@@ -161,5 +222,5 @@ def parts(tree: JoinTree, span: int) -> Iterator[int]:
         part = (part - 1) & span
 
 
-def _told(positions: np.ndarray | None) -> str:
+def _shown(positions: np.ndarray | None) -> str:
     return "all" if positions is None else str(positions.tolist())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.kernels import combine, hash_bytes, hash_parts, mix
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=75, deadline=None, derandomize=True)
+LAWS = examples(75)
 WORD = 1 << 64
 codes = st.integers(-(2**63), 2**63 - 1)
 

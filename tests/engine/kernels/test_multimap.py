@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.kernels import Multimap, multimap
+from tests.engine.laws import examples
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
-LAWS = settings(max_examples=75, deadline=None, derandomize=True)
+LAWS = examples(75)
 
 # Clusters of codes that address densely, and sparse ones that hash; each with the ends of int64.
 clusters = st.sampled_from([0, -3, 1 << 20, -(1 << 40), LEAST, GREATEST - 40])

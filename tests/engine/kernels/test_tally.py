@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from millrace.engine.kernels import BEFORE, KEY, NOW, SETTLED, runs, tally, thin, turn
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=30, deadline=None, derandomize=True)
+LAWS = examples(30)
 codes = st.lists(st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1), max_size=60)
 EVERYTHING = np.uint64(2**64 - 1)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.migration.majority import Majority
 from millrace.engine.tuples import Signature
+from tests.engine.laws import same_examples
 
-LAWS = settings(max_examples=60, deadline=None, derandomize=True)
+LAWS = same_examples(60)
 SPAN = 0b11
 
 

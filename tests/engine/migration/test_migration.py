@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.migration import MIGRATION_POLICIES, Change, default_migration, policies
 from millrace.options import MIGRATIONS, Options
+from tests.engine.laws import examples
 from tests.engine.migration.simulator import Phase, Simulation, simulate
 
-LAWS = settings(max_examples=40, deadline=None, derandomize=True)
+LAWS = examples(40)
 TUPLES = 400_000
 
 
@@ -50,6 +51,7 @@ phases = st.lists(
 )
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", MIGRATION_POLICIES)
 def test_no_more_is_moved_than_is_misplaced_and_always_the_same(name: str) -> None:
     """Whatever comes, and however wrong the forecast is; two runs are alike."""
@@ -105,6 +107,7 @@ def test_random_changes_gain_more_than_they_lose() -> None:
     assert np.quantile(eager, 0.97) > 2.5
 
 
+@pytest.mark.broken_rule
 def test_without_patience_and_horizon_it_would_thrash(monkeypatch: pytest.MonkeyPatch) -> None:
     """To weigh alone, as if every change were for ever, is not enough."""
     monkeypatch.setattr(policies, "_MOST", policies._LEAST)

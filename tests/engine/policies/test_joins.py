@@ -17,10 +17,11 @@ from millrace.engine.router.routing_table import DecisionLifetime, RoutingTable
 from millrace.engine.statistics import Statistics
 from millrace.engine.tuples import Signature, TupleBatch
 from millrace.options import Options
+from tests.engine.laws import same_examples
 from tests.engine.operators import Join, Probe
 from tests.engine.policies.test_policies import SIGNATURE, candidate, chosen, favourite
 
-LAWS = settings(max_examples=30, deadline=None, derandomize=True)
+LAWS = same_examples(30)
 LONGEST = 131_072
 KNOWN = 128
 """Tuples after which a policy believes what it measured."""
@@ -171,6 +172,7 @@ def test_exploring_joins_is_within_the_budget(
     assert overspent(fanouts, guesses, regret) <= 0
 
 
+@pytest.mark.broken_rule
 def test_without_the_rate_that_would_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the usual share for exploring, whatever it loses, the budget would be exceeded."""
     case = ([0.01, 0.95], [0.01, 0.95], 0.001)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.policies import POLICIES, Candidate, Shares
@@ -15,11 +15,12 @@ from millrace.engine.policies.base import EXPLORED_SHARE
 from millrace.engine.statistics import Account, Profile
 from millrace.engine.tuples import Signature
 from millrace.options import POLICY_NAMES, Options
+from tests.engine.laws import examples
 from tests.engine.operators import KINDS, Join, Probe, Profiling, Select
 from tests.engine.policies.cases import outcomes_of
 from tests.engine.policies.simulator import simulate
 
-LAWS = settings(max_examples=40, deadline=None, derandomize=True)
+LAWS = examples(40)
 SIGNATURE = Signature(1)
 
 
@@ -103,54 +104,51 @@ def test_policies_cannot_be_replaced(registry: Any) -> None:
             registry[name] = object
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("policy", POLICIES)
-def test_only_legal_operators_in_whole_shares(policy: str) -> None:
-    """Every operator is a candidate, named once; shares are not negative and sum to 1."""
+def test_what_every_policy_obeys(policy: str) -> None:
+    """Legal operators once each, in whole shares; by what was measured and the seed, and by nothing else.
 
-    @LAWS
-    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3))
-    def law(rounds: list[list[Candidate]], seed: int) -> None:
-        answers = chosen(policy, rounds, seed=seed, order=("r2", "r0"))
-        for candidates, shares in zip(rounds, answers, strict=True):
+    What a join is called where state is elsewhere than in SteMs makes no difference. Profiling costs the sum
+    of all predicates, so only policies that learn from it choose it.
+    """
+
+    @examples(80)
+    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3), st.booleans())
+    def law(rounds: list[list[Candidate]], seed: int, preferred: bool) -> None:
+        options = Options(policy=policy, seed=seed, order=("r2", "r0"))
+        probing, again, joining = (POLICIES[policy](options) for _ in range(3))
+        signature = replace(SIGNATURE, preferred=preferred)
+        for candidates in rounds:
+            shares = probing.choose(signature, [renamed(c, "probe") for c in candidates])
             operators = [operator for operator, _ in shares]
-            assert set(operators) <= {c.operator for c in candidates}
+            assert set(operators) <= {renamed(c, "probe").operator for c in candidates}
             assert len(set(operators)) == len(operators)
             assert sum(share for _, share in shares) == pytest.approx(1.0, abs=1e-12)
             assert all(share >= 0 for _, share in shares)
+            assert shares == again.choose(signature, [renamed(c, "probe") for c in candidates])
+            joined = joining.choose(signature, [renamed(c, "join") for c in candidates])
+            assert [(d.target, share) for d, share in shares] == [(d.target, share) for d, share in joined]
+            assert probing.hold == joining.hold
+            if policy not in ("random", "a_greedy", "bounded"):
+                assert not any(isinstance(operator, Profiling) for operator in operators)
 
     law()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_seed_makes_the_same_choices(policy: str) -> None:
-    """Choices depend on the seed and on what was measured, on nothing else."""
-
-    @LAWS
-    @given(st.lists(situations(), min_size=1, max_size=5), st.integers(0, 3))
-    def law(rounds: list[list[Candidate]], seed: int) -> None:
-        assert chosen(policy, rounds, seed=seed) == chosen(policy, rounds, seed=seed)
-
-    law()
+def renamed(c: Candidate, name: Any) -> Candidate:
+    """Return a candidate with its SteM, or its edge, as a target of that name."""
+    if not isinstance(c.operator, Probe | Join):
+        return c
+    return replace(c, operator=KINDS[name](c.operator.target))
 
 
-@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"random", "a_greedy", "bounded"}))
-def test_who_does_not_read_profiles_pays_for_none(policy: str) -> None:
-    """Profiling costs the sum of all predicates: only policies that learn from it choose it."""
-
-    @LAWS
-    @given(st.lists(situations(), min_size=1, max_size=5))
-    def law(rounds: list[list[Candidate]]) -> None:
-        for shares in chosen(policy, rounds):
-            assert all(not isinstance(operator, Profiling) for operator, _ in shares)
-
-    law()
-
-
+@pytest.mark.law
 @pytest.mark.parametrize("policy", POLICIES)
 def test_whatever_the_order_the_same_tuples_are_kept(policy: str) -> None:
     """Every tuple that passes all predicates comes out once, no other does; and two runs are alike."""
 
-    @settings(LAWS, max_examples=15)
+    @examples(15)
     @given(
         st.integers(0, 1 << 20),
         st.lists(st.tuples(st.floats(1e-7, 0.1), st.floats(0, 1)), min_size=1, max_size=6),
@@ -163,29 +161,6 @@ def test_whatever_the_order_the_same_tuples_are_kept(policy: str) -> None:
         one, two = (simulate(drawn, costs, policy, batch) for _ in range(2))
         assert sorted(one.kept) == list(np.flatnonzero(drawn.all(axis=1)))
         assert one.decisions == two.decisions
-
-    law()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_join_by_its_edge_is_like_a_probe(policy: str) -> None:
-    """What a join is called where state is elsewhere than in SteMs makes no difference to any policy."""
-
-    def renamed(c: Candidate, name: Any) -> Candidate:
-        if not isinstance(c.operator, Probe | Join):
-            return c
-        return replace(c, operator=KINDS[name](c.operator.target))
-
-    @LAWS
-    @given(st.lists(situations(), min_size=1, max_size=5), st.booleans())
-    def law(rounds: list[list[Candidate]], preferred: bool) -> None:
-        probing, joining = (POLICIES[policy](Options(policy=policy)) for _ in range(2))
-        signature = replace(SIGNATURE, preferred=preferred)
-        for candidates in rounds:
-            one = probing.choose(signature, [renamed(c, "probe") for c in candidates])
-            two = joining.choose(signature, [renamed(c, "join") for c in candidates])
-            assert [(d.target, share) for d, share in one] == [(d.target, share) for d, share in two]
-            assert probing.hold == joining.hold
 
     law()
 

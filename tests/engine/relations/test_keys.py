@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.relations import KeyColumn, codes, is_exact, is_key_type, keyed
 from millrace.errors import UnsupportedType
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=40, deadline=None, derandomize=True)
+LAWS = examples(40)
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:
@@ -89,6 +90,7 @@ def assert_codes_tell_keys(left: pa.Array, right: pa.Array, kind: pa.DataType) -
             assert (x == y) == same, (a, b, kind)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_equal_codes_mean_equal_keys(kind: pa.DataType) -> None:
     """For every type of key, with duplicates and the nasty values."""
@@ -104,6 +106,7 @@ def test_equal_codes_mean_equal_keys(kind: pa.DataType) -> None:
     law()
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("left", "right", "kind"), WIDENINGS, ids=str)
 def test_codes_agree_after_widening(left: pa.DataType, right: pa.DataType, kind: pa.DataType) -> None:
     """Keys of two types meet in the wider one: integers of all widths, decimals of all scales, floats."""
@@ -144,6 +147,7 @@ def test_integers_beyond_the_digits_of_a_float_round_as_spark_rounds_them() -> N
     assert len(set(codes(pa.array([2**24, 2**24 + 1], pa.int32()), pa.float32())[0].tolist())) == 1
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_slices_and_nulls_do_not_shift_codes(kind: pa.DataType) -> None:
     """Any slice of a column with nulls has the slice of its codes, and a mask of its valid rows."""

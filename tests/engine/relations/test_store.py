@@ -11,12 +11,13 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.relations import KeyColumn, RelationStore, store as module
 from millrace.errors import ExecutionError
+from tests.engine.laws import examples
 
-LAWS = settings(max_examples=50, deadline=None, derandomize=True)
+LAWS = examples(50)
 SCHEMA = pa.schema(
     [
         pa.field("k", pa.int64()),

@@ -31,7 +31,7 @@ from millrace.engine.peak import peak_memory
 from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.spill.spilling import SpillingEddy
 from millrace.errors import ExecutionError
-from millrace.options import ALGORITHMS, Options
+from millrace.options import Options
 
 MEGABYTE = 1_000_000
 STATE_RATIO = 4.0
@@ -51,75 +51,26 @@ class Measured:
     """One run.
 
     Attributes:
-        algorithm: As in ``Options.algorithm``.
-        architecture: As in ``Options.architecture``.
-        budget: Bytes.
         rows: Result rows; ``checksum`` is the sum of ``v + w + x`` and of the lengths of ``text`` over them.
         seconds: Wall time.
-        first: Seconds until the first result.
-        baseline: Resident bytes before the run.
-        peak: Most resident bytes during it.
-        ratio: (peak - baseline) / budget.
-        files: Spill files or sorted runs made.
-        written: Bytes written to them, ``batches_written`` in so many batches.
-        read: Bytes read back, in ``batches_read`` batches.
-        joins_in_memory: Joins of partitions that stayed in memory; ``joins_from_disk`` of those that did not.
+        ratio: Most resident bytes during the run, without those before it, over the budget.
+        written: Bytes written to files.
     """
 
-    algorithm: str
-    architecture: str
-    budget: int
     rows: int
     checksum: int
     seconds: float
-    first: float
-    baseline: int
-    peak: int
     ratio: float
-    files: int
     written: int
-    batches_written: int
-    read: int
-    batches_read: int
-    joins_in_memory: int
-    joins_from_disk: int
 
 
-def bench(
-    budget: int = 128 * MEGABYTE,
-    algorithms: tuple[str, ...] = ALGORITHMS,
-    folder: str | None = None,
-    *,
-    online: bool = False,
-) -> list[Measured]:
-    """Run the join once for each algorithm, each in a fresh process.
-
-    Args:
-        budget: Bytes; the state takes ``STATE_RATIO`` times as much.
-        algorithms: Which.
-        folder: Where to spill; None for the system's folder of temporary files.
-        online: As in ``Options.online``.
-
-    Raises:
-        ExecutionError: A run failed.
-    """
-    return [run(name, budget, folder, online=online) for name in algorithms]
-
-
-def run(
-    algorithm: str,
-    budget: int,
-    folder: str | None = None,
-    *,
-    online: bool = False,
-    architecture: str = "stems",
-) -> Measured:
+def run(algorithm: str, budget: int, folder: str | None = None, *, architecture: str = "stems") -> Measured:
     """Run the join in a fresh process and return what was measured.
 
     Raises:
         ExecutionError: The run failed.
     """
-    task = json.dumps([algorithm, budget, folder, online, architecture])
+    task = json.dumps([algorithm, budget, folder, architecture])
     command = [sys.executable, "-m", "tests.engine.spill.budget", task]
     # Arrow's threads would each keep memory of their own.
     done = subprocess.run(
@@ -180,29 +131,9 @@ def _measure(budget: int, options: Options) -> Measured:
     baseline = psutil.Process().memory_info().rss
     eddy = SpillingEddy(*_inputs(budget), replace(options, memory_budget=budget))
     began = time.perf_counter()
-    rows, checksum, first = _joined(eddy)
+    rows, checksum = _joined(eddy)
     seconds = time.perf_counter() - began
-    tally = eddy.tally
-    peak = _peak()
-    return Measured(
-        options.algorithm,
-        options.architecture,
-        budget,
-        rows,
-        checksum,
-        seconds,
-        first - began,
-        baseline,
-        peak,
-        (peak - baseline) / budget,
-        tally.files,
-        tally.bytes_written,
-        sum(flow.batches for flow in tally.written.values()),
-        tally.bytes_read,
-        sum(flow.batches for flow in tally.returned.values()),
-        tally.in_memory.count,
-        tally.from_disk.count,
-    )
+    return Measured(rows, checksum, seconds, (_peak() - baseline) / budget, eddy.tally.bytes_written)
 
 
 def _inputs(budget: int) -> tuple[JoinSpec, dict[str, Iterator[pa.RecordBatch]]]:
@@ -210,16 +141,15 @@ def _inputs(budget: int) -> tuple[JoinSpec, dict[str, Iterator[pa.RecordBatch]]]
     return block(rows), {alias: source(alias, rows) for alias in rows}
 
 
-def _joined(eddy: SpillingEddy) -> tuple[int, int, float]:
-    """Return the number of rows, their checksum, and when the first one came."""
-    rows, checksum, first = 0, 0, 0.0
+def _joined(eddy: SpillingEddy) -> tuple[int, int]:
+    """Return the number of rows, and their checksum."""
+    rows, checksum = 0, 0
     for batch in eddy.run():
-        first = first or time.perf_counter()
         rows += batch.num_rows
         parts: list[Any] = [batch.column(name) for name in ("a_v", "b_w", "c_x")]
         parts.append(pc.binary_length(batch.column("a_text")))
         checksum += sum(pc.sum(part).as_py() for part in parts)
-    return rows, checksum, first
+    return rows, checksum
 
 
 def _peak() -> int:
@@ -244,12 +174,11 @@ def _prime_to(rows: int) -> int:
 
 
 if __name__ == "__main__":
-    name, size, where, early, kept = json.loads(sys.argv[1])
+    name, size, where, kept = json.loads(sys.argv[1])
     given = Options(
         algorithm=name,
         architecture=kept,
         spill_folder=where or tempfile.gettempdir(),
         batch_size=_BATCH,
-        online=early,
     )
     sys.stdout.write(json.dumps(asdict(_measure(size, given))))  # the parent process reads it

@@ -2,90 +2,28 @@
 
 from __future__ import annotations
 
-import random
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import event, given, settings, strategies as st
 
 from millrace.engine.expressions import Call, Column, ColumnRef
-from millrace.engine.migration import MIGRATION_POLICIES
 from millrace.engine.runs.run_of import run_of
 from millrace.engine.spill import spilling
 from millrace.engine.spill.guard import Guard
-from millrace.engine.spill.spilling import SpillingEddy
-from millrace.engine.state.memory import Held
 from millrace.limits.clock import VirtualClock
-from millrace.options import ALGORITHMS, ARCHITECTURES, POLICY_NAMES, Options
+from millrace.options import ALGORITHMS, ARCHITECTURES, Options
 from tests.engine.eddy.blocks import batches, block
-from tests.engine.eddy.oracle import Case, cases, multiset, third
-from tests.engine.eddy.skew import Holding, skewed
-from tests.engine.spill.runs import left, spilled
+from tests.engine.eddy.holding import Holding
+from tests.engine.eddy.oracle import Case, multiset, third
+from tests.engine.spill.runs import spilled
 from tests.engine.spill.test_cases import large
 
 BUDGET = 1_500_000
 RATIO = 1.1
 """Most bytes held over the budget."""
-
-
-@st.composite
-def settings_of(draw: st.DrawFn, architecture: str, folder: str, budget: int, batch: int) -> Options:
-    """Draw any algorithm, and all that bears on what is stored."""
-    return Options(
-        memory_budget=budget,
-        spill_folder=folder,
-        algorithm=draw(st.sampled_from(ALGORITHMS)),
-        online=draw(st.booleans()),
-        architecture=architecture,
-        migration=draw(st.sampled_from(sorted(MIGRATION_POLICIES))) if architecture == "stairs" else None,
-        intermediate=draw(st.booleans()),
-        policy=draw(st.sampled_from(POLICY_NAMES)),
-        batch_size=batch,
-        reoptimize_every=draw(st.sampled_from([3, 1000])),
-        seed=draw(st.integers(0, 3)),
-    )
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=12, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_skew_under_any_budget_gives_the_oracles_rows(architecture: str, data: st.DataObject) -> None:
-    """One key has half of the rows; budgets from what a few tuples need to what everything needs."""
-    case = data.draw(skewed(rows=14))
-    with tempfile.TemporaryDirectory() as folder:
-        budget = data.draw(st.sampled_from([1_000, 3_000, 10_000]))
-        options = data.draw(settings_of(architecture, folder, budget, 4))
-        rows, eddy = spilled(case, options, chunk=data.draw(st.sampled_from([1, 4, 1000])))
-        assert rows == case.expected(), case.sql()
-        assert left(Path(folder)) == []
-    event("spilled" if eddy.tally.bytes_written else "in memory")
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_stopping_at_any_moment_gives_the_oracles_rows(architecture: str, data: st.DataObject) -> None:
-    """Whenever the state is said to be too large, what is left is just what the results out do not have."""
-    case = data.draw(cases(max_relations=4, max_rows=16))
-    random_ = random.Random(data.draw(st.integers(0, 1 << 30)))
-    share, stops = data.draw(st.sampled_from([0.05, 0.2, 1.0])), iter(range(6))
-
-    def too_much(guard: Guard, held: Held) -> bool:
-        return random_.random() < share and next(stops, None) is not None
-
-    with tempfile.TemporaryDirectory() as folder:
-        batch = data.draw(st.sampled_from([1, 3, 100]))
-        options = data.draw(settings_of(architecture, folder, 1_000_000, batch))
-        with mock.patch.object(Guard, "_is_too_much", too_much):
-            rows, _ = spilled(case, options, chunk=data.draw(st.sampled_from([1, 4, 1000])))
-        assert rows == case.expected(), case.sql()
-        assert left(Path(folder)) == []
-    event(f"{6 - len(list(stops))} stops")
 
 
 def hot(rows: int, share: float) -> Case:
@@ -233,15 +171,3 @@ def test_predicates_before_building(architecture, online, tmp_path):
     case = replace(case, spec=replace(case.spec, residuals=calls))
     options = symmetric(architecture, tmp_path, online=online)
     assert all(stopped(case, options, range(24)))
-
-
-@pytest.mark.parametrize("architecture", ["joins", "static"])
-def test_a_batch_that_came_with_the_last_one_is_lost(architecture, tmp_path, monkeypatch):
-    """The rule of one batch at a time, taken away: what follows the last batch meets too little."""
-    case = large(3, rows=60, count_only=True)
-    options = symmetric(architecture, tmp_path, online=True)
-    looks = range(3, 60, 4)
-    assert all(stopped(case, options, looks))
-    true = SpillingEddy._scheduled
-    monkeypatch.setattr(SpillingEddy, "_scheduled", lambda *a, **k: replace(true(*a, **k), weights=None))
-    assert not all(stopped(case, options, looks))

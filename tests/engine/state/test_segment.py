@@ -9,12 +9,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from millrace.engine.kernels import Multimap
 from millrace.engine.state import matching, stairs
 from millrace.engine.state.segment import Segment
 from millrace.engine.tuples import Signature, TupleBatch
+from tests.engine.laws import examples
 from tests.engine.state.rig import EQUALITIES, Rig, Tables
 
 Tuples = list[dict[int, int]]
@@ -54,13 +55,14 @@ def drawn(data: st.DataObject, span: int, most: int) -> Tuples:
     return data.draw(st.lists(st.one_of(hot, any_), max_size=most, unique_by=unique))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("collide", [False, True])
 def test_agreement_is_that_of_plain_enumeration(collide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any spans that share the owner, whatever was removed, and whether or not hashes collide."""
     if collide:
         monkeypatch.setattr(matching, "combine", lambda left, right: (left ^ right) & 1)
 
-    @settings(max_examples=150, deadline=None, derandomize=True)
+    @examples(150)
     @given(st.data())
     def law(data: st.DataObject) -> None:
         mine, theirs = (data.draw(st.integers(0, 15).map(lambda span: span | 2)) for _ in "12")
@@ -90,7 +92,7 @@ def test_agreement_is_that_of_plain_enumeration(collide: bool, monkeypatch: pyte
     law()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(st.integers(0, 2000), st.integers(0, 2000), st.booleans())
 def test_no_more_pairs_are_looked_at_than_tuples(stored: int, coming: int, agree: bool) -> None:
     """All tuples have one owner: as pairs they are as many as their product, as tuples as their sum."""

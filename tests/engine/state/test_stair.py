@@ -153,6 +153,7 @@ def test_a_local_invariant_is_not_enough() -> None:
     assert sorted(rig.results) == ["r1s1t1", "r2s1t1"]
 
 
+@pytest.mark.broken_rule
 def test_a_local_invariant_fails_that_very_example() -> None:
     """The same with insertions that do not merge: r2s1t1 comes twice."""
     rig = three()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.eddy.test_rules import weak_hashes
+from tests.engine.eddy.answers import weak_hashes
 from tests.engine.state.rig import Rig, Tables
 
 
@@ -25,9 +25,9 @@ def test_keys_of_several_columns() -> None:
 
 
 @pytest.mark.parametrize("columns", ["a", "ac"])
-def test_hashes_that_collide_are_told_apart(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@weak_hashes()
+def test_hashes_that_collide_are_told_apart(columns: str) -> None:
     """Strings are found by hashes and verified, in routing, promotion and demotion alike."""
-    weak_hashes(monkeypatch)
     keys = ["aa", "bb", "cc", "dd", "cc", "ee"]
     tables: Tables = {
         "r": {column: list(keys) for column in columns},

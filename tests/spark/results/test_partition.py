@@ -98,6 +98,7 @@ def test_every_row_is_delivered_exactly_once(data, seed, attempts):
     play(data, seed, attempts)
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize("broken", ["nothing is subtracted", "everything is", "keys of zeros agree"])
 def test_the_law_notices_a_broken_rule(monkeypatch, broken):
     """Rows that come twice, rows that are lost, and rows that only look alike."""

@@ -167,7 +167,7 @@ def equality(g: Gen, scope: Scope, pair: tuple[Attr, Attr]) -> str | None:
     names = [scope.naming(attr) for attr in pair]
     if not all(names):
         return None
-    left, right = (g.spell(naming(g, found).parts) for found in g.rng.sample(names, 2))
+    left, right = (g.spell(naming(g, found).parts) for found in g.some(names, 2, 2))
     sign = g.weigh(equal=20, safe=1, twice=0.5)
     return f"{left} {'<=>' if sign == 'safe' else '==' if sign == 'twice' else '='} {right}"
 
@@ -182,5 +182,5 @@ def correlated(g: Gen, inner: Scope, outer: Scope) -> str | None:
     if first is None or not theirs:
         return None
     second = naming(g, theirs) if g.chance(0.5) else g.pick(theirs)
-    left, right = g.rng.sample([g.spell(first.parts), g.spell(second.parts)], 2)
+    left, right = g.some([g.spell(first.parts), g.spell(second.parts)], 2, 2)
     return f"{left} = {right}"

@@ -1,8 +1,11 @@
-"""Choices, names and layout: what every part of the grammar draws from."""
+"""Choices, names and layout: what every part of the grammar draws from.
+
+Every choice is a whole number, and smaller numbers make plainer queries: a query is a list of them, and one
+that fails gets smaller as its list does.
+"""
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,34 +41,45 @@ class Gen:
     """One query in the making.
 
     Args:
-        rng: Where every choice comes from.
+        draw: Returns a number below the one that it is given.
         block: Makes a SELECT; the parts of the grammar that need one get it from here.
     """
 
-    def __init__(self, rng: random.Random, block: Callable[..., Any]) -> None:
-        self.rng = rng
+    def __init__(self, draw: Callable[[int], int], block: Callable[..., Any]) -> None:
+        self._draw = draw
         self.block = block
         self.relations = 0
-        self.plain_layout = self.chance(0.7)
+        self.plain_layout = not self.chance(0.3)
         self.ctes: dict[str, Relation] = {}
         self.rare = 1.0
 
+    def number(self, least: int, most: int) -> int:
+        """Return a whole number."""
+        return least + self._draw(most - least + 1)
+
     def chance(self, share: float) -> bool:
         """Return True in that share of the cases."""
-        return self.rng.random() < share
+        if share < 0.01:
+            return self.number(0, 99) == 99 and self.chance(100 * share)
+        return self.number(1, 100) > 100 - 100 * share
 
     def pick(self, values: Sequence[Any]) -> Any:
         """Return one of the values."""
-        return self.rng.choice(values)
+        return values[self.number(0, len(values) - 1)]
 
     def some(self, values: Sequence[Any], least: int, most: int) -> list[Any]:
         """Return some of the values, in a random order."""
-        most = min(most, len(values))
-        return self.rng.sample(list(values), self.rng.randint(min(least, most), most))
+        rest, most = list(values), min(most, len(values))
+        return [rest.pop(self.number(0, len(rest) - 1)) for _ in range(self.number(min(least, most), most))]
 
     def weigh(self, **weights: float) -> str:
         """Return one of the names, more often those that weigh more."""
-        return self.rng.choices(list(weights), list(weights.values()))[0]
+        left = self.number(1, round(10 * sum(weights.values()))) / 10
+        for name, weight in weights.items():
+            left -= weight
+            if left < 0.05 and weight:
+                return name
+        raise AssertionError(weights)
 
     @contextmanager
     def within(self, ctes: dict[str, Relation]) -> Iterator[None]:

@@ -1,13 +1,12 @@
 """Random SQL that Spark accepts, most of it inner joins.
 
-``query`` is a function of the random numbers alone: a seed is a query. Whatever it calls is deterministic
-and does not fail on the tables in :mod:`tests.sql.fuzz.tables`.
+Whatever a query calls is deterministic and does not fail on the tables in :mod:`tests.sql.fuzz.tables`.
 """
 
 from __future__ import annotations
 
-import random
 import re
+from collections.abc import Callable
 
 from tests.sql.fuzz import types
 from tests.sql.fuzz.gen import Gen, Relation, quote
@@ -23,9 +22,9 @@ OWN_NAMES = ["q", "r", "cte", "st", "x"]
 _OUTSIDE = re.compile(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`])*`|/\*.*?\*/|--[^\n]*\n)", re.DOTALL)
 
 
-def query(rng: random.Random) -> str:
-    """Return the text of a query."""
-    g = Gen(rng, block)
+def query(draw: Callable[[int], int]) -> str:
+    """Return the text of a query that these choices make; see :class:`Gen`."""
+    g = Gen(draw, block)
     text = _statement(g, g.pick([1, 1, 2])).text
     if g.chance(0.2):
         text = "".join(t if n % 2 else t.lower() for n, t in enumerate(_OUTSIDE.split(text)))
@@ -68,7 +67,7 @@ def _with(g: Gen, depth: int) -> Block:
     known, texts = dict(g.ctes), []
     names: set[str] = set()
     deep = g.chance(0.12)
-    for _ in range(g.rng.randint(1, 3)):
+    for _ in range(g.number(1, 3)):
         # WITH RECURSIVE makes every CTE recursive that reads a table of its own name.
         name = g.alias(names, OWN_NAMES if deep else CTE_NAMES)
         if deep and g.chance(0.6):

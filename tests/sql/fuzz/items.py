@@ -66,7 +66,7 @@ def plain_items(g: Gen, scope: Scope, depth: int) -> list[Item]:
     if g.chance(0.1):
         return [Item("*", [(a.name, a.type) for a in scope.shown])]
     items, found = Items(scope), []
-    for _ in range(g.rng.randint(1, 4)):
+    for _ in range(g.number(1, 4)):
         item = _plain(g, items, depth)
         if item is not None:
             found.append(item)

@@ -103,7 +103,9 @@ def _on(g: Gen, left: From, right: From, form: str, depth: int) -> From:
         texts.append(subquery_condition(g, both, depth, joined=True))
     word = (OUTER | SEMI).get(form) or g.pick(["JOIN", "JOIN", "INNER JOIN"])
     word = word.replace("LEFT JOIN", g.pick(["LEFT JOIN", "LEFT OUTER JOIN"]))
-    on = g.pick([" AND ", " AND ", " and "]).join(_guarded(text) for text in g.rng.sample(texts, len(texts)))
+    on = g.pick([" AND ", " AND ", " and "]).join(
+        _guarded(text) for text in g.some(texts, len(texts), len(texts))
+    )
     on = f"({on})" if g.chance(0.1) else on
     text = g.join([left.text, f"{word} {right.text}", f"ON {on}"])
     if form in SEMI:
@@ -203,7 +205,7 @@ def _turned(g: Gen, left: From) -> From:
     numbers = [a for a in left.scope.shown if a.type.kind == "int" and left.scope.naming(a)]
     if len(numbers) < 3 or not all(a.type.comparable for a in left.scope.shown):
         return left
-    first, second = g.rng.sample(numbers, 2)
+    first, second = g.some(numbers, 2, 2)
     name, other = (g.spell(g.pick(left.scope.naming(a)).parts) for a in (first, second))
     single = [ref for ref in left.scope.naming(first) if len(ref.parts) == 1]
     rest = [a for a in left.scope.shown if a not in (first, second)]

@@ -20,7 +20,7 @@ def pipe(g: Gen, depth: int) -> Block:
     links = [equality(g, scope, pair) for pair in source.pending]
     if any(links):
         steps.append("|> WHERE " + " AND ".join(link for link in links if link))
-    for _ in range(g.rng.randint(0, 3)):
+    for _ in range(g.number(0, 3)):
         text, scope = _step(g, scope, source.used)
         steps += [f"|> {text}"] if text else []
     if g.chance(0.75) and "AGGREGATE" not in steps[-1]:
@@ -65,7 +65,7 @@ def _step(g: Gen, scope: Scope, used: set[str]) -> tuple[str, Scope]:
 
 def _select(g: Gen, scope: Scope) -> tuple[str, Scope]:
     texts, attrs = [], []
-    for _ in range(g.rng.randint(1, 3)):
+    for _ in range(g.number(1, 3)):
         found = ref(g, scope, (*PLAIN, "struct", "array"))
         if found is None:
             continue

@@ -119,8 +119,8 @@ def _whole(g: Gen, used: set[str], depth: int) -> From:
 
 
 def _values(g: Gen, used: set[str], depth: int) -> From:
-    kinds = ["int", *(g.pick(["int", "string", "string", "date"]) for _ in range(g.rng.randint(0, 2)))]
-    rows = [[literal(g, kind) for kind in kinds] for _ in range(g.rng.randint(1, 4))]
+    kinds = ["int", *(g.pick(["int", "string", "string", "date"]) for _ in range(g.number(0, 2)))]
+    rows = [[literal(g, kind) for kind in kinds] for _ in range(g.number(1, 4))]
     inside = ", ".join(f"({', '.join(row)})" for row in rows)
     columns = _renamed(g, [(None, typed(kind)) for kind in kinds])
     if g.chance(0.2):

@@ -85,7 +85,7 @@ def _where(g: Gen, scope: Scope, pending: list, depth: int) -> list[str]:
         where.append(condition(g, scope))
     if depth > 0 and g.chance(0.13):
         where.append(subquery_condition(g, scope, depth))
-    return g.rng.sample(where, len(where))
+    return g.some(where, len(where), len(where))
 
 
 def _number(g: Gen, scope: Scope) -> str:
@@ -100,7 +100,7 @@ def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
         return _grouped(g, scope, depth)
     if form == "total":
         items = Items(scope)
-        found = [items.named(g, *aggregate(g, scope)) for _ in range(g.rng.randint(1, 3))]
+        found = [items.named(g, *aggregate(g, scope)) for _ in range(g.number(1, 3))]
         return Clauses(found, rows=1, having=g.pick(["", "", "count(*) > 0"]))
     clauses = Clauses(plain_items(g, scope, depth))
     if form == "distinct" and all(type_.comparable for _, type_ in clauses.columns):
@@ -117,7 +117,7 @@ def _clauses(g: Gen, scope: Scope, depth: int) -> Clauses:
 def _grouped(g: Gen, scope: Scope, depth: int) -> Clauses:
     """Return keys, aggregates, and GROUP BY in one of its forms."""
     items, keys, chosen = Items(scope), [], []
-    for _ in range(g.rng.randint(1, 3)):
+    for _ in range(g.number(1, 3)):
         found = ref(g, scope, (*PLAIN, "struct"))
         if found is not None and g.chance(0.85):
             item = items.named(g, g.spell(found.parts), found.type, share=0.2, implied=found.parts[-1])
@@ -135,9 +135,7 @@ def _grouped(g: Gen, scope: Scope, depth: int) -> Clauses:
             keys.append(text if not text.lstrip("-").isdigit() else f"({text} + 0)")
             item = item if keys[-1] == text else items.named(g, keys[-1], types.INT)
         chosen.append(item)
-    totals = [
-        items.named(g, *aggregate(g, scope)) for _ in range(g.rng.randint(0 if g.chance(0.1) else 1, 2))
-    ]
+    totals = [items.named(g, *aggregate(g, scope)) for _ in range(g.number(0 if g.chance(0.1) else 1, 2))]
     clauses = Clauses([*chosen, *totals], rows=6)
     _group_by(g, scope, clauses, keys)
     if g.chance(0.25):

@@ -53,7 +53,8 @@ class EddyRun(BlockRun):
         given: See :class:`millrace.engine.runs.block_run.Given`.
 
     Raises:
-        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on.
+        InputError: A relation with set semantics is to be left unbuilt, or not all of it is joined on; or
+            tuples are to wait in queues though intermediate ones are not kept.
     """
 
     def __init__(
@@ -72,6 +73,12 @@ class EddyRun(BlockRun):
         schedule = given.get("schedule")
         side_by_side = None if schedule is None else schedule.interleaved
         options = settled(spec, options, side_by_side=side_by_side, looked_up=bool(given.get("access")))
+        if backpressure is not None and not options.intermediate and options.architecture != "stems":
+            # What arrives while a tuple waits would meet it, and the base tuples that stand for it in state.
+            raise InputError(
+                "back-pressure lets intermediate tuples wait, and intermediate=False keeps base tuples in "
+                "their place, so that results would come twice; expected one of the two"
+            )
         super().__init__(spec, sources, options, options.architecture, given)
         spec, self._options = self._spec, options
         self._state = state_of(

@@ -1,4 +1,4 @@
-"""Blocks over tables where one key has half of the rows of each relation, and what runs of them hold."""
+"""What runs hold at a time, and how many tuples joins of parts of a block have."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from itertools import combinations
 from typing import Any
 from weakref import WeakSet
 
-import duckdb
 import numpy as np
-import pyarrow as pa
-from hypothesis import strategies as st
 
-from millrace.engine.expressions import ColumnRef
 from millrace.engine.runs.block_run import Run
 from millrace.engine.runs.eddy_run import EddyRun
 from millrace.engine.runs.static import StaticPlan
-from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
 from millrace.engine.state.stair import STAIR
 from millrace.engine.state.stem import SteM
 from millrace.engine.tuples import TupleBatch
-from tests.engine.eddy.oracle import Case
-
-HOT = 1
-"""The key that half of the rows have."""
+from tests.engine.eddy.oracle import Case, answer_of
 
 SMALL_INDEX = 5 * (1 << 16)
 """Bytes that the slots of an index take, however few its rows, at most: a spread of 65,536 codes and room."""
@@ -33,62 +25,17 @@ ROW_OF_INDEX = 12 + 80
 """Bytes of an index for each row of it, at most: key, link, and slots as its table is addressed."""
 
 
-@st.composite
-def skewed(draw: st.DrawFn, *, rows: int, relations: int = 4, count_only: bool = False) -> Case:
-    """Draw a chain, a star or anything between, now and then a cycle.
-
-    Args:
-        draw: Of hypothesis.
-        rows: Of a relation, at most; half of them have the hot key, in every key column.
-        relations: At most.
-        count_only: Whether the block only counts.
-    """
-    count = draw(st.integers(2, relations))
-    numbers = np.random.default_rng(draw(st.integers(0, 1 << 30)))
-    kind = draw(st.sampled_from([pa.int64(), pa.string()]))
-    tables = {f"r{i}": _table(numbers, draw(st.integers(rows // 2, rows)), kind) for i in range(count)}
-    equalities = []
-    for i in range(1, count):
-        for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
-            key, other = draw(st.sampled_from("kj")), draw(st.integers(0, i - 1))
-            pair = ColumnRef(f"r{i}", key), ColumnRef(f"r{other}", draw(st.sampled_from("kj")))
-            equalities.append(Equality(*pair, kind))
-    sources = tuple(RelationSpec(alias, table.schema, rows=table.num_rows) for alias, table in tables.items())
-    columns = [ColumnRef(alias, "id") for alias in tables]
-    output = () if count_only else tuple(OutputColumn(f"{c.relation}_id", c) for c in columns)
-    return Case(JoinSpec(sources, tuple(equalities), (), output, count_only), tables)
-
-
-def _table(numbers: np.random.Generator, rows: int, kind: pa.DataType) -> pa.Table:
-    """Return rows of which a random half, the same for all columns or not, has the hot key."""
-
-    def keys() -> pa.Array:
-        values = numbers.integers(2, max(3, rows // 2), rows)
-        values[numbers.permutation(rows)[: rows // 2]] = HOT
-        return (
-            pa.array([str(v) for v in values], kind) if pa.types.is_string(kind) else pa.array(values, kind)
-        )
-
-    k = keys()
-    return pa.table(
-        {"id": pa.array(range(rows), pa.int32()), "k": k, "j": k if numbers.random() < 0.5 else keys()}
-    )
-
-
 def sizes(case: Case) -> dict[int, int]:
     """Return how many tuples the join of every set of relations has that equalities connect, by its span."""
     names = case.spec.aliases
     found = {}
-    with duckdb.connect() as connection:
-        for alias, table in case.tables.items():
-            connection.register(alias, table)
-        for count in range(1, len(names)):
-            for chosen in combinations(range(len(names)), count):
-                inside = {names[i] for i in chosen}
-                held = [e for e in case.spec.equalities if {e.left.relation, e.right.relation} <= inside]
-                sql = f"SELECT count(*) FROM {', '.join(sorted(inside))}"
-                sql += f" WHERE {' AND '.join(map(str, held))}" if held else ""
-                found[sum(1 << i for i in chosen)] = connection.sql(sql).fetchall()[0][0]
+    for count in range(1, len(names)):
+        for chosen in combinations(range(len(names)), count):
+            inside = {names[i] for i in chosen}
+            held = [e for e in case.spec.equalities if {e.left.relation, e.right.relation} <= inside]
+            sql = f"SELECT count(*) FROM {', '.join(f't_{name} {name}' for name in sorted(inside))}"
+            sql += f" WHERE {' AND '.join(map(str, held))}" if held else ""
+            (((found[sum(1 << i for i in chosen)],),)) = answer_of(sql, case.tables)
     return found
 
 

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from lab.bench.harness import Outcome, Run, spread, timed
-from millrace.engine.expressions import ColumnRef
+from lab.bench.harness import Run, spread, timed
+from lab.joins import block
 from millrace.engine.graph import QueryGraph
 from millrace.engine.migration.placement import places_of, settle
-from millrace.engine.spec import Equality, JoinSpec, RelationSpec
 from millrace.engine.state.stairs import Stairs
 from millrace.engine.state.stem import SteM, singletons
 from millrace.engine.trees import spanning_tree
@@ -28,56 +27,43 @@ ROWS = 1_000_000
 """Of each relation at scale 1."""
 
 _BATCH = 65_536
-_SEED = 20_041
 _R, _S, _T = 1, 2, 4
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Time routing and moving in STAIRs that are new in each round.
 
     Raises:
         ExecutionError: There were other results than there should be, or state is not where it belongs.
     """
-    rows = max(10, round(ROWS * run.scale))
-    routing, moving = list[float](), list[float]()
+    rows, times = max(10, round(ROWS * run.scale)), {"routing": list[float](), "moving": list[float]()}
     for number in range(-1, run.rounds):
         run.says(f"migrate: moving over routing, round {number + 1}")
         state = _State(rows)
-        seconds = timed(state.route), timed(state.move)
-        expected = {"s at S.b": rows, "rs at S.b": 0, "s at S.a": 0, "st at S.a": rows}
-        if state.results != rows or state.held() != expected:
-            raise ExecutionError(
-                f"{state.results} results, expected {rows}; {state.held()} are held, expected {expected}"
-            )
+        seconds = timed(state.route)[0], timed(state.move)[0]
+        expected = {("b", _S): rows, ("b", _R | _S): 0, ("a", _S): 0, ("a", _S | _T): rows}
+        if state.results != rows or state.live(expected) != expected:
+            raise ExecutionError(f"{state.results} results of {rows}, {state.live(expected)} of {expected}")
         if number >= 0:  # the first round loads compiled kernels
-            routing.append(seconds[0])
-            moving.append(seconds[1])
-    figures = {"migrate_ratio": statistics.median(moving) / statistics.median(routing)}
-    sides = {"routing": routing, "moving": moving}
-    return Outcome(
-        figures,
-        [
-            {"case": "migrate", "side": side, "median_s": statistics.median(s), "spread": spread(s)}
-            for side, s in sides.items()
-        ],
-    )
+            for each, taken in zip(times.values(), seconds, strict=True):
+                each.append(taken)
+    medians = {side: statistics.median(each) for side, each in times.items()}
+    run.figures["migrate_ratio"] = medians["moving"] / medians["routing"]
+    run.rows += [
+        {"case": "migrate", "side": side, "median_s": medians[side], "spread": spread(each)}
+        for side, each in times.items()
+    ]
 
 
 class _State:
     """STAIRs of R(a), S(a, b) and T(b), into which R and T have been put already."""
 
     def __init__(self, rows: int) -> None:
-        draw = np.random.default_rng(_SEED)
+        draw = np.random.default_rng(20_041)
         keys = [draw.permutation(rows) for _ in range(4)]
         columns = {"r": {"a": keys[0]}, "s": {"a": keys[1], "b": keys[2]}, "t": {"b": keys[3]}}
-        tables = {alias: pa.table(each) for alias, each in columns.items()}
-        pairs = (("r", "s", "a"), ("s", "t", "b"))
-        self._tables = list(tables.items())
-        spec = JoinSpec(
-            tuple(RelationSpec(alias, table.schema, rows=rows) for alias, table in self._tables),
-            tuple(Equality(ColumnRef(x, key), ColumnRef(y, key), pa.int64()) for x, y, key in pairs),
-            count_only=True,
-        )
+        self._tables = {alias: pa.table(each) for alias, each in columns.items()}
+        spec = block(self._tables, "r.a = s.a", "s.b = t.b")
         graph = QueryGraph.of(spec)
         self._stems = [SteM(i, relation, graph) for i, relation in enumerate(spec.relations)]
         self._stairs = Stairs(spec, graph, spanning_tree(graph, [1, 1, 1]), self._stems)
@@ -90,7 +76,7 @@ class _State:
         self.results = 0
 
     def _base(self, relation: int) -> Iterator[TupleBatch]:
-        stem, (alias, table) = self._stems[relation], self._tables[relation]
+        stem, (alias, table) = self._stems[relation], list(self._tables.items())[relation]
         for batch in table.to_batches(max_chunksize=_BATCH):
             yield stem.build(singletons(stem, batch, alias, built=False), None)
 
@@ -111,13 +97,10 @@ class _State:
         edges = {_R: self._rs, _S: self._st, _T: self._st, _S | _T: self._rs, _R | _S: self._st}
         settle(self._stairs, edges.__getitem__, places_of(self._stairs.tree, edges.__getitem__), peak)
 
-    def held(self) -> dict[str, int]:
-        """Return the tuples of each kind that a STAIR of S may hold."""
-        places = {"S.b": (self._st, {"s": _S, "rs": _R | _S}), "S.a": (self._rs, {"s": _S, "st": _S | _T})}
+    def live(self, kinds: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Return how many tuples of a span each STAIR of S has, by the STAIR's column and the span."""
         found = {}
-        for place, (edge, spans) in places.items():
-            segments = self._stairs.joins[edge].stairs[1].segments
-            for name, span in spans.items():
-                live = sum(segment.live for sign, segment in segments.items() if sign.span == span)
-                found[f"{name} at {place}"] = live
+        for column, span in kinds:
+            stair = self._stairs.joins[{"a": self._rs, "b": self._st}[column]].stairs[1]
+            found[column, span] = sum(each.live for s, each in stair.segments.items() if s.span == span)
         return found

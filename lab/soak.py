@@ -15,14 +15,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 import millrace
-from lab.bench.harness import Bench, Outcome, Run, Target
-from lab.bench.streams import SCHEMA, SETTINGS, Feeds, Side, own_folder
+from lab.bench.harness import Bench, Run, Target
+from lab.bench.streams import SCHEMA, SETTINGS, Feeds, Side, by_millrace, own_folder
 from millrace.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -51,14 +51,17 @@ _SEED = 7
 Rows = Counter[tuple[object, ...]]
 
 
-def measure(run: Run) -> Outcome:
+def measure(run: Run) -> None:
     """Run the soak that is named."""
     (name,) = run.names
     with own_folder() as folder:
-        return _memory(run, folder) if name == "memory" else _crashes(run, folder, hub=name == "hub-crashes")
+        if name == "memory":
+            _memory(run, Path(folder))
+        else:
+            _crashes(run, Path(folder), hub=name == "hub-crashes")
 
 
-def _crashes(run: Run, folder: Path, *, hub: bool) -> Outcome:
+def _crashes(run: Run, folder: Path, *, hub: bool) -> None:
     """Kill a query so many times, let it finish, and compare.
 
     Raises:
@@ -83,13 +86,13 @@ def _crashes(run: Run, folder: Path, *, hub: bool) -> Outcome:
     rows = sum(written.total() for _, written, _ in found)
     one, many = ("hub_crash", "hub_crashes") if hub else ("crash", "crashes")
     survived = sound if same and rows and all(not written - answer for _, written, answer in found) else 0
-    figures: dict[str, float] = {
+    run.figures = {
         many: killed,
         f"{many}_survived": survived,
         f"{one}_micro_batches": files,
         f"{one}_rows": rows,
     }
-    return Outcome(figures, [], {f"{many}_survived": Target(low=run.rounds)})
+    run.targets = {f"{many}_survived": Target(low=run.rounds)}
 
 
 def _killed(
@@ -105,18 +108,12 @@ def _killed(
     settings = {name: str(spark.conf.get(name, None)) for name in SETTINGS}
     given = [f"{name}={value}" for name, value in settings.items() if value != "None"]
     architecture = _ARCHITECTURES[number % 2]
-    command = [sys.executable, "-m", "lab.soak.runs", str(folder), architecture, str(number), str(int(hub))]
+    command = [sys.executable, "-m", "lab.soak", str(folder), architecture, str(number), str(int(hub))]
     environment = {**os.environ, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
     with log.open("wb") as out:
         # A session of its own: the JVM is in its process group, and ends with it.
-        process = subprocess.Popen(
-            [*command, *given],
-            env=environment,
-            stdout=out,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        quiet: Any = {"stdout": out, "stderr": out, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen([*command, *given], env=environment, start_new_session=True, **quiet)
     try:
         until = time.monotonic() + _PATIENCE
         # After a crash before the first offsets are written, Spark may ask for an empty checkpoint.
@@ -155,14 +152,9 @@ def _committed(folder: Path) -> int:
 def start(
     spark: SparkSession, folder: Path, architecture: str, number: int | None, *, hub: bool
 ) -> StreamingQuery:
-    """Start the query over the files that are there; it ends by itself.
+    """Start the query, or the hub, over the files that are there; it ends by itself.
 
-    Args:
-        spark: The session.
-        folder: Where everything goes.
-        architecture: As in ``Options``.
-        number: Of the crash; with a hub's first ones a query comes. None for none.
-        hub: Whether it is a hub.
+    With the numbers of the first crashes a query comes to the hub; None is no crash.
     """
     streams, options = FEEDS.read(spark, folder), {"architecture": architecture}
     if not hub:
@@ -181,7 +173,6 @@ def start(
 
 
 def _condition(number: int) -> str:
-    """Return what a hub's query asks beside the join."""
     return f"feed_a.v >= {number / 20} AND (feed_b.v < 0.9 OR feed_a.v < feed_c.v)"
 
 
@@ -201,7 +192,6 @@ def _written(spark: SparkSession, folder: Path, *, hub: bool) -> list[tuple[str,
 
 
 def _rows(spark: SparkSession, *source: str | None) -> Rows:
-    """Return the rows of Parquet files, or of a query."""
     if not source or source[0] is None:
         return Counter()
     df = spark.sql(source[0]) if source[0].startswith("SELECT") else spark.read.parquet(*map(str, source))
@@ -210,8 +200,8 @@ def _rows(spark: SparkSession, *source: str | None) -> Rows:
     return Counter((k, t, *(round(x, 6) for x in more)) for k, t, *more in zip(*columns, strict=True))
 
 
-def _memory(run: Run, folder: Path) -> Outcome:
-    """Return the most memory of the largest worker in the last tenth of micro-batches over the second tenth.
+def _memory(run: Run, folder: Path) -> None:
+    """Compare the most memory of the largest worker in the last tenth of micro-batches with the second tenth.
 
     A micro-batch spans more event time than tuples are kept for, so each one lets go of what the one before
     brought: memory that grows is memory that leaks. It matters neither which process Spark gave a cell to nor
@@ -221,9 +211,7 @@ def _memory(run: Run, folder: Path) -> Outcome:
         ExecutionError: The stream stopped, or has no worker process on this machine.
     """
     feeds, batches, resident = Feeds(3, 5_000).scaled(run.scale), max(20, run.rounds), []
-    side = Side(
-        run.spark, feeds, batches, folder, lambda s: [millrace.sql(feeds.text, spark=run.spark, tables=s)]
-    )
+    side = Side(run.spark, feeds, batches, folder, by_millrace(run, feeds))
     try:
         for batch in range(batches):
             run.says(f"memory: micro-batch {batch + 1} of {batches}")
@@ -231,13 +219,13 @@ def _memory(run: Run, folder: Path) -> Outcome:
             resident.append(_largest_worker())
     finally:
         side.stop()
-    figures = {
+    run.figures = {
         "memory_flat": flatness(resident),
         "memory_mb": max(resident) / 1e6,
         "memory_state_flat": flatness(side.figure("held")),
         "memory_expired_rows": sum(side.figure("expired")),
     }
-    return Outcome(figures, [], {"memory_flat": Target(high=1.1)})
+    run.targets = {"memory_flat": Target(high=1.1)}
 
 
 def flatness(values: list[float]) -> float:

@@ -1,0 +1,645 @@
+"""What an answer must not depend on: one strategy that draws all of it together, and one way to run it.
+
+An :class:`Example` is a block with data and everything that decides how it is run. Only combinations that
+the engine takes are drawn; those that it refuses have tests of their own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
+
+from millrace.engine.architectures.stairs import StairState
+from millrace.engine.arrivals.key_ranges import KeyRanges
+from millrace.engine.arrivals.schedule import STALLED, Schedule
+from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
+from millrace.engine.operators import content, exists, informative, selection, udf_selection
+from millrace.engine.relations import keys
+from millrace.engine.router.back_pressure import Backpressure
+from millrace.engine.runs.block_run import Run
+from millrace.engine.runs.eddy_run import EddyRun
+from millrace.engine.runs.output import Output
+from millrace.engine.spill import memory
+from millrace.engine.spill.guard import Guard
+from millrace.engine.spill.run_of import run_of
+from millrace.engine.state import matching
+from millrace.errors import ExecutionError
+from millrace.limits.clock import VirtualClock
+from millrace.options import ALGORITHMS, MIGRATIONS, POLICY_NAMES, Options
+from millrace.parquet.parquet import open_table, splits
+from millrace.parquet.reading import read_splits
+from millrace.predicates import PredicateSpec
+from tests.engine.eddy.access_cases import IndexPlan, Noted, Plan, modules, plans
+from tests.engine.eddy.oracle import (
+    Case,
+    Rows,
+    cases,
+    cases_beside,
+    dense_cases,
+    mixed_cases,
+    multiset,
+    ordered_cases,
+    set_cases,
+    skewed_cases,
+    windowed,
+    with_self_joins,
+)
+from tests.engine.eddy.unrest import MOVES, Moves, Unrest
+
+KINDS = ("row", "pandas", "arrow", "pandas_iter", "arrow_iter")
+SHAPES = ("plain", "dense", "mixed", "ordered", "sets", "skewed")
+KEYED = ("plain", "dense")
+"""Kinds of blocks whose tables all have ``id`` and the number ``k0``, and no two equal rows."""
+SOURCES = ("batches", "stalling", "files")
+ROW = 330
+"""Bytes that two copies of the widest tuple of a case, with its codes, may take."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A block, and how it is run.
+
+    Attributes:
+        shape: The kind of block, one of ``SHAPES``.
+        case: The block and its data.
+        options: Architecture, policy, batch size and the rest.
+        chunk: Most rows of a batch that a source yields.
+        schedule: In which order sources are read; None for the engine's choice.
+        access: Access modules by alias.
+        source: Sources are at hand, stall now and then, or are files of which row groups may be left out.
+        pauses: How often a source that stalls has nothing, before each of its batches in turn.
+        picky: The relations that a predicate reads which raises for some values.
+        wanted: Whose results come first,
+        later: and whose do after the second batch of results; None for the same.
+        limits: Of queues in front of operators.
+        moves: How join state is moved at random.
+        collides: Whether hashes have one bit.
+        piece: Bytes that are gathered at once.
+        divides: Whether any attribute divides tuples by content, however little it tells.
+        share: Of the memory budget for state; None for the usual one.
+        stops: The chance that state is said to be too large when it is looked at.
+    """
+
+    shape: str
+    case: Case
+    options: Options
+    chunk: int
+    schedule: Schedule | None = None
+    access: Mapping[str, Plan] = field(default_factory=dict)
+    source: str = "batches"
+    pauses: tuple[int, ...] = ()
+    picky: Picky | None = None
+    wanted: tuple[Predicate, ...] = ()
+    later: tuple[Predicate, ...] | None = None
+    limits: Backpressure | None = None
+    moves: Moves | None = None
+    collides: bool = False
+    piece: int | None = None
+    divides: bool = False
+    share: float | None = None
+    stops: float = 0.0
+
+    def dimensions(self) -> dict[str, object]:
+        """Return what of each dimension this is."""
+        spec, options = self.case.spec, self.options
+        calls = any(isinstance(p, Call) for p in spec.residuals)
+        found: dict[str, object] = {
+            "shape": self.shape,
+            "architecture": options.architecture,
+            "policy": options.policy,
+            "batch": options.batch_size,
+            "online": options.online,
+            "transfer": options.transfer,
+            "schedule": _kind_of(self.schedule),
+            "source": self.source,
+            "exists": bool(spec.beside),
+            "windows": any(r.window for r in spec.relations),
+            "shared": any(r.same_as for r in spec.relations),
+            "calls": self.picky.kind if self.picky else "called" if calls else "none",
+            "access": _accessed(self.access),
+            "preference": "none" if not self.wanted else "changes" if self.later is not None else "stays",
+            "queues": self.limits is not None,
+            "collides": self.collides,
+            "pieces": self.piece is not None,
+            "divides": self.divides,
+            "budget": options.algorithm if options.memory_budget else "none",
+            "stops": self.stops > 0,
+        }
+        if options.architecture in ("joins", "stairs"):
+            found["intermediate"] = options.intermediate
+        if options.architecture == "stairs":
+            found["migration"] = options.migration
+            found["moves"] = self.moves.hope if self.moves else "none"
+        return found
+
+    def expected(self) -> Rows | None:
+        """Return DuckDB's rows; None where a predicate's exception has to surface."""
+        if self.picky is None:
+            return self.case.expected()
+        total = "abs(" + " + ".join(f"{alias}.k0::HUGEINT" for alias in self.picky.relations) + ")"
+        fails, passes = f"{total} % 4 = 1", f"{total} % 2 = 0"
+        if self.picky.on_error == "null":
+            return self.case.expected(passes)
+        counted = replace(self.case, spec=replace(self.case.spec, output=(), count_only=True))
+        return self.case.expected(passes) if counted.expected(fails) == {(0,): 1} else None
+
+
+@dataclass(frozen=True)
+class Picky:
+    """A predicate that passes even sums, rejects odd ones, and raises for every second one of these.
+
+    Attributes:
+        relations: Whose ``k0`` it reads.
+        place: Its place among the residual predicates.
+        kind: How it is called.
+        on_error: What an exception means.
+        deterministic: Whether it may be moved.
+    """
+
+    relations: tuple[str, ...]
+    place: int
+    kind: str
+    on_error: str
+    deterministic: bool
+
+    def call(self) -> Call:
+        """Return the predicate."""
+
+        def one(*values: int | None) -> bool | None:
+            if None in values:
+                return None
+            known = abs(sum(values))  # type: ignore[arg-type]
+            if known % 4 == 1:
+                raise ArithmeticError(f"{known} is one of those")
+            return known % 2 == 0
+
+        def whole(*columns: Any) -> Any:
+            rows = [[None if v is None or v != v else int(v) for v in c] for c in map(_listed, columns)]
+            found = [one(*row) for row in zip(*rows, strict=True)]
+            return found if "pandas" in self.kind else pa.array(found, pa.bool_())
+
+        def many(batches: Iterator[Any]) -> Iterator[Any]:
+            for batch in batches:
+                yield whole(*(batch if isinstance(batch, tuple) else (batch,)))
+
+        function = {"row": one}.get(self.kind, many if self.kind.endswith("iter") else whole)
+        spec = PredicateSpec(
+            "picky",
+            function,
+            self.kind,  # type: ignore[arg-type]
+            on_error=self.on_error,  # type: ignore[arg-type]
+            deterministic=self.deterministic,
+        )
+        return Call(spec, tuple(Column(ColumnRef(alias, "k0")) for alias in self.relations))
+
+    def within(self, case: Case) -> Case:
+        """Return a block with this predicate among its own."""
+        own = case.spec.residuals
+        residuals = (*own[: self.place], self.call(), *own[self.place :])
+        return replace(case, spec=replace(case.spec, residuals=residuals))
+
+
+def _listed(column: Any) -> list[Any]:
+    return column.to_pylist() if isinstance(column, pa.Array) else column.tolist()
+
+
+def _kind_of(schedule: Schedule | None) -> str:
+    if schedule is None:
+        return "own"
+    return ("built" if schedule.unbuilt is None else "streamed") + (" in turn" * schedule.interleaved)
+
+
+def _accessed(access: Mapping[str, Plan]) -> str:
+    used = [plan for plan in access.values() if plan.indexes or plan.scans]
+    if not used:
+        return "none"
+    alone = all(not plan.source and not plan.scans and len(plan.indexes) == 1 for plan in used)
+    return "index alone" if alone else "competing"
+
+
+# Drawing
+
+
+@st.composite
+def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None = None) -> Example:
+    """Draw an example for an architecture.
+
+    Args:
+        draw: Of hypothesis.
+        architecture: Its name.
+        fixed: Values of dimensions that are not drawn; a strategy for the ``case``, and ``plans`` for it.
+    """
+    fixed = fixed or {}
+
+    def one(name: str, *values: Any) -> Any:
+        return fixed[name] if name in fixed else draw(st.sampled_from(values))
+
+    shape = one("shape", "plain", "plain", "dense", *SHAPES[1:])
+    within_budget = one("budget", False, False, False, False, True)
+    kinds = {
+        "plain": cases(4, 16) if within_budget else cases(5),
+        "dense": dense_cases(),
+        "mixed": mixed_cases(),
+        "ordered": ordered_cases(),
+        "sets": set_cases(),
+        "skewed": skewed_cases(),
+    }
+    case: Case = draw(fixed["case"] if "case" in fixed else kinds[shape])
+    spilled = within_budget and len(case.spec.relations) > 1
+    if one("windows", False, False, False, True) and shape != "sets" and not spilled:
+        case = draw(windowed(case))
+    if one("shared", False, True) and shape != "sets":
+        case = with_self_joins(case)
+    if one("exists", False, False, False, True) and shape in KEYED and not spilled:
+        case = _beside(draw, case)
+    picky = None
+    if one("picky", False, False, False, True) and shape in KEYED:
+        picky = _picky(draw, case)
+    access: Mapping[str, Plan] = {}
+    if one("access", False, False, True) and shape in KEYED and not spilled:
+        whole = architecture in ("stems", "auto")
+        access = fixed.get("plans") or draw(plans(case) if whole else leaves(case, architecture))
+    batch = one("batch", 1, 2, 3, 7, 100)
+    options = Options(
+        architecture=architecture,
+        policy=one("policy", *POLICY_NAMES),
+        migration=one("migration", None, *MIGRATIONS) if architecture == "stairs" else None,
+        intermediate=one("intermediate", True, True, False),
+        batch_size=batch,
+        reoptimize_every=one("reoptimize", 1, 3, 10, 1000),
+        online=one("online", False, True),
+        transfer=one("transfer", True, True, False),
+        seed=draw(st.integers(0, 3)),
+    )
+    example = Example(
+        shape,
+        case,
+        options,
+        one("chunk", 1, 2, 5, 1000),
+        access=access,
+        picky=picky,
+        collides=one("collides", False, False, True),
+        piece=one("piece", None, None, None, 1, 50),
+        divides=one("divides", False, False, True),
+    )
+    if spilled:
+        return _spilled(draw, example, one)
+    example = replace(
+        example,
+        schedule=_schedule(draw, case, access, one),
+        source=one("source", "batches", "batches", "stalling", "files"),
+        pauses=tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))),
+    )
+    if architecture == "static":
+        return example
+    if one("preference", False, False, False, True):
+        example = replace(example, **_preference(draw, case))
+    # Queues do not go with state of base tuples alone.
+    whole_state = options.intermediate or architecture not in ("joins", "stairs", "auto")
+    if whole_state and one("queues", False, False, False, True):
+        limits = Backpressure(draw(st.sampled_from([None, 1, 2, 7])), draw(st.sampled_from([1, 3, 20])))
+        example = replace(example, limits=limits)
+    # The checker of invariants compares values as they are, and knows nothing of relations beside the block.
+    movable = shape != "mixed" and not case.spec.beside and not _asked(access) and options.intermediate
+    if movable and one("moves", True, True, False):
+        moves = Moves(
+            draw(st.integers(0, 1 << 30)),
+            often=one("often", 0.0, 0.3, 0.6),
+            chosen=one("chosen", MOVES),
+            hope=one("hope", "", "all", "some"),
+        )
+        example = replace(example, moves=moves)
+    return example
+
+
+def _asked(access: Mapping[str, Plan]) -> bool:
+    return any(plan.indexes or plan.scans for plan in access.values())
+
+
+def _beside(draw: st.DrawFn, case: Case) -> Case:
+    """Draw relations beside a block whose columns are those that all of its tables have."""
+    schemas = {str(table.schema) for table in case.tables.values()}
+    return draw(cases_beside(case)) if len(schemas) == 1 else case
+
+
+def _picky(draw: st.DrawFn, case: Case) -> Picky:
+    read = draw(st.permutations(case.spec.aliases))[: draw(st.integers(1, 2))]
+    place = draw(st.integers(0, len(case.spec.residuals)))
+    kinds = st.sampled_from(KINDS), st.sampled_from(["fail", "fail", "null"])
+    return Picky(tuple(read), place, *map(draw, kinds), draw(st.sampled_from([True, True, False])))
+
+
+def _preference(draw: st.DrawFn, case: Case) -> dict[str, tuple[Predicate, ...] | None]:
+    """Draw which tuples are wanted first: those of a relation with a number from some value on."""
+    numbers = [
+        (relation.alias, each.name)
+        for relation in case.spec.relations
+        for each in relation.schema
+        if pa.types.is_int64(each.type)
+    ]
+    if not numbers:
+        return {}
+    alias, name = draw(st.sampled_from(numbers))
+
+    def from_(low: int) -> Compare:
+        return Compare(">=", Column(ColumnRef(alias, name)), Literal(low, pa.int64()), pa.int64())
+
+    wanted = (from_(draw(st.sampled_from([-1, 1, 2]))),)
+    return {"wanted": wanted, "later": draw(st.sampled_from([None, (), (from_(2), from_(1))]))}
+
+
+@st.composite
+def schedules(draw: st.DrawFn, case: Case, free: Collection[int] | None = None) -> Schedule:
+    """Draw which relation stays unbuilt, whether sources are interleaved, and their order.
+
+    Args:
+        draw: Of hypothesis.
+        case: The block.
+        free: The relations that may stay unbuilt; None for all but sets.
+    """
+    relations = case.spec.relations
+    order = tuple(draw(st.permutations(range(len(relations)))))
+    if free is None:
+        free = [i for i, r in enumerate(relations) if not r.distinct]
+    interleaved, streams = draw(st.booleans()), draw(st.booleans())
+    if not streams or not free:
+        return Schedule(None, True, order)
+    unbuilt = order[-1] if order[-1] in free else draw(st.sampled_from(sorted(free)))
+    if not interleaved:
+        order = (*(r for r in order if r != unbuilt), unbuilt)
+    return Schedule(unbuilt, interleaved, order)
+
+
+def _schedule(
+    draw: st.DrawFn, case: Case, access: Mapping[str, Plan], one: Callable[..., Any]
+) -> Schedule | None:
+    if not one("scheduled", True, True, False):
+        return None
+    leads = {r.same_as for r in case.spec.relations}
+    free = [
+        i
+        for i, r in enumerate(case.spec.relations)
+        if r.same_as is None and r.alias not in leads and not r.distinct
+        if access.get(r.alias, Plan()) == Plan()
+    ]
+    made = draw(schedules(case, free))
+    kind = one("schedule", "any")
+    if kind == "streamed" and free:
+        unbuilt = draw(st.sampled_from(free))
+        return Schedule(unbuilt, True, made.order)
+    return Schedule(None, True, made.order) if kind == "built" else made
+
+
+@st.composite
+def leaves(draw: st.DrawFn, case: Case, architecture: str) -> dict[str, Plan]:
+    """Draw relations that can only be asked, each by values of one relation that is scanned."""
+    spec = case.spec
+    leads = {r.same_as for r in spec.relations}
+    found: dict[str, Plan] = {}
+    needed: set[str] = set()
+    for relation in spec.relations:
+        alias = relation.alias
+        if relation.same_as is not None or alias in leads or relation.window or alias in needed:
+            continue
+        bound: dict[str, list[str]] = {}
+        for equality in spec.equalities:
+            for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
+                if mine.relation == alias != other.relation and other.relation not in found:
+                    bound.setdefault(other.relation, []).append(mine.column)
+        if not bound or not draw(st.booleans()):
+            continue
+        by = draw(st.sampled_from(sorted(bound)))
+        columns = draw(st.permutations(sorted(set(bound[by]))))[: draw(st.sampled_from([1, 2]))]
+        delay, in_flight = draw(st.sampled_from([0.0, 1.0, 2.5])), draw(st.sampled_from([None, 1, 3]))
+        index = IndexPlan(tuple(columns), delay, in_flight, draw(st.booleans()))
+        found[alias] = Plan(source=False, indexes=(index,))
+        needed.add(by)
+    return found
+
+
+def _spilled(draw: st.DrawFn, example: Example, one: Callable[..., Any]) -> Example:
+    """Draw a budget for tuples of any number, or a stop at any moment."""
+    case, batch = example.case, example.options.batch_size
+    if draw(st.booleans()):  # nothing is known of the sizes beforehand
+        relations = tuple(replace(r, rows=None) for r in case.spec.relations)
+        case = replace(case, spec=replace(case.spec, relations=relations))
+    stops = one("stops", 0.0, 0.0, 0.05, 0.2, 1.0)
+    many = 1_000_000 if stops else draw(st.sampled_from([ROW, 2 * ROW, 4 * ROW, 1_000_000]))
+    options = replace(example.options, memory_budget=batch * many, algorithm=one("algorithm", *ALGORITHMS))
+    return replace(
+        example,
+        case=case,
+        options=options,
+        source=one("source", "batches", "files"),
+        stops=stops,
+        # Less for state than its usual share lets a few tuples be too many, though a batch still fits.
+        share=None if stops else draw(st.sampled_from([0.05, 0.2, 0.7])),
+    )
+
+
+# Running
+
+WRONG = "a wrong answer"
+RAISED = "an exception that had to surface, or had not"
+ASKED = "a binding that was asked for twice"
+LEFT = "files left behind"
+LASTING = "intermediate tuples though only base tuples may be held"
+
+
+@dataclass
+class Answer:
+    """What a run of an example returned, and what it did.
+
+    Attributes:
+        rows: None where a predicate's exception surfaced.
+        faults: What is wrong, in words; what the checker of invariants found begins with the invariant.
+        moved: Whether join state was moved at random.
+    """
+
+    rows: Rows | None
+    faults: set[str]
+    moved: bool
+
+
+def answer(example: Example, *, strict: bool = True) -> Answer:
+    """Run an example in virtual time.
+
+    Args:
+        example: What to run.
+        strict: Raise what the checker of invariants finds; otherwise it is among the faults.
+    """
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        folder = Path(enter(tempfile.TemporaryDirectory())) if _needs_folder(example) else None
+        for patch in _patches(example):
+            enter(patch)
+        return _answer(example, folder, strict=strict)
+
+
+def _needs_folder(example: Example) -> bool:
+    return example.source == "files" or example.options.memory_budget is not None
+
+
+@contextmanager
+def weak_hashes() -> Iterator[None]:
+    """Make hashes of one bit, so that a handful of keys collides."""
+
+    def one_bit(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+        lengths = np.diff(offsets).astype(np.int64)
+        last = np.append(data, np.uint8(0))[np.where(lengths > 0, offsets[1:] - 1, -1)]
+        return (lengths + last) % 2
+
+    def same(coded: list[np.ndarray]) -> np.ndarray:
+        return coded[0] if len(coded) == 1 else np.zeros_like(coded[0])
+
+    with (
+        mock.patch.object(keys, "hash_bytes", one_bit),
+        mock.patch.object(matching, "combine", lambda left, right: (left ^ right) & 1),
+        mock.patch.object(exists, "combined", same),
+    ):
+        yield
+
+
+def _patches(example: Example) -> list[Any]:
+    """Return what makes rare things happen to few tuples."""
+    patches: list[Any] = [weak_hashes()] if example.collides else []
+    if example.piece is not None:
+        patches += [
+            mock.patch.object(module, "BATCH_BYTES", example.piece)
+            for module in (exists, matching, selection, udf_selection)
+        ]
+    if example.divides:
+        least = [(content, "_LEAST", 2), (content, "_AGAIN", 1), (informative, "_LEAST", 1)]
+        patches += [mock.patch.object(*each) for each in [*least, (informative, "_WORTH", 1.5)]]
+    if example.share is not None:
+        patches.append(mock.patch.object(memory, "_STATE_SHARE", example.share))
+    if example.stops:
+        draw, left = np.random.default_rng(example.options.seed), iter(range(6))
+
+        def too_much(*_: object) -> bool:
+            return draw.random() < example.stops and next(left, None) is not None
+
+        patches.append(mock.patch.object(Guard, "_is_too_much", too_much))
+    return patches
+
+
+def _answer(example: Example, folder: Path | None, *, strict: bool) -> Answer:
+    case, options, clock = example.case, example.options, VirtualClock()
+    if example.picky is not None:
+        case = example.picky.within(case)
+    given: dict[str, Any] = {"clock": clock}
+    if example.schedule is not None:
+        given["schedule"] = example.schedule
+    sources: dict[str, Any] = case.batches(example.chunk)
+    for alias, plan in example.access.items():
+        if not plan.source:
+            del sources[alias]
+    if example.source == "files":
+        assert folder is not None
+        (folder / "tables").mkdir()
+        given["ranges"] = KeyRanges()
+        sources = _scanned(case, sources, folder / "tables", example.chunk, given["ranges"])
+    elif example.source == "stalling":
+        sources = {a: stalling(pieces, example.pauses[i:]) for i, (a, pieces) in enumerate(sources.items())}
+    indexes: list[Noted] = []
+    if _asked(example.access):
+        given["access"], indexes = modules(case, example.access, clock, example.chunk)
+    if example.piece is not None:
+        given["output"] = Output(case.spec, options.batch_size, example.piece)
+    run: Run
+    if options.memory_budget is not None:
+        assert folder is not None
+        (folder / "spilled").mkdir()
+        run = run_of(case.spec, sources, replace(options, spill_folder=str(folder / "spilled")), **given)
+    elif example.wanted or example.limits is not None:
+        more = {"prefer": example.wanted or None, "backpressure": example.limits}
+        run = EddyRun(case.spec, sources, options, **more, **given)
+    else:
+        run = run_of(case.spec, sources, options, **given)
+    faults: set[str] = set()
+    unrest = _unrest(example, case, run, faults, strict=strict)
+    rows = _rows(example, run, case)
+    if unrest is not None:
+        faults |= unrest.broken
+    if any(len(set(index.bindings)) < len(index.bindings) for index in indexes):
+        faults.add(ASKED)
+    if options.memory_budget is not None and any((folder / "spilled").iterdir()):  # type: ignore[operator]
+        faults.add(LEFT)
+    expected = example.expected()
+    if rows != expected:
+        faults.add(WRONG if None not in (rows, expected) else RAISED)
+    return Answer(rows, faults, unrest is not None and bool(unrest.steps))
+
+
+def _rows(example: Example, run: Run, case: Case) -> Rows | None:
+    results: list[pa.RecordBatch] = []
+    try:
+        for batch in run.run():
+            results.append(batch)
+            if example.later is not None and len(results) == 2:
+                assert isinstance(run, EddyRun)
+                run.prefer(example.later)
+    except ExecutionError as error:
+        if example.picky is None or "is one of those" not in str(error):
+            raise
+        return None
+    return multiset(pa.Table.from_batches(results, case.spec.output_schema))
+
+
+def _unrest(example: Example, case: Case, run: Run, faults: set[str], *, strict: bool) -> Unrest | None:
+    """Move state at random, or look whether it holds base tuples alone, at points of stasis."""
+    state = run._state if isinstance(run, EddyRun) else None
+    if not isinstance(state, StairState):
+        return None
+    if not example.options.intermediate and case.spec.is_repeatable and not _asked(example.access):
+        _watch_base_tuples(state, faults)
+    if example.moves is None:
+        return None
+    return Unrest(state, case.spec, example.moves, strict=strict)
+
+
+def _watch_base_tuples(state: StairState, faults: set[str]) -> None:
+    rest = state.at_stasis
+
+    def at_stasis() -> bool:
+        for _, stair in state.stairs.stairs():
+            for signature, segment in stair.segments.items():
+                if segment.live and signature.span != 1 << stair.owner:
+                    faults.add(LASTING)
+        return rest()
+
+    state.at_stasis = at_stasis  # type: ignore[method-assign]
+
+
+def stalling(pieces: Sequence[pa.RecordBatch], pauses: Sequence[int]) -> Iterator[Any]:
+    """Yield batches, each after so many times nothing: None and STALLED in turn."""
+    for i, piece in enumerate(pieces):
+        for n in range(pauses[i % len(pauses)] if pauses else 0):
+            yield None if n % 2 else STALLED
+        yield piece
+    yield from [STALLED] * (pauses[0] if pauses else 0)
+
+
+def _scanned(
+    case: Case, sources: Mapping[str, Any], folder: Path, rows: int, ranges: KeyRanges
+) -> dict[str, Any]:
+    """Return scans of files of the tables, in row groups of so many rows."""
+    found = {}
+    for alias in sources:
+        path = folder / f"{alias}.parquet"
+        pq.write_table(case.tables[alias], path, row_group_size=rows)
+        table, names = open_table(path), tuple(case.tables[alias].schema.names)
+        assert table.unsupported is None
+        found[alias] = read_splits(splits(table), names, batch_size=4, keeps=partial(ranges.keeps, alias))
+    return found

@@ -1,0 +1,538 @@
+"""What has to hold on Spark Connect and on several executor processes: ``test_sessions`` runs it on each.
+
+A run is a pytest process of its own, for a Connect session and a classic one exclude each other. Checks
+without a mark run on both. The order counts: the last ones change workers and executors for good.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import tarfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import duckdb
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from pyspark.sql import SparkSession, functions as sf
+
+import millrace
+from millrace.engine.expressions import Call, Column, ColumnRef
+from millrace.engine.spec import Equality, JoinSpec, OutputColumn, RelationSpec
+from millrace.errors import ExecutionError, InputError
+from millrace.options import Options
+from millrace.parquet.parquet import open_table
+from millrace.predicates import PredicateSpec
+from millrace.spark.block import Block, FrameInput, ParquetInput
+from millrace.spark.doctor import examine
+from millrace.spark.execute import execute
+from millrace.spark.failures import translated
+from millrace.streams.feeds.rows import Feed
+from tests.session import ROCKSDB
+from tests.spark.column_chains import TAKEN, differing
+
+KIND = os.environ["MILLRACE_SESSION"]
+TABLES = {"big": [n % 50 for n in range(2000)], "small": list(range(0, 100, 2))}
+TAKE_ALL = {"take_all": True}
+CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum"
+
+
+@pytest.fixture(scope="module")
+def spark():
+    """A session of the kind; on a cluster workers run the Python of an archive that is sent with it."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    pack_environment()
+    if KIND == "connect":
+        builder = SparkSession.builder.remote("local[2]")
+    else:
+        os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
+        builder = (
+            SparkSession.builder.master("local-cluster[2,1,1024]")
+            .config("spark.executor.memory", "600m")
+            .config("spark.archives", "environment.tar.gz#environment")
+            # Spark would notice that map tasks give other output when they run again, and do the whole join
+            # again or give up. Rows have to be right also where it does not.
+            .config(f"{CHECKSUMS}.enabled", "false")
+            .config(f"{CHECKSUMS}.enableFullRetryOnMismatch", "false")
+        )
+    made = (
+        builder.config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    yield made
+    made.stop()
+
+
+def pack_environment() -> None:
+    """Pack what stands for an environment: its Python notes where it runs, and is this one."""
+    script = f'#!/bin/sh\necho "$0" >> {Path.cwd()}/started\nexec {sys.executable} "$@"\n'.encode()
+    with tarfile.open("environment.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("bin/python")
+        entry.size, entry.mode = len(script), 0o755
+        archive.addfile(entry, io.BytesIO(script))
+
+
+@pytest.fixture(scope="module")
+def paths(spark, tmp_path_factory) -> dict[str, str]:
+    """Two tables as files; views of the same names are scans of them."""
+    folder, found = tmp_path_factory.mktemp("tables"), {}
+    for name, keys in TABLES.items():
+        found[name] = f"{folder}/{name}.parquet"
+        table = pa.table({"k": pa.array(keys, pa.int64()), name: pa.array(range(len(keys)), pa.int64())})
+        pq.write_table(table, found[name], row_group_size=300)
+        spark.read.parquet(found[name]).createOrReplaceTempView(name)
+    return found
+
+
+def rows_of(frame) -> list[tuple]:
+    return sorted(map(tuple, frame.collect()))
+
+
+@pytest.mark.parametrize(
+    ("options", "frames"),
+    [
+        (Options(), ()),
+        (Options(placement="hypercube", cells=3), ()),
+        (Options(), ("small",)),
+        (Options(report=False), ()),
+    ],
+    ids=["in place", "hypercube", "mixed", "no report"],
+)
+def test_blocks(spark, paths, options, frames):
+    """Rows and figures, also where a block is read twice."""
+    tables = {name: open_table(path) for name, path in paths.items()}
+    join = JoinSpec(
+        tuple(RelationSpec(name, table.schema) for name, table in tables.items()),
+        (Equality(ColumnRef("big", "k"), ColumnRef("small", "k"), pa.int64()),),
+        output=(OutputColumn("x", ColumnRef("big", "big")), OutputColumn("y", ColumnRef("small", "small"))),
+    )
+    inputs = {
+        name: FrameInput(spark.read.parquet(table.path), 1000)
+        if name in frames
+        else ParquetInput(table, ("k", name))
+        for name, table in tables.items()
+    }
+    run = execute(spark, Block("b", join, inputs), options)
+    assert rows_of(run.frame) == sorted((n, (n % 50) // 2) for n in range(2000) if n % 2 == 0)
+    if options.report:
+        assert sum(figures.output_tuples for figures in run.figures()) == 1000
+    run.frame.createOrReplaceTempView("block")
+    twice = spark.sql("select a.x from block a join block b on a.x = b.x")
+    assert len(twice.collect()) == 1000
+    if options.report:
+        assert sum(figures.output_tuples for figures in run.figures(twice)) == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select count(*) from big join small on big.k = small.k",
+        "select big.k, count(*) n from big join small using (k) group by 1",
+        """
+        select a.k from big a, small b where a.k = b.k and a.big < 9
+        union all select c.small from small c, small d where c.k = d.k
+        """,
+        """
+        with w as (select big.k, count(*) n from big join small using (k) group by 1)
+        select k, n from w where n >= (select max(n) from w) union all select n, k from w where k < 9
+        """,
+    ],
+)
+def test_queries(spark, paths, text):
+    """Rows are Spark's, and tasks have figures."""
+    query = millrace.query(text, spark=spark, tables=paths, options=TAKE_ALL)
+    assert rows_of(query.df) == rows_of(spark.sql(text))
+    assert query.report().totals.output_tuples > 0
+
+
+def test_filters(spark):
+    """Predicates of PySpark and of Millrace on one DataFrame: rows, their order, figures."""
+
+    @sf.udf("boolean")
+    def even(x):
+        return x % 2 == 0
+
+    @millrace.predicate(kind="pandas")
+    def fifth(x):
+        return x % 5 == 0
+
+    frame = millrace.where(spark.range(0, 20_000, 1, 4), even("id"), fifth(sf.col("id")), "id < 15000")
+    assert [row.id for row in frame.collect()] == list(range(0, 15_000, 10))
+    assert millrace.report(frame).totals.output_tuples == 1500
+    assert "kind pandas" in millrace.explain(frame)
+
+
+def test_schemas(spark):
+    """Columns that have no nulls are said to have none, though figures may travel with the rows."""
+    left = spark.range(20).selectExpr(
+        "id", "string(id) s", "date '2020-01-01' d", "1.5BD n", "id > 3 b", "array(id) a", "binary('x') x"
+    )
+    text = "select l.*, r.id + 1 as more from l join r on l.id = r.id"
+    found = millrace.query(text, spark=spark, tables={"l": left, "r": spark.range(5)}, options=TAKE_ALL)
+    left.createOrReplaceTempView("l")
+    spark.range(5).createOrReplaceTempView("r")
+    wanted = spark.sql(text)
+    assert len(found.blocks) == 1
+    flat = [[field for field in frame.schema if field.name != "a"] for frame in (found.df, wanted)]
+    assert flat[0] == flat[1]
+    assert sorted(found.df.drop("b").collect()) == sorted(wanted.drop("b").collect())
+    assert found.df.select("b").where("b").count() == 1
+
+
+def test_failures(spark):
+    """What a predicate raises arrives as an error of Millrace's, without what else was on the stack."""
+
+    @millrace.predicate
+    def picky(x):
+        return 1 / (x - 3) > 0
+
+    frame = millrace.where(spark.range(10), picky("id"))
+    with pytest.raises(ExecutionError) as first:
+        frame.collect()
+    with pytest.raises(ExecutionError) as derived:
+        frame.select("*").collect()
+    raised = derived.value.__context__
+    found = translated(raised)
+    assert isinstance(found, ExecutionError)
+    assert str(found) == str(first.value) == str(derived.value)
+    assert str(found).startswith("predicate 'picky' raised ZeroDivisionError: division by zero\n")
+    assert str(found).endswith("\nZeroDivisionError: division by zero")
+    assert str(raised).count("millrace/") == 1
+
+
+def test_the_doctor(spark):
+    """A session that works is found to be one, and every executor is looked at."""
+    found = {each.check: each for each in examine(spark)}
+    assert [each for each in found.values() if each.advice] == []
+    assert found["executors"].found.startswith(f"{1 if KIND == 'connect' else 2} seen")
+    assert {"coordinator reached by tasks", "a join and a filter"} <= set(found)
+    there = [each for each in examine(spark, Options(limits_host="executor")) if "on an" in each.check]
+    assert [each.advice for each in there] == [""]
+
+
+def test_enabled_sessions(spark, paths):
+    """The session's own methods give Spark's rows through Millrace, and are its own again."""
+
+    def joined():
+        return spark.read.parquet(paths["big"]).join(spark.read.parquet(paths["small"]), "k")
+
+    plain = joined()
+    with millrace.enable(spark, options=TAKE_ALL):
+        found = joined()
+        assert found.columns == plain.columns
+        assert rows_of(found) == rows_of(plain)
+        assert "block" in str(millrace.explain(found))
+        odd = spark.read.parquet(paths["big"]).filter(sf.udf(lambda x: x % 2 == 0, "boolean")("k"))
+        assert odd.filter("big < 10").count() == 5
+        assert spark.sql("select 1 one").collect()[0].one == 1
+    assert rows_of(joined()) == rows_of(plain)
+
+
+def test_streams(spark, paths, tmp_path):
+    """A filter of a stream."""
+    spark.read.parquet(paths["big"]).write.parquet(f"{tmp_path}/in")
+    odd = millrace.predicate(lambda x: x % 2 == 1, name="odd")
+    stream = spark.readStream.schema("k long, big long").parquet(f"{tmp_path}/in")
+    write(millrace.where(stream, odd("big")), tmp_path)
+    assert spark.read.parquet(f"{tmp_path}/out").count() == 1000
+
+
+def write(stream, folder):
+    """Write all that a stream has."""
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", f"{folder}/out")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_the_live_page(spark):
+    """It has figures of a query's tasks, from whatever executor, and says that the query is done."""
+
+    def even(x):
+        time.sleep(0.7 if x % 250 == 5 else 0)  # tasks that are over at once may tell nothing on Connect
+        return x % 2 == 0
+
+    with millrace.monitor.live() as page:
+        kept = millrace.where(spark.range(0, 1000, 1, 4), millrace.predicate(even)("id"))
+        assert kept.count() == 500
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            (query,) = page.figures()["queries"]
+            if query["state"] == "done" and query["rows_in"] == 1000:
+                break
+            time.sleep(0.05)
+    assert (query["state"], query["action"], query["title"]) == ("done", "count", "filter by even(id)")
+    assert (query["rows_in"], query["rows_out"]) == (1000, 500)
+
+
+@pytest.mark.connect
+def test_chains_of_columns(spark, tmp_path):
+    """As PySpark's users write them."""
+    assert differing(spark, tmp_path, TAKEN) == {}
+
+
+@pytest.mark.connect
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select l.v a, r.v b from lv l join rv r on l.id = r.id",
+        "select l.v a, r.v b, (select max(v) from lv) c from lv l join rv r on l.id = r.id",
+        "select l.v a, r.m b from lv l join (select id, max(v) m from rv group by id) r using (id)",
+        """
+        select q.v a, l.v b from (select l.id, r.v from lv l join rv r on l.id = r.id) q
+        full join lv l on l.id = q.id
+        """,
+    ],
+)
+def test_views_that_change_between_a_query_and_its_action(spark, tmp_path, text):
+    """All are seen as they were, or all as they are."""
+
+    def put(state: int) -> None:
+        for name in ("lv", "rv"):
+            path = f"{tmp_path}/{name}{state}.parquet"
+            pq.write_table(pa.table({"id": [1, 2], "v": [state, state]}), path)
+            spark.read.parquet(path).createOrReplaceTempView(name)
+
+    put(1)
+    found = millrace.query(text, spark=spark, options=TAKE_ALL)
+    put(2)
+    for number in range(40):  # the server remembers what it has analysed lately
+        spark.sql(f"select {number} n").schema  # noqa: B018
+    assert len(found.blocks) == 1
+    assert {value for row in found.df.collect() for value in row} in ({1}, {2})
+
+
+def feeds(spark, rows: int) -> dict[str, object]:
+    """Two streams of so many rows each."""
+    supply = {"rate": 100, "within": 2, "match": 1, "backlog": rows, "rows_in_all": rows, "max_rows": 600}
+    return {name: millrace.streams.feed(spark, name, **supply) for name in ("orders", "payments")}
+
+
+@pytest.mark.connect
+def test_joins_of_streams_and_a_lookup(spark, tmp_path):
+    """Rows, the report and its lines, for which Connect has other progress."""
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+    def parity(keys):
+        return [{"k": key, "odd": key % 2 == 1} for key in keys]
+
+    source = millrace.function(parity, batch=50)
+    table = millrace.lookup("parity", "k bigint, odd boolean", bind=["k"], via=source)
+    text = """
+        SELECT o.order_id, n.odd FROM orders o JOIN payments p ON p.order_id = o.order_id
+        JOIN n ON n.k = o.order_id WHERE p.t BETWEEN o.t AND o.t + INTERVAL 30 SECONDS
+    """
+    with millrace.streams.log(spark, f"{tmp_path}/figures.jsonl"):
+        query = write(millrace.sql(text, spark=spark, tables={**feeds(spark, 900), "n": table}), tmp_path)
+    report = millrace.streams.report(query)
+    out = spark.read.parquet(f"{tmp_path}/out")
+    assert out.count() == report.totals["results"] > 400
+    assert out.where("odd <> (order_id % 2 = 1)").count() == 0
+    assert report.totals["rows"] == 1800
+    lines = (tmp_path / "figures.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == report.to_dict()["batches"]
+    assert report.latest.watermark is not None
+
+
+@pytest.mark.connect
+def test_hubs(spark, tmp_path):
+    """Queries of a hub on a server: functions and files, while it runs and after a restart."""
+    on = (
+        "orders o JOIN payments p ON o.order_id = p.order_id AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"
+    )
+    sums = tmp_path / "sums"
+
+    def sink(rows, batch):
+        with sums.open("a") as file:
+            file.write(json.dumps([batch, rows.num_rows, sum(rows["order_id"].to_pylist())]) + "\n")
+
+    def made(rows: int, **more):
+        return millrace.Session(spark, feeds(spark, rows)).hub(on, f"{tmp_path}/hub", **more)
+
+    def written(name: str) -> list[int]:
+        rows = spark.read.parquet(f"{tmp_path}/{name}").selectExpr("count(*)", "sum(order_id)").collect()
+        return list(rows[0])
+
+    def alone(first: int, last: int) -> list[int]:
+        with duckdb.connect() as base:
+            for name in ("orders", "payments"):
+                feed = Feed(name, rate=100.0, within=2.0, match=1.0)
+                base.register(name, pa.Table.from_batches([feed.rows(first, last)]))
+            found = base.execute(f"SELECT count(*), sum(o.order_id) FROM {on}").fetchone()
+            return list(map(int, found))
+
+    hub = made(900)
+    hub.add("all", "o.order_id", sink=sink)
+    hub.add("files", "o.order_id, p.t", sink=f"{tmp_path}/files")
+    query = hub.start(processingTime="0 seconds")
+    with pytest.raises(InputError, match="functions are sent when the hub starts"):
+        hub.add("more", "o.order_id", sink=sink)
+    query.processAllAvailable()
+    hub.add("late", "o.order_id", sink=f"{tmp_path}/late")
+    query.processAllAvailable()
+    hub.stop()
+    states = {each.name: each.state for each in hub.list()}
+    assert states == dict.fromkeys(("all", "files", "late"), "running")
+    hub = made(1200, sinks={"all": sink})
+    hub.remove("files")
+    hub.start(availableNow=True).awaitTermination()
+    assert [each.name for each in hub.list()] == ["all", "late"]
+    batches = [json.loads(line) for line in sums.read_text().splitlines()]
+    assert len({batch for batch, *_ in batches}) == len(batches) >= 2
+    assert [sum(column) for column in zip(*batches, strict=True)][1:] == alone(0, 1200)
+    assert written("files") == alone(0, 900) != alone(0, 1200)
+    assert written("late") == alone(900, 1200)
+
+
+def test_lookups(spark, tmp_path):
+    """Each key is asked for once, then never again; a task that dies costs at most what was under way.
+
+    On a cluster a task is killed within a request, and Spark runs it again. On Connect none is. A second
+    query streams its results and takes all rows from the cache.
+    """
+    keys, copies, dies = 40, 5, KIND == "cluster"
+    asked, dead = tmp_path / "asked", tmp_path / "dead"
+
+    def find(some):
+        """Answer some keys; the first time that key 17 is among them, kill this process if it is to die."""
+        with asked.open("a") as log:
+            log.write("".join(f"{key}\n" for key in some))
+        if dies and 17 in some and not dead.exists():
+            dead.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [{"k": key, "v": f"value {key}"} for key in some if key % 10]
+
+    table = millrace.lookup(
+        "items",
+        "k bigint, v string",
+        bind=["k"],
+        via=millrace.function(find, batch=3, max_in_flight=1, retries=0),
+        cache=f"{tmp_path}/cache",
+    )
+    tables = {"r": spark.range(0, keys * copies, 1, 4).selectExpr("id", f"id % {keys} AS k"), "i": table}
+    text = "SELECT r.id, i.v FROM r JOIN i ON r.k = i.k"
+    expected = sorted((n, f"value {n % keys}") for n in range(keys * copies) if n % keys % 10)
+    query = millrace.query(text, spark=spark, tables=tables)
+    assert rows_of(query.df) == expected
+    assert dead.exists() == dies
+    times = Counter(map(int, asked.read_text().split()))
+    assert set(times) == set(range(keys))
+    assert 0 <= times.total() - keys <= (3 if dies else 0)  # one request has at most three keys
+    (progress,) = query.lookups()
+    assert (progress.keys, progress.done, progress.failed, progress.in_flight) == (keys, keys, 0, 0)
+    asked.unlink()
+    streamed = millrace.query(text, spark=spark, tables=tables)
+    found = [row for batch in streamed.to_batches() for row in zip(*batch.to_pydict().values(), strict=True)]
+    assert sorted(found) == expected
+    assert not asked.exists()
+    assert (streamed.lookups()[0].cached, streamed.lookups()[0].requests) == (keys, 0)
+
+
+def test_workers_run_the_python_of_an_archive(spark):
+    """On Connect it is sent as docs/shipping.md says; on a cluster it came with the session."""
+    if KIND == "connect":
+        text = (Path(__file__).parents[2] / "docs" / "shipping.md").read_text()
+        (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        exec(block, {"spark": spark})  # the project's own code
+    even = millrace.predicate(lambda x: x % 2 == 0, name="even")
+    assert millrace.where(spark.range(100), even("id")).count() == 50
+    assert "environment/bin/python" in Path("started").read_text()
+
+
+def is_executor(process: psutil.Process) -> bool:
+    """Return whether a process is the JVM of an executor."""
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:  # it has ended
+        return False
+
+
+class Killer:
+    """Hears which cells run, and kills an executor when the third does."""
+
+    def __init__(self) -> None:
+        self.killed: list[int] = []
+        self.cells: list[int] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def predicate(self):
+        """Return one that says which cell runs where, and waits for an answer."""
+        port = self._listener.getsockname()[1]
+
+        def tell(_: int) -> bool:
+            from pyspark import TaskContext
+
+            executors = [each.pid for each in psutil.Process().parents() if is_executor(each)]
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                told = [TaskContext.get().partitionId(), executors[0]]
+                connection.sendall(json.dumps(told).encode() + b"\n")
+                connection.recv(1)
+            return True
+
+        return tell
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection, connection.makefile() as lines:
+                cell, executor = json.loads(lines.readline())
+                self.cells.append(cell)
+                if len(set(self.cells)) == 3 and not self.killed:
+                    self._kill_other(executor)
+                connection.sendall(b".")
+
+    def _kill_other(self, executor: int) -> None:
+        started = psutil.Process().children(recursive=True)
+        others = [each for each in started if is_executor(each) and each.pid != executor]
+        self.killed = [each.pid for each in others]
+        for each in others:
+            each.kill()
+        psutil.wait_procs(others)
+
+
+@pytest.mark.cluster
+def test_map_tasks_that_run_again_in_the_middle_of_a_join(spark):
+    """A spread DataFrame whose rows come in another order the second time gives each row once.
+
+    It comes out of a shuffle. While the third of four cells runs, the other executor is killed, with its
+    share of all map output. Cells that are done by then have read what the map tasks wrote at first, and
+    others read what they write the second time.
+    """
+    killer, count = Killer(), 20_000
+    big = spark.range(0, count, 1, 6).select(sf.col("id").alias("x"), (sf.col("id") % 97).alias("k"))
+    inputs = {
+        "big": FrameInput(big.repartition(5), 1 << 30),
+        "small": FrameInput(spark.range(1).toDF("s"), 8),
+    }
+    schema = pa.schema([("x", pa.int64()), ("k", pa.int64())])
+    join = JoinSpec(
+        (RelationSpec("big", schema), RelationSpec("small", pa.schema([("s", pa.int64())]))),
+        residuals=(Call(PredicateSpec("tell", killer.predicate()), (Column(ColumnRef("small", "s")),)),),
+        output=tuple(OutputColumn(name, ColumnRef("big", name)) for name in schema.names),
+    )
+    run = execute(spark, Block("b", join, inputs), Options(placement="hypercube", cells=4))
+    assert "rows of big: 4" in run.plan
+    found = Counter(row.x for row in run.frame.collect())
+    assert len(killer.killed) == 1
+    assert found == Counter(range(count))

@@ -1,0 +1,193 @@
+"""What plain Spark answers to the cases: recorded by ``python -m tests.sql.record``, read here.
+
+A suite is a set of questions about the same tables. Each has a file in ``answers/`` with a line for the
+version of Spark that was asked and a line for each question. Texts are the keys, so a case that is changed
+has no answer until it is recorded. With another minor version of Spark, Spark is asked instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from lab.bench import tpch_data
+from tests.session import changed
+from tests.sql import cases, lookup_tables, settings, small_tables
+
+FOLDER = Path(__file__).parent / "answers"
+WITHOUT_ANSI = "spark.sql.ansi.enabled=false"
+MOST = 100
+"""Of more rows only their number and a digest are recorded."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A text, and settings of the session, written ``key=value;key=value``."""
+
+    text: str
+    settings: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer, by which answers that differ in anything but the order of rows can be told apart.
+
+    Attributes:
+        columns: Name, type and whether it may be null, of each.
+        rows: Each as Python writes it: NaN, -0.0, null, decimals and nested values all look different.
+        error: What tells errors of Spark apart, if there is one.
+    """
+
+    columns: list[list[Any]]
+    rows: list[str]
+    error: str = ""
+
+
+def answer_of(frame) -> Answer:
+    """Collect a DataFrame."""
+    columns = [[field.name, field.dataType.jsonValue(), field.nullable] for field in frame.schema]
+    rows = sorted(repr(tuple(row)) for row in frame.collect())
+    if len(rows) > MOST:
+        rows = [f"{len(rows)} rows", hashlib.sha256("\n".join(rows).encode()).hexdigest()]
+    return Answer(columns, rows)
+
+
+def attempted(made: Callable[[], Any]) -> Answer:
+    """Collect the DataFrame that a function makes, or say which error there is."""
+    try:
+        return answer_of(made())
+    except Exception as error:  # noqa: BLE001  # whatever Spark raises
+        condition = getattr(error, "getCondition", lambda: None)()
+        return Answer([], [], condition or type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Questions, and what makes a session of Spark's that can answer them, given a folder for files."""
+
+    questions: Callable[[], Iterable[Asked]]
+    prepare: Callable[[Any, Path], None]
+    fails: bool = False
+
+    def ask(self, spark, asked: Asked) -> Answer:
+        """Ask plain Spark."""
+        with changed(spark, settings.parsed(asked.settings)):
+            return (attempted if self.fails else _certain)(lambda: spark.sql(asked.text))
+
+
+def _certain(made: Callable[[], Any]) -> Answer:
+    return answer_of(made())
+
+
+def _files(paths: dict[str, str], spark) -> None:
+    for name, path in paths.items():
+        spark.read.parquet(path).createOrReplaceTempView(f"`{name}`")
+
+
+def _predicates(spark, folder: Path) -> None:
+    _small(spark, folder)
+    for name, function in small_tables.PREDICATES.items():
+        spark.udf.register(name, function)
+
+
+def _lookups(spark, folder: Path) -> None:
+    for name, frame in lookup_tables.plain(spark).items():
+        frame.createOrReplaceTempView(name)
+
+
+def _settings() -> Iterable[Asked]:
+    for given, text in cases.read("settings"):
+        yield from (Asked(text), Asked(text, given))
+
+
+def _coercions() -> Iterable[Asked]:
+    for _, text in cases.read("coercions"):
+        yield from (Asked(text), Asked(text, WITHOUT_ANSI))
+
+
+def _small(spark, folder: Path) -> None:
+    _files(small_tables.write(folder), spark)
+
+
+SUITES = {
+    name: Suite(lambda name=name: [Asked(text) for _, text in cases.read(f"small/{name}")], _small)
+    for name in cases.SMALL
+} | {
+    "predicates": Suite(lambda: [Asked(text) for _, text in cases.read("predicates")], _predicates),
+    "lookups": Suite(lambda: map(Asked, lookup_tables.answered().values()), _lookups),
+    "coercions": Suite(_coercions, _small, fails=True),
+    "settings": Suite(_settings, settings.register, fails=True),
+    "tpch": Suite(
+        lambda: map(Asked, tpch_data.query_texts().values()),
+        lambda spark, folder: _files(tpch_data.ensure(0.01, folder / "sf001"), spark),
+    ),
+}
+
+
+@cache
+def recorded(name: str) -> tuple[str, dict[Asked, Answer]]:
+    """Return the version of Spark that was asked, and its answers."""
+    head, *lines = map(json.loads, (FOLDER / f"{name}.jsonl").read_text().splitlines())
+    found = {}
+    for line in lines:
+        asked = Asked(line.pop("query"), line.pop("settings", ""))
+        found[asked] = Answer(line.get("columns", []), line.get("rows", []), line.get("error", ""))
+    return head["spark"], found
+
+
+def written(version: str, answers: dict[Asked, Answer]) -> str:
+    """Return what a suite's file has."""
+    lines: list[dict[str, Any]] = [{"spark": version}]
+    for asked, answer in answers.items():
+        line = {"query": asked.text, "settings": asked.settings, **asdict(answer)}
+        lines.append(
+            {name: value for name, value in line.items() if value or (name == "rows" and not answer.error)}
+        )
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def minor(version: str) -> list[str]:
+    """Return the parts of a version that a fix of Spark's does not change."""
+    return version.split(".")[:2]
+
+
+class Oracle:
+    """Answers of plain Spark, recorded ones where they are of this version.
+
+    Args:
+        spark: Any session; it is only asked for new ones.
+        folder: For files of tables, if Spark is asked.
+    """
+
+    def __init__(self, spark, folder: Path) -> None:
+        self._spark, self._folder = spark, folder
+        self._sessions: dict[str, Any] = {}
+
+    def __call__(self, name: str, text: str, given: str = "") -> Answer:
+        """Return the answer to a question of a suite."""
+        version, answers = recorded(name)
+        if minor(version) != minor(pyspark.__version__):
+            return self.ask(name, Asked(text, given))
+        if Asked(text, given) not in answers:
+            raise LookupError(f"{name} has no answer to {text!r}: python -m tests.sql.record {name}")
+        return answers[Asked(text, given)]
+
+    def ask(self, name: str, asked: Asked) -> Answer:
+        """Ask Spark itself."""
+        if name not in self._sessions:
+            session, folder = self._spark.newSession(), self._folder / name
+            folder.mkdir()
+            SUITES[name].prepare(session, folder)
+            self._sessions[name] = session
+        return SUITES[name].ask(self._sessions[name], asked)
+
+    def record(self, name: str) -> dict[Asked, Answer]:
+        """Ask Spark all questions of a suite."""
+        return {asked: self.ask(name, asked) for asked in SUITES[name].questions()}
