@@ -26,7 +26,8 @@ _FIRST = "first"
 """What ``--ablate`` takes for each figure's first broken engine."""
 
 QUICK_SCALE = 0.1
-SOAKS = ("crashes", "hub-crashes", "memory")
+SOAKS = {"crashes": 50, "hub-crashes": 50, "memory": 200}
+"""Long runs, with their numbers of crashes or micro-batches."""
 
 Scale = Annotated[float, typer.Option(min=0.0001, max=1000, help="Size of the data.")]
 Json = Annotated[str | None, typer.Option(metavar="FILE", help="Write a JSON document; - for stdout.")]
@@ -78,7 +79,7 @@ def soak(
     from lab.bench.harness import execute
     from lab.soak import BENCH
 
-    if execute(name, BENCH, BENCH.run(name, scale, count, quick=False), None, json, debug):
+    if execute(name, BENCH, BENCH.run(name, scale, count or SOAKS.get(name), quick=False), None, json, debug):
         raise typer.Exit(1)
 
 

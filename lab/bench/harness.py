@@ -189,7 +189,8 @@ class Times:
         return self.ratio(name, f"{name} again")
 
     def note(self, side: str, name: str) -> float:
-        return statistics.median(note[name] for note in self.notes[side])
+        middle: float = statistics.median(note[name] for note in self.notes[side])
+        return middle
 
     def rows(self, **case: Any) -> list[dict[str, Any]]:
         """Return a row for each side, with the medians of the numbers in its notes."""
