@@ -6,6 +6,7 @@ here samples of both sides' keys say what recent tuples of one find among all of
 do not meet at all, and keys that change while the data stream in, are seen as well.
 
 For cyclic queries, which have several spanning trees, the same fan-outs say which tree leaves the least work.
+Another tree is taken when it is expected to leave less than half of the work.
 """
 
 from __future__ import annotations

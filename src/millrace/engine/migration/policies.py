@@ -20,6 +20,10 @@ known:
 * **Budget.** All migrations together cost no more than a share of the work done so far. So however wrong
   the estimates, moving state never adds more than that share to what not moving it costs; and it comes too
   late by no more than the time in which a bad place of the state has made work in that proportion.
+
+Simulated work over that of never moving, ``eager`` and ``backoff``: one change at 30 % of the stream 0.60 and
+0.60, at 97 % 1.38 and 1.00; a change every 4,000 of 400,000 tuples 13.3 and 1.00; the mean of 150 random
+sequences 2.08 and 0.96, the worst 6.1 and 1.43.
 """
 
 from __future__ import annotations

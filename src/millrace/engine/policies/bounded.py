@@ -14,6 +14,9 @@ means profiling. Three rules keep it honest:
   tuples is profiled, if the budget allows. Clusters that come and go all the time raise the bar
   for what counts as a departure.
 
+The worst of some thousand random and 800 contrived simulations took 3.4 % more than the order as written,
+over a second of work. An unlucky first sample can leave it with the second-best order, up to 8 % dearer.
+
 Where joins are ready, alone or beside predicates, the budget is that of
 :mod:`millrace.engine.policies.bounded_exploration`.
 

@@ -6,6 +6,9 @@ join by join, would put state into places that later tuples pay for. Estimates c
 (:mod:`millrace.engine.sampling`), so nothing is explored: a tuple sent elsewhere to learn something would
 become state there.
 
+It loses where selectivities of independent joins do not multiply, and where the stored part of a relation is
+small and unlike what is still to come.
+
 Predicates go before a join when that costs less: with ``c`` seconds for a predicate that passes a share
 ``s``, and ``j`` seconds for a join that makes ``f`` tuples of one, before is ``c + s j`` and behind is
 ``j + f c``.

@@ -6,7 +6,7 @@
   (Hellerstein & Stonebraker 1993; Ibaraki & Kameda 1984 for joins). It prefers a cheap module that drops
   little to a dear one that drops more. A predicate is ranked by what was measured for all tuples that met
   it, so where predicates are correlated the rank depends on who came before: ``a_greedy`` and ``bounded``
-  know better.
+  know better. A predicate that is only seen behind one that shadows it looks useless, and never comes first.
 * **Interactive**: results that the user prefers come first (Raman, Deshpande & Hellerstein 2003, section
   4.1). A tuple goes where benefit over time is highest. The benefit is what the partial results that come
   back are worth to the user, the expected matches times how much they are wanted; the time is what a tuple

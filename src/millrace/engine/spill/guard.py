@@ -11,6 +11,8 @@ are those of certain base tuples, each once.
 * All sources in turn, one batch at a time: results are out. The batch that is being joined meets what is in
   state, and nothing of it has to be kept if no other batch follows. So that is the last one: all sources are
   taken to have ended (*early* tuples; :mod:`millrace.engine.spill.algorithms`).
+
+An index takes up to 330 kB however few its rows are. So a budget below a few megabytes may be exceeded.
 """
 
 from __future__ import annotations
