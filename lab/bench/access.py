@@ -205,7 +205,7 @@ def _raced(run: Run, name: str, sides: Mapping[str, Side], service: Service, con
             service.seen(reset=True)
             seconds, (rows, came) = timed(side)
             requests, most, _ = service.seen()
-            return Ran(rows, {"requests": requests, "in_flight": most, **came}, seconds)
+            return Ran(rows, {"requests": int(requests), "in_flight": int(most), **came}, seconds)
 
         return noted
 
