@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession, functions as sf
 
 import millrace
 
+spark = SparkSession.builder.getOrCreate()  # before the functions: Spark reads their type in a session
+
 
 @sf.udf("boolean")
 def looks_like_spam(text):
@@ -27,7 +29,6 @@ def in_our_language(text):
 
 def main() -> None:
     """Filter 20,000 texts, and show what was called how often."""
-    spark = SparkSession.builder.getOrCreate()
     mails = spark.range(20_000).select(
         sf.concat(sf.lit("mail "), "id").alias("text"), (sf.col("id") % 500).alias("size")
     )

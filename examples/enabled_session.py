@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame, SparkSession, functions as sf
 import millrace
 import millrace.api.accessor  # gives DataFrames df.millrace
 
+spark = SparkSession.builder.getOrCreate()  # before functions: Spark reads their type in a session
+
 
 @sf.udf("boolean")
 def is_round(total):
@@ -25,7 +27,6 @@ def revenue(orders: DataFrame, customers: DataFrame) -> DataFrame:
 
 def main() -> None:
     """Run it both ways."""
-    spark = SparkSession.builder.getOrCreate()
     orders = spark.range(10_000).select(
         (sf.col("id") % 300).alias("customer"), (sf.col("id") % 90).alias("total")
     )

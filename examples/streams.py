@@ -1,6 +1,6 @@
 """Three made-up streams joined by one eddy: what each micro-batch took, and in which orders tuples went.
 
-python examples/streams.py   (pip install 'millrace[streams]')
+python examples/streams.py   (pip install '.[streams]' in a clone)
 """
 
 from tempfile import TemporaryDirectory

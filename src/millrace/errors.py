@@ -86,7 +86,8 @@ def require(extra: Extra, purpose: str, *modules: str) -> None:
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise MissingExtra(
-            f"{purpose} needs {', '.join(missing)}, not installed here: pip install 'millrace[{extra}]'"
+            f"{purpose} needs {', '.join(missing)}, not installed here: pip install 'millrace[{extra}]', "
+            f"or in a clone of it pip install '.[{extra}]'"
         )
 
 

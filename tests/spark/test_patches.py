@@ -68,4 +68,6 @@ def test_a_call_that_was_not_noted_is_told(spark):
     with pytest.warns(MillraceWarning, match="called by Spark for every row.*as \\(function"):
         frame = millrace.where(spark.range(4), column)
     assert frame.count() == 2
+    with pytest.warns(MillraceWarning, match="condition 2 is called by Spark"):
+        assert millrace.where(spark.range(4), "id > 0", even("id") | (sf.col("id") == 3)).count() == 2
     assert millrace.where(spark.range(4), (even, "id"), sf.isnotnull("id")).count() == 2

@@ -74,7 +74,7 @@ class Live:
         told.look(self._board, self._attach)
 
     def figures(self) -> dict[str, Any]:
-        """Return what is shown as dictionaries, lists, strings and numbers; docs/live.md has the schema."""
+        """Return what is shown as dictionaries, lists, strings and numbers (docs/guides/reports.md)."""
         whole = {
             "schema": SCHEMA,
             "queries": [_query(each) for each in self._board.queries()],

@@ -88,7 +88,7 @@ def prepare(scale: float, folder: Path | None, console: Console) -> dict[str, st
     near = Path(sys.executable).with_name("tpchgen-cli")
     program = str(near) if near.exists() else shutil.which("tpchgen-cli")
     if program is None:
-        raise MissingExtra("the demo's data needs tpchgen-cli: pip install 'millrace[demo]'")
+        raise MissingExtra("the demo's data needs tpchgen-cli: pip install '.[demo]' in a clone of Millrace")
     console.print(f"making TPC-H data of scale {scale:g} in {target} (once)")
     target.parent.mkdir(parents=True, exist_ok=True)
     # Made beside and renamed, so that a folder with that name always holds all tables.

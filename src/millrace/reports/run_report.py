@@ -151,7 +151,7 @@ class RunReport:
         return [(block, figures) for (block, _), figures in merged.items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as dictionaries, lists, strings and numbers; docs/report.md has the schema."""
+        """Return everything as dictionaries, lists, strings and numbers (docs/guides/reports.md)."""
         made: dict[str, Any] = json.loads(self.to_json())
         return made
 
@@ -203,7 +203,7 @@ class RunReport:
 
         Args:
             table: ``"modules"``, ``"cells"``, ``"orders"``, ``"changes"``, ``"readings"``, ``"joins"``,
-                ``"state"``, ``"lookups"`` or ``"calls"``; docs/report.md has their columns.
+                ``"state"``, ``"lookups"`` or ``"calls"``; docs/guides/reports.md has their columns.
 
         Raises:
             OptionError: There is no such table.

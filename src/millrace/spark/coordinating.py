@@ -235,7 +235,7 @@ def _unreached(spark: SparkSession, coordinator: CoordinatorProcess | ClusterCoo
             return ""  # nobody knows yet
         known[place] = why and (
             f"tasks do not reach {coordinator.where} at {address.host}:{address.port} ({why}): set the "
-            "option limits_host (and limits_port, limits_bind) to where they do, see docs/shipping.md"
+            "option limits_host (and limits_port, limits_bind) to where they do, see docs/guides/clusters.md"
         )
     return known[place]
 

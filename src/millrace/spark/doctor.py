@@ -42,7 +42,7 @@ PACKAGES = ("millrace", "pyarrow", "numpy", "pandas", "numba", "sqlglot")
 _ON_EXECUTORS = PACKAGES[:-1]
 _WAIT = 0.2
 _PATIENCE = 5.0
-SHIPPING = "see docs/shipping.md for ways to send the environment to executors"
+SHIPPING = "see docs/guides/clusters.md for ways to send the environment to executors"
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def raised_by_task(text: str) -> MillraceError | None:
         return SetupError(
             f"the Python of Spark's workers {lacks}: it is not the one that runs this, {sys.executable}. Set "
             "the environment variable PYSPARK_PYTHON to that before the session is made; on a cluster, send "
-            "the environment to the executors, as docs/shipping.md tells. `millrace doctor` shows more"
+            "the environment to the executors, as docs/guides/clusters.md tells. `millrace doctor` shows more"
         )
     found = _OURS.search(text)
     kind = getattr(errors, found["kind"], None) if found else None

@@ -109,8 +109,8 @@ class Filter:
         pinned = next((i for i, c in enumerate(self.conditions) if _is_pinned(c)), len(self.conditions))
         native = [(i, c) for i, c in enumerate(self.conditions) if not isinstance(c, Applied)]
         filtered = self.df
-        for _, condition in native:
-            _warn_of_unseen(self.df, condition)
+        for place, condition in native:
+            _warn_of_unseen(self.df, condition, place + 1)
         for _, condition in (each for each in native if each[0] < pinned):
             filtered = self._analysed(filtered, condition)
         made: Mask | None = None
@@ -217,17 +217,17 @@ def _title(applied: Sequence[Applied]) -> str:
     return "filter by " + ", ".join(f"{each.spec.name}({', '.join(each.labels)})" for each in applied)
 
 
-def _warn_of_unseen(df: DataFrame, condition: Condition) -> None:
-    """Warn of a function of Python that was applied to columns before that could be noted."""
+def _warn_of_unseen(df: DataFrame, condition: Condition, place: int) -> None:
+    """Warn of a function of Python that Spark calls, in an expression or applied before it could be noted."""
     if not isinstance(condition, Column) or df.isStreaming:
         return
-    if not re.fullmatch(r"Column<'[^\s(]+\(.*\)'>", str(condition)):
+    if not re.match(r"Column<'[^\s(]+\(", str(condition)):
         return
     if "EvalPython" in explained(df.where(condition)):
         warnings.warn(
-            f"{condition} is called by Spark for every row: it was made before a filter of "
-            "Millrace was first used, so that its function is not known; make it again, or give it as "
-            '(function, "column", …)',
+            f"a Python function in condition {place} is called by Spark for every row: it is part of a "
+            "larger expression, or its Column was made before Millrace was first used. Give each function "
+            'as a condition of its own, as (function, "column", …)',
             MillraceWarning,
             stacklevel=5,
         )
