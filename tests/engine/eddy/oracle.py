@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import decimal
 import math
@@ -149,6 +150,7 @@ def _connection() -> duckdb.DuckDBPyConnection:
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     connection.execute("SET GLOBAL threads = 1")  # a handful of rows is not worth another
     connection.execute(MACROS)
+    atexit.register(_connection.cache_clear)  # while the library can still let go of it
     return connection
 
 

@@ -298,7 +298,7 @@ MANY = (64, 65, 200)
 """Numbers of residual predicates about the width of a machine word, and far above it."""
 
 
-@examples(20)
+@examples(12)
 @given(
     st.sampled_from(MANY),
     st.integers(0, 2**32 - 1),
@@ -324,7 +324,7 @@ def test_any_number_of_conjuncts_filters_as_duckdb_does(count, seed, batch_size,
     assert run_block(case, Options(policy=policy, batch_size=batch_size))[0] == case.expected()
 
 
-@examples(20)
+@examples(12)
 @given(st.sampled_from(MANY), st.integers(0, 2**32 - 1), st.sampled_from(POLICY_NAMES))
 def test_any_number_of_users_predicates_is_a_plain_filter(count, seed, policy):
     """Up to 200 functions, of which some raise or reject, give the rows of a plain Python filter."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pyarrow as pa
 import pytest
 
@@ -20,16 +18,6 @@ SCHEMA = pa.schema([("k", pa.int64()), ("j", pa.int64())])
 def pairs_of(keys: list[tuple[int | None, int | None]], roles: str, equalities: list[str]) -> Case:
     table = pa.table({"k": [k for k, _ in keys], "j": [j for _, j in keys]}, schema=SCHEMA)
     return with_self_joins(block(dict.fromkeys(roles, table), equalities))
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 100])
-@pytest.mark.parametrize("roles", ["ab", "abc"])
-def test_a_tuple_meets_itself_once(roles: str, batch_size: int) -> None:
-    """One tuple that matches itself makes one result, in two roles and in three."""
-    equalities = [f"{a}.k = {b}.k" for a, b in pairwise(roles)]
-    case = pairs_of([(7, 1)], roles, equalities)
-    got = run(case, {}, Options(batch_size=batch_size, online=True))
-    assert got.rows == {(7, 1) * len(roles): 1}
 
 
 def test_a_base_tuple_is_kept_once_and_bounced_for_each_role() -> None:
@@ -55,13 +43,6 @@ def test_an_index_serves_all_roles() -> None:
         got = run(case, made, Options(policy=policy, batch_size=1))
         assert got.rows == case.expected()
         assert len(got.indexes[0].bindings) == 3
-
-
-def test_other_architectures_read_the_source_for_each_role() -> None:
-    """Where state is not shared, one pass over the source still feeds every role."""
-    case = pairs_of([(1, 2), (2, 1), (2, 2)], "ab", ["a.j = b.k"])
-    for architecture in ("joins", "stairs"):
-        assert run(case, {}, Options(architecture=architecture)).rows == case.expected()
 
 
 @pytest.mark.parametrize(

@@ -64,17 +64,17 @@ def test_an_order_that_keeps_looking_better_than_it_is_is_given_up(seed: int) ->
 
 @pytest.mark.parametrize("seed", range(5))
 def test_near_ties_do_not_thrash(seed: int) -> None:
-    """Equal predicates, and those within a few percent, change places a few times at most, for no loss."""
-    for costs, kept in (((50, 50, 50), (0.5, 0.5, 0.5)), ((50, 51, 49), (0.5, 0.51, 0.49))):
-        case = independent(seed, costs, kept)
-        simulation = simulate(case.outcomes, case.costs, "bounded")
-        firsts = [
-            max(shares, key=lambda pair: (pair[0].action == "select", pair[1]))[0].target
-            for signature, shares in simulation.decisions
-            if not signature.done
-        ]
-        assert sum(one != two for one, two in pairwise(firsts)) <= 5
-        assert simulation.work < 1.02 * static(case.outcomes, case.costs, (0, 1, 2))
+    """Predicates within a few percent change places a few times at most, and equal ones for no loss."""
+    case = independent(seed, (50, 50, 50), (0.5, 0.5, 0.5))
+    simulation = simulate(case.outcomes, case.costs, "bounded")
+    assert simulation.work < 1.02 * static(case.outcomes, case.costs, (0, 1, 2))
+    case = independent(seed, (50, 51, 49), (0.5, 0.51, 0.49))
+    firsts = [
+        max(shares, key=lambda pair: (pair[0].action == "select", pair[1]))[0].target
+        for signature, shares in simulate(case.outcomes, case.costs, "bounded").decisions
+        if not signature.done
+    ]
+    assert sum(one != two for one, two in pairwise(firsts)) <= 5
 
 
 def test_clusters_are_no_drift() -> None:
