@@ -16,7 +16,9 @@ import sys
 import tarfile
 import threading
 import time
+import warnings
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -67,12 +69,11 @@ def spark():
             .config(f"{CHECKSUMS}.enabled", "false")
             .config(f"{CHECKSUMS}.enableFullRetryOnMismatch", "false")
         )
-    made = (
-        builder.config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
+    with warnings.catch_warnings():
+        # A client starts its server with these settings, and cannot set them once more.
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+        made = builder.config("spark.log.level", "OFF").getOrCreate()
     yield made
     made.stop()
 
@@ -495,7 +496,8 @@ class Killer:
     def _serve(self) -> None:
         while True:
             connection, _ = self._listener.accept()
-            with connection, connection.makefile() as lines:
+            # Whoever asks may have been killed meanwhile.
+            with suppress(OSError, ValueError), connection, connection.makefile() as lines:
                 cell, executor = json.loads(lines.readline())
                 self.cells.append(cell)
                 if len(set(self.cells)) == 3 and not self.killed:
