@@ -158,6 +158,7 @@ def test_an_open_breaker_lets_one_request_through_and_a_closed_one_all(steps):
     follow(steps)
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize(
     ("rule", "broken"),
     [

@@ -174,6 +174,7 @@ def anybody_may_settle(self, owner, keys):
     return [each for each in keys if each in self._owners]
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize(
     ("rule", "broken"),
     [

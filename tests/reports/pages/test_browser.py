@@ -17,6 +17,8 @@ from millrace.reports.run_report import RunReport
 from tests.reports.pages.browser import chromium
 from tests.reports.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
 
+pytestmark = pytest.mark.nightly
+
 WIDTHS = (320, 375, 768, 1280, 2560)
 
 # Charts and graphs that are empty or have a path of no numbers, and tables without rows.
