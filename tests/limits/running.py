@@ -11,16 +11,17 @@ import pytest
 
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
+from millrace.limits.lookup_session import LookupSession
 
 PATIENCE = 20
 """Seconds until a test that hangs fails."""
 
 
-def run(work: Awaitable[Any]) -> Any:
+def run(work: Awaitable[Any], seconds: float = PATIENCE) -> Any:
     """Run a coroutine to its end, but not for ever."""
 
     async def limited() -> Any:
-        return await asyncio.wait_for(work, PATIENCE)
+        return await asyncio.wait_for(work, seconds)
 
     return asyncio.run(limited())
 
@@ -36,6 +37,12 @@ class Clients:
         """Return a client for each namespace: of lookups that are registered, or with settings of its own."""
         join = Client.limited if options else Client.connect
         made = [await join(self._coordinator.address, each, **options) for each in namespaces]
+        self._made += made
+        return made
+
+    def local(self, session: LookupSession, number: int) -> list[Client]:
+        """Return clients of a session of this process."""
+        made = [Client.local(session) for _ in range(number)]
         self._made += made
         return made
 
@@ -56,9 +63,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         try:
             await pyfuncitem.obj(**given)
         finally:
-            for each in given.values():
+            for each in pyfuncitem.funcargs.values():
                 if isinstance(each, Clients):
                     await each.close()
 
-    run(test())
+    run(test(), 3 * PATIENCE)  # it may start processes
     return True

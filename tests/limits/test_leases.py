@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from millrace.limits import codec
-from millrace.limits.chunk import Claimed, split_keys
 from millrace.limits.client import Client
-from millrace.limits.clock import VirtualClock
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.lookup_session import LEASE_SECONDS, LookupSession
+from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration, Settings
 from tests.limits.hammer import rows_of
 from tests.limits.test_server import PATIENCE, run
@@ -18,83 +15,7 @@ from tests.limits.test_server import PATIENCE, run
 KEY, OTHER = b"k" * 16, b"o" * 16
 
 
-def two_clients(clock):
-    """A session with one permit, the inbox of each client, and how to send as it."""
-    session = LookupSession(Registration("prices", max_in_flight=1), clock=clock)
-    inboxes: list[list] = [[], []]
-    numbers = [session.join(inbox.append) for inbox in inboxes]
-    for inbox in inboxes:
-        inbox.clear()  # of their shares
-    return session, inboxes, numbers
-
-
-def claimed(inbox) -> Claimed:
-    """Read the reply to a claim, the last message."""
-    found = Claimed()
-    codec.read_reply(inbox[-1], found)
-    return found
-
-
-def test_a_silent_client_loses_its_permit_and_its_keys_and_comes_back():
-    """At thirty seconds the other has both; what the first had asked for in vain is asked for again."""
-    clock = VirtualClock(100.0)
-
-    async def play() -> None:
-        session, (mine, its), (one, other) = two_clients(clock)
-        for ticket in (0, 1):
-            session.handle(one, {"request": ticket})
-        session.handle(one, codec.keys_message("claim", 0, [KEY]))
-        session.handle(other, codec.keys_message("claim", 0, [KEY]))
-        session.handle(other, {"request": 0})
-        assert claimed(its).waiting == [KEY]
-        clock.advance(LEASE_SECONDS - 1)
-        session.handle(other, {"alive": True})
-        session.expire()
-        assert not any("permit" in message for message in its) and session.in_flight == 1
-        clock.advance(2)
-        session.handle(other, {"alive": True})
-        session.expire()
-        handed = next(message for message in its if "told" in message)
-        assert handed["told"] == 0 and split_keys(handed["attachment"]) == [KEY]
-        assert any("permit" in message for message in its) and session.in_flight == 1
-        session.handle(one, codec.chunk_message(rows_of([KEY])))  # too late: it is another's now
-        session.handle(other, codec.chunk_message(rows_of([KEY])))
-        assert session.progress().done == 1
-        session.handle(one, {"alive": True})
-        session.handle(other, {"release": 0})
-        assert [message["permit"] for message in mine if "permit" in message] == [0, 1]
-        session.close()
-
-    asyncio.run(play())
-
-
-def test_all_tasks_wait_while_a_service_asks_for_a_pause():
-    """No permit starts before it is over, whoever heard of it; nobody can ask for an endless one."""
-    clock = VirtualClock(100.0)
-
-    async def play() -> None:
-        session, (_, its), (one, other) = two_clients(clock)
-        session.handle(one, {"pause": 20.0})
-        session.handle(other, {"request": 0})
-        assert its == []
-        clock.advance(19)
-        session.handle(other, {"alive": True})
-        assert its == []
-        clock.advance(1)
-        session.handle(other, {"alive": True})
-        assert its == [{"permit": 0, "wait": 0.0}]
-        for endless in (1e9, float("inf"), float("nan"), -1):
-            try:
-                session.handle(one, {"pause": endless})
-            except ValueError:
-                continue
-            raise AssertionError(endless)
-        session.close()
-
-    asyncio.run(play())
-
-
-def test_what_was_said_before_leaving_is_heard(monkeypatch):
+async def test_what_was_said_before_leaving_is_heard(monkeypatch):
     """Answers that are sent right before a task ends are kept, though it has left when they are read."""
     late = asyncio.Event()
 
@@ -105,42 +26,24 @@ def test_what_was_said_before_leaving_is_heard(monkeypatch):
     monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 0.1)
     coordinator = Coordinator()
     keys = [number.to_bytes(16, "big") for number in range(50)]
-
-    async def play() -> None:
-        one = await Client.limited(coordinator.address, "n", Settings())
-        claiming = asyncio.create_task(one.claim(keys))
-        coordinator._loop.call_soon_threadsafe(late.set)
-        await claiming
-        coordinator._loop.call_soon_threadsafe(late.clear)
-        for key in keys:
-            one.settle(rows_of([key]))
-        await one.close()
-        coordinator._loop.call_soon_threadsafe(late.set)
-        other = await Client.limited(coordinator.address, "n", Settings())
+    one = await Client.limited(coordinator.address, "n", Settings())
+    claiming = asyncio.create_task(one.claim(keys))
+    coordinator._loop.call_soon_threadsafe(late.set)
+    await claiming
+    coordinator._loop.call_soon_threadsafe(late.clear)
+    for key in keys:
+        one.settle(rows_of([key]))
+    await one.close()
+    coordinator._loop.call_soon_threadsafe(late.set)
+    other = await Client.limited(coordinator.address, "n", Settings())
+    claimed = await other.claim(keys)
+    while claimed.waiting:
+        told = await other.notification()
+        assert told.ask == []
         claimed = await other.claim(keys)
-        while claimed.waiting:
-            told = await other.notification()
-            assert told.ask == []
-            claimed = await other.claim(keys)
-        assert claimed.ask == []
-        await other.close()
-
-    run(play())
+    assert claimed.ask == []
+    await other.close()
     coordinator.close()
-
-
-def test_no_more_keys_are_claimed_than_are_to_be_asked():
-    """The rest stays free for others."""
-
-    async def play() -> None:
-        session, (mine, its), (one, other) = two_clients(VirtualClock())
-        session.handle(one, {**codec.keys_message("claim", 0, [KEY, OTHER]), "most": 1})
-        assert claimed(mine).ask == [KEY] and claimed(mine).left([KEY, OTHER]) == [OTHER]
-        session.handle(other, {**codec.keys_message("claim", 0, [KEY, OTHER]), "most": 5})
-        assert (claimed(its).ask, claimed(its).waiting) == ([OTHER], [KEY])
-        session.close()
-
-    run(play())
 
 
 def test_a_slow_disk_takes_no_permit_away(monkeypatch):
