@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +32,7 @@ from millrace.limits.registration import Registration, Settings
 
 CLIENTS, KEYS, DEAREST = 4, 4, 8
 EVENTS = settings(
-    max_examples=60,
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -94,6 +94,7 @@ class Conduct(RuleBasedStateMachine):
         self.prices: Counter[float] = Counter()
         self.made = self.killed = 0
         self.log: list[tuple[Client, dict[str, Any]]] = []
+        self.heirs: list[tuple[Client, bytes]] = []
 
     @initialize(
         cap=st.integers(1, 3),
@@ -118,7 +119,7 @@ class Conduct(RuleBasedStateMachine):
         self.queue: list[tuple[Client, int]] = []
         self.out: list[tuple[Client, int]] = []
         self.paused = 0.0
-        self.clients = [self.enter(self.lookups[place % 2]) for place in range(CLIENTS)]
+        self.clients = [self.enter(self.lookups[place // 3]) for place in range(CLIENTS)]
 
     def enter(self, lookup: Lookup) -> Client:
         """Let a client join."""
@@ -141,6 +142,11 @@ class Conduct(RuleBasedStateMachine):
         self.queue += [(client, ticket) for ticket in client.lapsed]
         client.lapsed = []
         self.do(client.lookup.session.handle, client.number, message)
+
+    @rule(place=places, keys=some_keys)
+    def claim_all(self, place: int, keys: list[bytes]) -> None:
+        """Claim keys."""
+        self.claim(place, keys, None)
 
     @rule(place=places, keys=some_keys, most=st.none() | st.integers(0, 2))
     def claim(self, place: int, keys: list[bytes], most: int | None) -> None:
@@ -180,10 +186,11 @@ class Conduct(RuleBasedStateMachine):
 
     def answers(self, client: Client, keys: list[bytes], how: str) -> None:
         lookup = client.lookup
-        own = [key for key in keys if lookup.asking.get(key) is client]
-        for key in own:
-            del lookup.asking[key]
-            if how != "give up":
+        if how == "give up":
+            self.lose_keys(client, keys)
+        for key in keys:
+            if lookup.asking.get(key) is client and how != "give up":
+                del lookup.asking[key]
                 assert lookup.settled.setdefault(key, how) == how
         if how == "settle":
             self.say(client, codec.chunk_message(rows_of(keys)))
@@ -194,14 +201,15 @@ class Conduct(RuleBasedStateMachine):
         else:
             self.say(client, codec.keys_message("give_up", True, keys))
 
-    @rule(place=places)
-    def request(self, place: int) -> None:
-        """Ask for a permit."""
-        client, ticket = self.clients[place], next(self.tickets)
+    @rule(place=places, calls=st.integers(1, 3))
+    def request(self, place: int, calls: int) -> None:
+        """Ask for permits."""
+        client = self.clients[place]
         self.say(client, {"alive": True})
-        self.queue.append((client, ticket))
-        self.say(client, {"request": ticket})
-        self.hear()
+        for ticket in islice(self.tickets, calls):
+            self.queue.append((client, ticket))
+            self.say(client, {"request": ticket})
+            self.hear()
 
     @rule(place=st.integers(0, 9), cost=st.none() | st.integers(0, DEAREST))
     def end_call(self, place: int, cost: int | None) -> None:
@@ -227,7 +235,7 @@ class Conduct(RuleBasedStateMachine):
         self.say(self.clients[place], {"alive": True})
         self.hear()
 
-    @rule(seconds=st.sampled_from([1.0, LEASE_SECONDS / 2, LEASE_SECONDS + 1]))
+    @rule(seconds=st.sampled_from([1.0, LEASE_SECONDS / 2, LEASE_SECONDS + 1, LEASE_SECONDS + 1]))
     def wait(self, seconds: float) -> None:
         """Let time pass; who was silent for too long holds nothing any more."""
         self.clock.advance(seconds)
@@ -244,10 +252,17 @@ class Conduct(RuleBasedStateMachine):
         self.out = [each for each in self.out if each[0] is not client]
         self.queue = [each for each in self.queue if each[0] is not client]
 
-    def lose_keys(self, client: Client) -> None:
-        asking = client.lookup.asking
-        for key in [key for key, other in asking.items() if other is client]:
-            del asking[key]
+    def lose_keys(self, client: Client, given_up: list[bytes] | None = None) -> None:
+        """Hand keys, or all, to those who wait longest."""
+        lookup = client.lookup
+        for key in [key for key, other in lookup.asking.items() if other is client]:
+            if given_up is not None and key not in given_up:
+                continue
+            if waiters := lookup.waiting.get(key):
+                lookup.asking[key] = waiters.pop(0)
+                self.heirs.append((lookup.asking[key], key))
+            else:
+                del lookup.asking[key]
 
     @rule(place=places, seconds=st.integers(1, 40))
     def pause(self, place: int, seconds: int) -> None:
@@ -272,10 +287,12 @@ class Conduct(RuleBasedStateMachine):
                 waiters.remove(client)
         self.do(client.lookup.session.leave, client.number)
 
-    @rule(is_killed=st.booleans())
-    def run_again(self, is_killed: bool) -> None:
+    @rule(how=st.sampled_from(["goes on", "goes on", "ends", "is killed"]))
+    def run_again(self, how: str) -> None:
         """End the run, in order or not, and begin another one with the same budget."""
-        before = self.spending
+        if how == "goes on":
+            return
+        before, is_killed = self.spending, how == "is killed"
         if is_killed:
             self.killed += 1
         else:
@@ -299,6 +316,7 @@ class Conduct(RuleBasedStateMachine):
             client, message = self.log.pop(0)
             if "permit" in message:
                 assert self.queue.pop(0) == (client, message["permit"]), "first come, first served"
+                assert self.clock.now() >= self.paused
                 self.out.append((client, message["permit"]))
                 self.made += 1
             elif "spent" in message:
@@ -308,6 +326,7 @@ class Conduct(RuleBasedStateMachine):
                 self.hear_of_keys(client, split_keys(message["attachment"]), message["told"])
             else:
                 assert set(message) == {"share"}, message
+        assert not self.heirs, "somebody does not know what it is to ask"
 
     def hear_of_keys(self, client: Client, keys: list[bytes], told: int) -> None:
         """News of keys that this client waits for: settled ones, and those that it inherits."""
@@ -316,9 +335,7 @@ class Conduct(RuleBasedStateMachine):
             lookup.waiting[key].remove(client)
             assert key in lookup.settled
         for key in keys[told:]:
-            assert lookup.waiting[key].pop(0) is client, "who waits longest"
-            assert key not in lookup.asking and key not in lookup.settled
-            lookup.asking[key] = client
+            self.heirs.remove((client, key))
         if told:
             self.claims(client, keys[:told])
 

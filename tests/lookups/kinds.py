@@ -93,7 +93,7 @@ class Kind:
             base.execute(f"CREATE TABLE rows ({columns})")
             places = ", ".join("?" * len(rows[0]))
             base.executemany(f"INSERT INTO rows VALUES ({places})", [tuple(row.values()) for row in rows])
-            endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+            endless = "WITH RECURSIVE n(i) AS (SELECT x UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
             base.execute(f"CREATE VIEW hanging AS SELECT * FROM rows WHERE x <> {SLOW} OR ({endless}) > 0")
         return f"sqlite:///{path}", "hanging" if hangs else "rows"
 
