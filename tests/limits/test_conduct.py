@@ -95,9 +95,10 @@ class Conduct(RuleBasedStateMachine):
         self.made = self.killed = 0
         self.log: list[tuple[Client, dict[str, Any]]] = []
         self.heirs: list[tuple[Client, bytes]] = []
+        self.shares: dict[Client, int] = {}
 
     @initialize(
-        cap=st.integers(1, 3),
+        cap=st.sampled_from([1, 2, 3, 8]),
         requests=st.none() | st.integers(1, 20),
         most=st.none() | st.integers(1, 40),
         price=st.none() | st.just(3.0),
@@ -120,6 +121,7 @@ class Conduct(RuleBasedStateMachine):
         self.out: list[tuple[Client, int]] = []
         self.paused = 0.0
         self.clients = [self.enter(self.lookups[place // 3]) for place in range(CLIENTS)]
+        self.hear()
 
     def enter(self, lookup: Lookup) -> Client:
         """Let a client join."""
@@ -325,7 +327,8 @@ class Conduct(RuleBasedStateMachine):
             elif "told" in message:
                 self.hear_of_keys(client, split_keys(message["attachment"]), message["told"])
             else:
-                assert set(message) == {"share"}, message
+                self.shares[client] = message.pop("share")
+                assert message == {}
         assert not self.heirs, "somebody does not know what it is to ask"
 
     def hear_of_keys(self, client: Client, keys: list[bytes], told: int) -> None:
@@ -358,6 +361,13 @@ class Conduct(RuleBasedStateMachine):
                 assert told <= budget.max_cost + cap * DEAREST and self.spending.cost >= told
             else:
                 assert self.made * budget.price <= budget.max_cost
+
+    @invariant()
+    def connections_are_shared_out(self) -> None:
+        """Between calls no more are kept open than there may be calls, in equal parts, to the last."""
+        shares, most = [self.shares[each] for each in self.clients], self.limits.max_in_flight
+        assert most / 2 < sum(shares) <= most and sum(shares) >= min(most, CLIENTS)
+        assert max(shares) - min(shares) <= 1
 
     @invariant()
     def nobody_waits_in_vain(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import struct
+import threading
 import time
 
 import pyarrow as pa
@@ -437,3 +438,55 @@ async def test_answers_of_jobs_long_gone_are_let_go_and_their_figures_stay(coord
     _, prices = coordinator.progress("run")
     assert (prices.done, prices.failed) == (40, 40)
     assert coordinator.failed("run") == [FailedKey("prices", '["a"]', "HTTP 503", "busy", 3)]
+
+
+async def test_what_was_said_before_leaving_is_heard(coordinator, clients, monkeypatch):
+    """Answers that are sent right before a task ends are kept, though it has left when they are read."""
+    late = asyncio.Event()
+
+    async def wait_until_it_left(self, client):
+        await late.wait()
+
+    monkeypatch.setattr(LookupSession, "ready", wait_until_it_left)
+    monkeypatch.setattr("millrace.limits.connection.BYE_SECONDS", 0.1)
+    keys = [number.to_bytes(16, "big") for number in range(50)]
+    (one,) = await clients("run/0/0")
+    claiming = asyncio.create_task(one.claim(keys))
+    coordinator._loop.call_soon_threadsafe(late.set)
+    await claiming
+    coordinator._loop.call_soon_threadsafe(late.clear)
+    for key in keys:
+        one.settle(rows_of([key]))
+    await one.close()
+    coordinator._loop.call_soon_threadsafe(late.set)
+    (other,) = await clients("run/0/0")
+    claimed = await other.claim(keys)
+    while claimed.waiting:
+        assert (await other.notification()).ask == []
+        claimed = await other.claim(keys)
+    assert claimed.ask == []
+
+
+async def test_a_slow_disk_takes_no_permit_away(coordinator, clients, monkeypatch):
+    """While its jobs wait for the disk, a client's releases are read, and its silence is not its own."""
+    go_on, plain = threading.Event(), LookupSession._settle
+
+    def slowly(session, *arguments) -> None:
+        assert go_on.wait(PATIENCE)
+        plain(session, *arguments)
+
+    monkeypatch.setattr(LookupSession, "_settle", slowly)
+    one, other = await clients(*["run/0/1"] * 2)
+    keys = [number.to_bytes(16, "big") for number in range(20)]
+    await one.claim(keys)
+    async with one.permit():
+        for key in keys:
+            one.settle(rows_of([key]))
+    async with other.permit():
+        session = coordinator._sessions["run/0/1"]
+        coordinator._within(lambda: session._heard.update(dict.fromkeys(session._heard, -1e9)))
+        coordinator._within(session.expire)
+        asking = len(session._claims)
+        go_on.set()
+    await one.claim(keys)
+    assert (asking, coordinator.progress("run")[1].done) == (20, 20)
