@@ -20,7 +20,7 @@ from millrace.limits.progress import FailedKey
 from millrace.limits.registration import Registration
 from tests.limits import hammer
 from tests.limits.hammer import rows_of
-from tests.limits.test_server import PATIENCE, SPAWN, frame, raw, run
+from tests.limits.test_server import PATIENCE, SPAWN, frame, raw
 
 KEY, OTHER, THIRD = b"k" * 16, b"o" * 16, b"t" * 16
 BUSY = Failure("HTTP 503", "busy", 3, '["a"]')
@@ -143,37 +143,33 @@ async def test_many_rows_come_in_several_messages(tasks):
     assert len(known.found) > 3
 
 
-def test_news_wait_until_the_claim_has_returned(coordinator, clients, monkeypatch):
+async def test_news_wait_until_the_claim_has_returned(clients, monkeypatch):
     """Nobody hears of a key before it knows that it waits for it, also when claims take several messages."""
     monkeypatch.setattr("millrace.limits.client.KEYS_A_MESSAGE", 1)
+    one, other = await clients(*["run/0/1"] * 2)
+    await one.claim([KEY, OTHER])
+    heard = []
 
-    async def play() -> None:
-        one, other = await clients(*["run/0/1"] * 2)
-        await one.claim([KEY, OTHER])
-        heard = []
+    async def listen() -> None:
+        heard.append(await other.notification())
 
-        async def listen() -> None:
-            heard.append(await other.notification())
+    listening = asyncio.create_task(listen())
+    ask = other._ask
 
-        listening = asyncio.create_task(listen())
-        ask = other._ask
+    async def ask_slowly(name, message):
+        reply = await ask(name, message)
+        one.give_up([KEY])
+        await one.secrets()  # the coordinator has done it when this is answered
+        await ask("secrets", {"secrets": True})  # and the news have come when this is
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return reply
 
-        async def ask_slowly(name, message):
-            reply = await ask(name, message)
-            one.give_up([KEY])
-            await one.secrets()  # the coordinator has done it when this is answered
-            await ask("secrets", {"secrets": True})  # and the news have come when this is
-            for _ in range(10):
-                await asyncio.sleep(0)
-            return reply
-
-        monkeypatch.setattr(other, "_ask", ask_slowly)
-        claimed = await other.claim([KEY, OTHER])
-        assert (claimed.waiting, heard) == ([KEY, OTHER], [])
-        await listening
-        assert heard == [Notification(ask=[KEY])]
-
-    run(play())
+    monkeypatch.setattr(other, "_ask", ask_slowly)
+    claimed = await other.claim([KEY, OTHER])
+    assert (claimed.waiting, heard) == ([KEY, OTHER], [])
+    await listening
+    assert heard == [Notification(ask=[KEY])]
 
 
 async def test_news_survive_a_cancelled_wait(clients):
@@ -260,7 +256,7 @@ async def test_who_has_left_is_counted_whole(coordinator, clients, monkeypatch):
     assert (prices.keys, prices.done, prices.requests) == (1, 1, 1)
 
 
-async def test_a_killed_process_hands_on_what_it_was_asking(clients, monkeypatch):
+async def test_a_killed_process_hands_on_what_it_was_asking(coordinator, clients, monkeypatch):
     """kill -9 while it has a turn and keys: both go to the one that waits."""
     monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
     ours, theirs = SPAWN.Pipe()

@@ -191,7 +191,7 @@ def test_calls_that_never_return_are_counted(monkeypatch):
     end = threading.Event()
 
     async def work():
-        session = function(lambda sku: end.wait(20) and ROW, timeout=0.02).open(SCHEMA, SKU, Secrets())
+        session = function(lambda sku: end.wait(20) and ROW, timeout=0.1).open(SCHEMA, SKU, Secrets())
         keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
         kinds = [(await refusal(session.fetch(keys))).kind for _ in range(5)]
         end.set()
