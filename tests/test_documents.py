@@ -1,7 +1,7 @@
 """Documents say what the code is: their Python runs, and commands, files, links and names are there.
 
-Blocks of Python of a page run in order, in one namespace, on small data, in a folder of their own. Names that
-a page may use without making them are in ``provided``. A block behind ``<!-- run: no -->`` is only compiled: it
+Blocks of Python of a page run in order, in one namespace, on small data, in a folder of their own. A page
+may use what is in ``provided`` without making it. A block behind ``<!-- run: no -->`` is only compiled: it
 needs a service, a cluster or a person. Files of ``examples/`` run in ``test_examples``.
 """
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from pyspark.sql.functions import udf
 
 import millrace
 from millrace.cli.app import app
@@ -145,9 +146,9 @@ def provided(streaming, folder) -> dict[str, object]:
         "query": query,
         "before": query.report(),
         "schemas": {name: spark.read.parquet(str(path)).schema for name, path in landing.items()},
-        "is_spam": millrace.predicate(lambda text: "spam" in text, name="is_spam"),
-        "looks_like_spam": millrace.predicate(lambda text: "spam" in text, name="looks_like_spam"),
-        "in_our_language": millrace.predicate(lambda text: "nicht" not in text, name="in_our_language"),
+        "is_spam": udf("boolean")(lambda text: "spam" in text),
+        "looks_like_spam": udf("boolean")(lambda text: "spam" in text),
+        "in_our_language": udf("boolean")(lambda text: "nicht" not in text),
         "is_complaint": millrace.predicate(lambda text: "spam" in text, name="is_complaint"),
         "is_active": millrace.predicate(lambda customer: customer % 2 == 0, name="is_active"),
         "is_fraud": millrace.predicate(lambda note: note == "fraud", name="is_fraud"),

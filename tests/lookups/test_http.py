@@ -396,7 +396,7 @@ REFUSALS = [
         ("malformed answer", True, answering(each), {}, "")
         for each in ('[{"sku": "a", "pri', "<html>busy", "")
     ),
-    ("malformed answer", True, DEEP, {}, "too deeply"),
+    ("malformed answer", False, DEEP, {}, "too deeply"),
     *(("unfit answer", False, answering(each), {}, said) for each, said in UNFIT.items()),
     ("unfit answer", False, answering([{"price": 1}]), {"path": "/?sku={sku}", "batch": 2}, "'sku'"),
     ("unfit answer", False, answering({"error": "no"}), {"rows": "$.items"}, "nothing at rows='$.items'"),
