@@ -2,7 +2,8 @@
 
 Blocks of Python of a page run in order, in one namespace, on small data, in a folder of their own. A page
 may use what is in ``provided`` without making it. A block behind ``<!-- run: no -->`` is only compiled: it
-needs a service, a cluster or a person. Files of ``examples/`` run in ``test_examples``.
+needs a service, a cluster or a person. So is one that names a host or sends a file to a cluster. Files of
+``examples/`` run in ``test_examples``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 DOCS, PACKAGE = ROOT / "docs", ROOT / "src" / "millrace"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^(<!-- run: no -->\n+)?``` *([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = re.compile(r"https?://(?!localhost|127\.)|\.addArtifacts\(")
 EXAMPLE = re.compile(r'--8<-- "(examples/\w+\.py)"\n')
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 WORDS = [f"{'spam ' * (n % 3 == 0)}{'nicht ' * (n % 4 == 0)}text {n}" for n in range(60)]
@@ -57,7 +59,10 @@ WRITERS = {"parquet", "csv", "json", "save", "start", "hub", "option", "log", "l
 def blocks(path: Path) -> list[tuple[str, str, bool]]:
     """Return the fenced blocks of a page: language, text, and whether it is to run."""
     found = FENCE.findall(path.read_text())
-    return [(language.strip("{ .}"), text, not mark) for mark, language, text in found]
+    return [
+        (language.strip("{ .}"), text, not mark and not ELSEWHERE.search(text))
+        for mark, language, text in found
+    ]
 
 
 def python(path: Path) -> list[tuple[str, bool]]:
