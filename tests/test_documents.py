@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming import StreamingQuery
 
 import millrace
 from millrace.cli.app import app
@@ -38,6 +39,7 @@ FILES = {
         "id": range(60),
         "o_orderkey": range(60),
         "o_custkey": [n % 20 for n in range(60)],
+        "custkey": [n % 20 for n in range(60)],
         "o_comment": WORDS,
         "o_orderdate": [dt.date(1995, 12, 1) + dt.timedelta(days=n) for n in range(60)],
         "o_totalprice": [10 * n for n in range(60)],
@@ -45,10 +47,16 @@ FILES = {
     },
     "customer": {
         "c_custkey": range(20),
+        "custkey": range(20),
         "c_name": [f"customer {n}" for n in range(20)],
         "c_nationkey": [n % 4 for n in range(20)],
+        "nationkey": [n % 4 for n in range(20)],
     },
-    "nation": {"n_nationkey": range(4), "n_name": ["PERU", "FRANCE", "CHINA", "KENYA"]},
+    "nation": {
+        "n_nationkey": range(4),
+        "nationkey": range(4),
+        "n_name": ["PERU", "FRANCE", "CHINA", "KENYA"],
+    },
 }
 JOIN = """SELECT n_name, c_name FROM orders JOIN customer ON o_custkey = c_custkey
     JOIN nation ON c_nationkey = n_nationkey"""
@@ -113,6 +121,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """The folder in which a page reads and writes, with files of tables and of streams."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(webbrowser, "open", lambda *_: True)
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", lambda query, *_: query.processAllAvailable())
     for name, columns in FILES.items():
         pq.write_table(pa.table({each: list(values) for each, values in columns.items()}), f"{name}.parquet")
     n = range(40)

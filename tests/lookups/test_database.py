@@ -23,7 +23,8 @@ from millrace.limits.registration import Registration
 from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.database_session import DatabaseSession, _Work
-from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run
+from tests.limits.running import run
+from tests.lookups.asking_sources import failing, fetched, keys_of, refusal
 
 PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
 
@@ -66,21 +67,17 @@ def test_dialects_without_tuples_get_the_same_rows(pairs, secrets, dialect, monk
 
 
 @DIALECTS
-def test_a_batch_of_keys_is_one_statement(pairs, secrets, dialect):
+async def test_a_batch_of_keys_is_one_statement(pairs, secrets, dialect):
     """One round trip, whatever the number of keys, and no transaction around it."""
     statements = []
-
-    async def work():
-        session = DatabaseSession(database(pairs[dialect], "pairs"), PAIR, ("x",), secrets)
-        await session.fetch(keys_of(PAIR, ("x",), [{"x": 1}]))  # connects
-        sa.event.listen(session._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-        sa.event.listen(session._engine, "begin", lambda *args: statements.append("BEGIN"))
-        for size in (1, 17, 500):
-            await session.fetch(keys_of(PAIR, ("x",), [{"x": x} for x in range(size)]))
-        await session.close()
-        await session.close()
-
-    run(work())
+    session = DatabaseSession(database(pairs[dialect], "pairs"), PAIR, ("x",), secrets)
+    await session.fetch(keys_of(PAIR, ("x",), [{"x": 1}]))  # connects
+    sa.event.listen(session._engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    sa.event.listen(session._engine, "begin", lambda *args: statements.append("BEGIN"))
+    for size in (1, 17, 500):
+        await session.fetch(keys_of(PAIR, ("x",), [{"x": x} for x in range(size)]))
+    await session.close()
+    await session.close()
     assert len([each for each in statements if each != "BEGIN"]) == 3
     assert all(each == "BEGIN" or each.startswith("SELECT") for each in statements)
 

@@ -20,7 +20,8 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups import threads
 from millrace.lookups.function import function
 from millrace.lookups.source import Refused
-from tests.lookups.asking_sources import fetched, keys_of, refusal, run, scanned
+from tests.limits.running import run
+from tests.lookups.asking_sources import fetched, keys_of, refusal, scanned
 
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.int64())])
 SKU = ("sku",)
@@ -185,41 +186,33 @@ def test_a_coroutine_ends_with_its_time():
     assert refused(waits, timeout=0.05).kind == "timeout" and cancelled == ["a"]
 
 
-def test_calls_that_never_return_are_counted(monkeypatch):
+async def test_calls_that_never_return_are_counted(monkeypatch):
     """Threads do not pile up without end; when the calls have returned, it goes on."""
     monkeypatch.setattr(threads, "ABANDONED", 3)
     end = threading.Event()
-
-    async def work():
-        session = function(lambda sku: end.wait(20) and ROW, timeout=0.1).open(SCHEMA, SKU, Secrets())
-        keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
-        kinds = [(await refusal(session.fetch(keys))).kind for _ in range(5)]
-        end.set()
-        while session._threads._abandoned:
-            await asyncio.sleep(0.005)
-        rows = await session.fetch(keys)
-        await session.close()
-        return kinds, rows.num_rows
-
     before = threading.active_count()
-    assert run(work()) == (["timeout"] * 3 + ["stuck"] * 2, 1)
+    session = function(lambda sku: end.wait(20) and ROW, timeout=0.1).open(SCHEMA, SKU, Secrets())
+    keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
+    kinds = [(await refusal(session.fetch(keys))).kind for _ in range(5)]
+    end.set()
+    while session._threads._abandoned:
+        await asyncio.sleep(0.005)
+    rows = await session.fetch(keys)
+    await session.close()
+    assert (kinds, rows.num_rows) == (["timeout"] * 3 + ["stuck"] * 2, 1)
     for thread in threading.enumerate():
         if thread.name.startswith("function "):
             thread.join(10)
     assert threading.active_count() <= before
 
 
-def test_threads_are_used_again():
+async def test_threads_are_used_again():
     """As many as calls overlap, and all end with the session."""
-
-    async def work():
-        session = function(lambda sku: {"price": threading.get_ident()}).open(SCHEMA, SKU, Secrets())
-        keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
-        seen = {(await session.fetch(keys)).column("price")[0].as_py() for _ in range(20)}
-        await session.close()
-        return len(seen)
-
-    assert run(work()) == 1
+    session = function(lambda sku: {"price": threading.get_ident()}).open(SCHEMA, SKU, Secrets())
+    keys = keys_of(SCHEMA, SKU, [{"sku": "a"}])
+    seen = {(await session.fetch(keys)).column("price")[0].as_py() for _ in range(20)}
+    await session.close()
+    assert len(seen) == 1
 
 
 def rows_in_turn():

@@ -20,7 +20,8 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups import template
 from millrace.lookups.http import http
 from millrace.lookups.index_spec import IndexSpec
-from tests.lookups.asking_sources import fetched, keys_of, refusal, run, scanned
+from tests.limits.running import run
+from tests.lookups.asking_sources import fetched, keys_of, refusal, scanned
 from tests.lookups.web import answering, drips, resets, serving, stalls, truncates
 
 PRICES = pa.schema([("sku", pa.string()), ("price", pa.decimal128(12, 2))])
@@ -224,15 +225,11 @@ def test_retry_after():
     assert refused(answering("", 400, {"Retry-After": "7"})).wait is None
 
 
-def test_nobody_there():
+async def test_nobody_there():
     """A refused connection may pass."""
-
-    async def work():
-        async with serving(answering([])) as seen:
-            url = seen.url
-        return await refusal(fetched(http(url + "/{sku}"), PRICES, SKU, [{"sku": "a"}]))
-
-    error = run(work())
+    async with serving(answering([])) as seen:
+        url = seen.url
+    error = await refusal(fetched(http(url + "/{sku}"), PRICES, SKU, [{"sku": "a"}]))
     assert (error.kind, error.again) == ("connection", True)
 
 
@@ -327,18 +324,14 @@ def test_redirects_within_a_host_are_followed():
     assert seen.asked == ["/price/a", "/there"]
 
 
-def test_redirects_to_other_hosts_are_not_followed():
+async def test_redirects_to_other_hosts_are_not_followed():
     """Headers may carry credentials; another port is another service, too."""
-
-    async def work():
-        async with (
-            serving(answering([])) as other,
-            serving(redirecting(lambda _: other.url + "/x?y")) as seen,
-        ):
-            error = await refusal(fetched(http(seen.url + "/{sku}"), PRICES, SKU, [{"sku": "a"}]))
-            return error, other.asked
-
-    error, asked = run(work())
+    async with (
+        serving(answering([])) as other,
+        serving(redirecting(lambda _: other.url + "/x?y")) as seen,
+    ):
+        error = await refusal(fetched(http(seen.url + "/{sku}"), PRICES, SKU, [{"sku": "a"}]))
+        error, asked = error, other.asked
     assert (error.kind, error.again, asked) == ("redirect", False, [])
 
 
@@ -421,19 +414,15 @@ def test_what_a_request_ends_in(kind, again, handler, how, said):
         assert "GET http://127.0.0.1" in error.message
 
 
-def test_a_scan_is_read_page_by_page():
+async def test_a_scan_is_read_page_by_page():
     """Without placeholders a source returns everything; its limits are those of a page."""
     pages = [[1] * 100] * 5
-
-    async def work():
-        handler = paged(pages, lambda request, page: f"?page={page + 1}" if page < 4 else None)
-        async with serving(handler) as seen:
-            source = http(seen.url + "/all", rows="$.items", next="$.next", max_bytes=10_000)
-            assert source.can_scan
-            source.check(PRICES, (), Secrets())
-            return await scanned(source, PRICES)
-
-    batches = run(work())
+    handler = paged(pages, lambda request, page: f"?page={page + 1}" if page < 4 else None)
+    async with serving(handler) as seen:
+        source = http(seen.url + "/all", rows="$.items", next="$.next", max_bytes=10_000)
+        assert source.can_scan
+        source.check(PRICES, (), Secrets())
+        batches = await scanned(source, PRICES)
     assert [batch.num_rows for batch in batches] == [100] * 5
     assert not http("http://host/{sku}").can_scan
 

@@ -15,7 +15,8 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups import http_session
 from millrace.lookups.declared import lookup
 from millrace.lookups.http import http
-from tests.lookups.asking_sources import failing, fetched, refusal, run
+from tests.limits.running import run
+from tests.lookups.asking_sources import failing, fetched, refusal
 from tests.lookups.web import answering, resets, serving, stalls
 
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.float64())])
@@ -137,28 +138,20 @@ def test_check_connects_to_the_proxy(monkeypatch):
     assert "through a proxy" in text and "pw" not in text
 
 
-def test_long_headers_are_read():
+async def test_long_headers_are_read():
     """Some services send tokens of many kilobytes along."""
-
-    async def work():
-        async with serving(answering([], headers={"X-Token": "t" * 40_000})) as seen:
-            return await fetched(http(seen.url + "/{sku}"), SCHEMA, SKU, [{"sku": "a"}])
-
-    assert run(work()).num_rows == 0
+    async with serving(answering([], headers={"X-Token": "t" * 40_000})) as seen:
+        found = await fetched(http(seen.url + "/{sku}"), SCHEMA, SKU, [{"sku": "a"}])
+    assert found.num_rows == 0
 
 
-def test_requests_go_through_the_proxy(monkeypatch):
+async def test_requests_go_through_the_proxy(monkeypatch):
     """With what its URL says of who asks; hosts that the environment excepts are asked themselves."""
-
-    async def work():
-        async with serving(answering([])) as proxy, serving(answering([])) as near:
-            monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://user:pw@"))
-            monkeypatch.setenv("no_proxy", "127.0.0.1")
-            for url in ("http://far.invalid", near.url):
-                await fetched(http(url + "/{sku}", check=False), SCHEMA, SKU, [{"sku": "a:b"}])
-            return proxy, near
-
-    proxy, near = run(work())
+    async with serving(answering([])) as proxy, serving(answering([])) as near:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://user:pw@"))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        for url in ("http://far.invalid", near.url):
+            await fetched(http(url + "/{sku}", check=False), SCHEMA, SKU, [{"sku": "a:b"}])
     (asked,) = proxy.headers
     assert asked["Host"] == "far.invalid" and asked["Proxy-Authorization"] == "Basic dXNlcjpwdw=="
     assert near.asked == ["/a%3Ab"] and "Proxy-Authorization" not in near.headers[0]
@@ -205,18 +198,13 @@ async def echoes_rows(request):
     [echoes, echoes_rows, stalls, resets, answering(f"no JSON: {VALUE}"), answering({"sku": VALUE})],
     ids=["echoes", "echoes_rows", "stalls", "resets", "malformed", "absent"],
 )
-def test_secrets_stay_hidden(handler, caplog):
+async def test_secrets_stay_hidden(handler, caplog):
     """In texts, pickles, errors and logs, whatever the service writes back."""
     secrets = Secrets({"S": VALUE, "H": "h1dden-token"})
-
-    async def work():
-        async with serving(handler) as seen:
-            source = everywhere(seen.url, 0.2 if handler is stalls else 10)
-            error = await refusal(fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets))
-            return source, error, seen
-
     caplog.set_level(logging.DEBUG)
-    source, error, seen = run(work())
+    async with serving(handler) as seen:
+        source = everywhere(seen.url, 0.2 if handler is stalls else 10)
+        error = await refusal(fetched(source, SCHEMA, SKU, [{"sku": "a"}], secrets))
     assert seen.headers[0]["X"] == "Bearer h1dden-token"
     assert seen.bodies == [{"in": f"{VALUE} and more"}]
     assert "s3cret%2F%20v%C3%A4lue%2B%25" in seen.asked[0]
@@ -228,17 +216,13 @@ def test_secrets_stay_hidden(handler, caplog):
     assert error.__cause__ is None
 
 
-def test_requests_of_others_stay_in_the_logs(caplog):
+async def test_requests_of_others_stay_in_the_logs(caplog):
     """Only ours are left out."""
-
-    async def work():
-        async with serving(answering([])) as seen:
-            await fetched(http(seen.url + "/ours{sku}"), SCHEMA, SKU, [{"sku": "a"}])
-            async with httpx.AsyncClient() as client:
-                await client.get(seen.url + "/theirs")
-
     caplog.set_level(logging.DEBUG)
-    run(work())
+    async with serving(answering([])) as seen:
+        await fetched(http(seen.url + "/ours{sku}"), SCHEMA, SKU, [{"sku": "a"}])
+        async with httpx.AsyncClient() as client:
+            await client.get(seen.url + "/theirs")
     assert "/theirs" in caplog.text and "/ours" not in caplog.text
 
 

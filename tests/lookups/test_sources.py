@@ -16,7 +16,8 @@ from millrace.limits.secrets import Secrets
 from millrace.lookups.database import database
 from millrace.lookups.function import function
 from millrace.lookups.http import http
-from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, run, scanned
+from tests.limits.running import run
+from tests.lookups.asking_sources import failing, fetched, keys_of, refusal, scanned
 from tests.lookups.kinds import KINDS, SLOW, Kind
 
 PAIR = pa.schema([("x", pa.int64()), ("y", pa.string()), ("v", pa.int64())])
