@@ -93,6 +93,9 @@ class Placed(ast.NodeTransformer):
         self.generic_visit(node)
         if getattr(node.func, "attr", "") in WRITERS:
             node.args = [self._placed(each) for each in node.args]
+            for each in node.keywords:
+                if each.arg in KEYS:
+                    each.value = self._placed(each.value)
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
