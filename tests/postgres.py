@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,9 +92,6 @@ def postgres() -> Iterator[Postgres]:
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise SetupError("there is no PostgreSQL to start: pip install -r lab/requirements.txt")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     folder = Path(tempfile.mkdtemp(prefix="millrace-postgres-"))
     try:
         # A copy, for another user may not be able to read the environment; libraries are beside the package.
@@ -109,13 +106,32 @@ def postgres() -> Iterator[Postgres]:
             run_as = {"user": _NOBODY, "extra_groups": ()}
             for path in (folder, password):
                 os.chown(path, _NOBODY, -1)
-        server = Postgres(folder, port, run_as)
+        server = Postgres(folder, _free_port(), run_as)
         secured = ("--auth=scram-sha-256", f"--pwfile={password}")
         server.call("initdb", "-U", "postgres", "--encoding=utf8", "--no-locale", "--no-sync", *secured)
-        server.start()
+        server = _started(server)
         try:
             yield server
         finally:
             server.stop("immediate")
     finally:
         shutil.rmtree(folder)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _started(server: Postgres) -> Postgres:
+    """Start a server; where another process has taken its port meanwhile, on another one."""
+    for _ in range(3):
+        try:
+            server.start()
+        except subprocess.CalledProcessError:
+            server = replace(server, port=_free_port())
+        else:
+            return server
+    server.start()
+    return server

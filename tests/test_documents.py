@@ -1,134 +1,317 @@
-"""The code of documents that are no guides runs as it stands there, on small data."""
+"""Documents say what the code is: their Python runs, and commands, files, links and names are there.
+
+Blocks of Python of a page run in order, in one namespace, on small data, in a folder of their own. A page
+may use what is in ``provided`` without making it. A block behind ``<!-- run: no -->`` is only compiled: it
+needs a service, a cluster or a person. So is one that names a host or sends a file to a cluster. Files of
+``examples/`` run in ``test_examples``.
+"""
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import re
+import shlex
 import webbrowser
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
+from pyspark.sql.functions import udf
+from pyspark.sql.streaming import StreamingQuery
 
 import millrace
-from millrace.reports.run_report import RunReport
-from tests.sql.conftest import files
-
-__all__ = ["files"]
+from millrace.cli.app import app
+from tests.test_layers import FLOORS
 
 ROOT = Path(__file__).parents[1]
-SECOND = dt.timedelta(seconds=1)
+DOCS, PACKAGE = ROOT / "docs", ROOT / "src" / "millrace"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+FENCE = re.compile(r"^(<!-- run: no -->\n+)?``` *([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = re.compile(r"https?://(?!localhost|127\.)|\.addArtifacts\(")
+EXAMPLE = re.compile(r'--8<-- "(examples/\w+\.py)"\n')
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
+WORDS = [f"{'spam ' * (n % 3 == 0)}{'nicht ' * (n % 4 == 0)}text {n}" for n in range(60)]
+FILES = {
+    "orders": {
+        "id": range(60),
+        "o_orderkey": range(60),
+        "o_custkey": [n % 20 for n in range(60)],
+        "custkey": [n % 20 for n in range(60)],
+        "o_comment": WORDS,
+        "o_orderdate": [dt.date(1995, 12, 1) + dt.timedelta(days=n) for n in range(60)],
+        "o_totalprice": [10 * n for n in range(60)],
+        "sku": [f"sku-{n % 7}" for n in range(60)],
+    },
+    "customer": {
+        "c_custkey": range(20),
+        "custkey": range(20),
+        "c_name": [f"customer {n}" for n in range(20)],
+        "c_nationkey": [n % 4 for n in range(20)],
+        "nationkey": [n % 4 for n in range(20)],
+    },
+    "nation": {
+        "n_nationkey": range(4),
+        "nationkey": range(4),
+        "n_name": ["PERU", "FRANCE", "CHINA", "KENYA"],
+    },
+}
+JOIN = """SELECT n_name, c_name FROM orders JOIN customer ON o_custkey = c_custkey
+    JOIN nation ON c_nationkey = n_nationkey"""
+WRITERS = {"parquet", "csv", "json", "save", "start", "hub", "option", "log", "load"}
+"""Methods whose texts are names of files and folders, if they look like such."""
 
 
-class Page:
-    """The blocks of Python of a document, which share their names as on one page.
+def blocks(path: Path) -> list[tuple[str, str, bool]]:
+    """Return the fenced blocks of a page: language, text, and whether it is to run."""
+    found = FENCE.findall(path.read_text())
+    return [
+        (language.strip("{ .}"), text, not mark and not ELSEWHERE.search(text))
+        for mark, language, text in found
+    ]
 
-    Args:
-        name: Of the file, from the root.
-        names: What the page takes to be there.
-    """
 
-    def __init__(self, name: str, **names: object) -> None:
-        self.text = (ROOT / name).read_text()
-        self._blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL)
-        self.names: dict[str, object] = {"millrace": millrace, **names}
-        self.size = len(self._blocks)
+def python(path: Path) -> list[tuple[str, bool]]:
+    """Return a page's blocks of Python that stand in the page itself."""
+    found = [
+        (text, runs) for language, text, runs in blocks(path) if language.split(" ")[0] in ("python", "py")
+    ]
+    for text, _ in found:
+        assert not (named := EXAMPLE.fullmatch(text)) or (ROOT / named[1]).is_file(), text
+    return [each for each in found if not EXAMPLE.fullmatch(each[0])]
 
-    def run(self, number: int, **changes: str) -> None:
-        """Run a block; ``changes`` are texts by the texts that they stand for, which have to be there."""
-        block = self._blocks[number]
-        for there, instead in changes.items():
-            assert there in block, f"{there!r} is not in the document any more"
-            block = block.replace(there, instead)
-        exec(compile(block, f"block {number}", "exec"), self.names)  # the project's own code
+
+class Placed(ast.NodeTransformer):
+    """Puts files that a block names by relative paths into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:  # the visitor's name
+        self.generic_visit(node)
+        if getattr(node.func, "attr", "") in WRITERS:
+            node.args = [self._placed(each) for each in node.args]
+            for each in node.keywords:
+                if each.arg in KEYS:
+                    each.value = self._placed(each.value)
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        """A text that names a file that there is."""
+        is_there = isinstance(node.value, str) and re.fullmatch(r"[\w./-]+\.\w+", node.value)
+        return self._placed(node) if is_there and (self._folder / node.value).exists() else node
+
+    def _placed(self, node: ast.expr) -> ast.expr:
+        first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+        text = first.value if isinstance(first, ast.Constant) else None
+        if (
+            isinstance(text, str)
+            and re.fullmatch(r"[A-Za-z]\w*(/[\w.]*)*(\.\w+)?", text)
+            and text not in KEYS
+        ):
+            first.value = f"{self._folder}/{text}"
+        return node
+
+
+KEYS = {"path", "checkpointLocation", "maxFilesPerTrigger", "header", "true", "false", "multiLine"}
+"""Names and values of Spark's options, which are no files."""
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The folder in which documents write."""
+def folder(tmp_path, monkeypatch) -> Path:
+    """The folder in which a page reads and writes, with files of tables and of streams."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(webbrowser, "open", lambda *_: True)
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", lambda query, *_: query.processAllAvailable())
+    for name, columns in FILES.items():
+        pq.write_table(pa.table({each: list(values) for each, values in columns.items()}), f"{name}.parquet")
+    n = range(40)
+    columns = {"total": [500.0 * each for each in n], "amount": [1.0 * each for each in n]}
+    columns |= {"region": ["n", "s"] * 20, "sku": ["sku-1", "sku-2"] * 20, "carrier": ["c"] * 40}
+    columns |= {"kind": ["card", "card", "cash", "cash"] * 10, "note": ["fraud", "", "", ""] * 10}
+    for name, delay in (("orders", 0), ("payments", 9), ("shipments", 20)):
+        (tmp_path / "landing" / name).mkdir(parents=True)
+        times = pa.array([NOON + dt.timedelta(seconds=each + delay) for each in n], pa.timestamp("us", "UTC"))
+        pq.write_table(
+            pa.table({"id": list(n), "t": times, **columns}), tmp_path / "landing" / name / "0.parquet"
+        )
     return tmp_path
 
 
-def test_reports(spark, files, folder, monkeypatch, capsys):
-    """Text, page, tables, JSON and a comparison."""
-    opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
-    text = "select a.id from a join b on a.id = b.id"
-    runs = [
-        millrace.query(text, spark=spark, tables=files),
-        millrace.query(f"{text} where a.k > 3", spark=spark, tables=files),
-    ]
-    rows = [len(query.df.collect()) for query in runs]
-    page = Page("docs/report.md", query=runs[1], before=runs[0].report())
-    page.run(0)
-    assert page.size == 1
-    assert "1 block(s)" in capsys.readouterr().out and len(opened) == 1
-    read = RunReport.from_json(page.names["report"].to_json())
-    assert read.totals.output_tuples == rows[1] < rows[0]
-    assert "Millrace report" in (folder / "report.html").read_text()
+@pytest.fixture
+def provided(streaming, folder) -> dict[str, object]:
+    """The names that a page may use without making them."""
+    spark = streaming
+    tables = {name: str(folder / f"{name}.parquet") for name in FILES}
+    frames = {name: spark.read.parquet(path) for name, path in tables.items()}
+    mails = spark.createDataFrame(list(enumerate(WORDS)), "size int, text string")
+    query = millrace.query(JOIN, spark=spark, tables=tables)
+    query.df.collect()
+    landing = {path.name: path for path in (folder / "landing").iterdir()}
+    return {
+        "millrace": millrace,
+        "spark": spark,
+        "tables": tables,
+        "text": JOIN,
+        "orders": frames["orders"],
+        "customers": frames["customer"],
+        "nations": frames["nation"],
+        "mails": mails,
+        "reviews": mails,
+        "query": query,
+        "before": query.report(),
+        "schemas": {name: spark.read.parquet(str(path)).schema for name, path in landing.items()},
+        "is_spam": udf("boolean")(lambda text: "spam" in text),
+        "looks_like_spam": udf("boolean")(lambda text: "spam" in text),
+        "in_our_language": udf("boolean")(lambda text: "nicht" not in text),
+        "is_complaint": millrace.predicate(lambda text: "spam" in text, name="is_complaint"),
+        "is_active": millrace.predicate(lambda customer: customer % 2 == 0, name="is_active"),
+        "is_fraud": millrace.predicate(lambda note: note == "fraud", name="is_fraud"),
+        "score": lambda text: float(text.startswith("spam")),
+    }
 
 
-def test_the_live_page(spark, files, folder):
-    """It is served, has the query that ran, and is closed."""
-    page = Page("docs/live.md", spark=spark, text="select a.id from a join b on a.id = b.id", tables=files)
-    page.run(0, **{"page.figures()": "figures = page.figures()", '"joined"': repr(f"{folder}/joined")})
-    assert page.size == 1 and page.names["page"].closed
-    (query,) = page.names["figures"]["queries"]
-    assert (query["action"], query["state"]) == ("parquet", "done")
-    assert query["rows_out"] == pq.read_table(folder / "joined").num_rows > 0
-
-
-def put(folder: Path) -> None:
-    """Write a file of each stream: order n comes n seconds after noon, its payment and shipment later."""
-    n = range(40)
-    bought = {"total": [500.0 * each for each in n], "region": ["n", "s"] * 20, "sku": ["a", "b"] * 20}
-    paid = {"amount": [1.0 * each for each in n], "kind": ["card", "card", "cash", "cash"] * 10}
-    for name, delay, columns in (
-        ("orders", 0, bought),
-        ("payments", 9, paid),
-        ("shipments", 20, {"carrier": ["c"] * 40}),
-    ):
-        (folder / "landing" / name).mkdir(parents=True)
-        times = pa.array([NOON + SECOND * (each + delay) for each in n], pa.timestamp("us", "UTC"))
-        table = {"id": list(n), "t": times, "note": ["fraud", "", "", ""] * 10, **columns}
-        pq.write_table(pa.table(table), folder / "landing" / name / "0.parquet")
-
-
-def test_streams(streaming, folder, capsys):
-    """A join of three, its report and lines, lookups, predicates, a hub: with the rows that there are."""
-    put(folder)
-    schemas = {path.name: streaming.read.parquet(str(path)).schema for path in (folder / "landing").iterdir()}
-    is_fraud = millrace.predicate(lambda note: note == "fraud", name="is_fraud")
-    page = Page("docs/streams.md", spark=streaming, schemas=schemas, is_fraud=is_fraud)
-    kept = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+@pytest.mark.parametrize("path", [each for each in PAGES if python(each)], ids=lambda path: path.stem)
+def test_python_of_a_page_runs(path, provided, folder):
+    """Block after block; streams that a block starts come to their end before the next one."""
+    spark, names = provided["spark"], dict(provided)
     try:
-        # Spark's driver is in another folder.
-        there = {f'"{name}"': f'"{folder}/{name}"' for name in ("joined", "checkpoint")}
-        page.run(0, **there, **{'"8"': '"2"', "landing/": f"{folder}/landing/"})
-        query = page.names["query"]
-        query.processAllAvailable()
-        page.run(1)
-        assert "120 rows in time, 0 late, 40 results" in capsys.readouterr().out
-        query.stop()
-        assert sorted(pq.read_table(folder / "joined")["id"].to_pylist()) == list(range(40))
-        page.run(2)  # of a query that has ended there is nothing to tell
-        via = 'millrace.http("https://shop.example/{sku}", per_second=50, max_in_flight=8)'
-        page.run(3, **{via: "millrace.function(lambda sku: {'price': 3.0 if sku == 'a' else 4.0})"})
-        priced = page.names["priced"].writeStream.format("memory").queryName("priced")
-        priced.option("checkpointLocation", f"{folder}/priced").trigger(
-            availableNow=True
-        ).start().awaitTermination()
-        found = streaming.table("priced").collect()
-        assert sorted(map(tuple, found)) == [(n, 3.0) for n in range(0, 40, 4)]
-        page.names["settled"] = lambda: streaming.streams.active[0].processAllAvailable()
-        page.run(4, **{'"hub"': f'"{folder}/hub"', "hub.list()": "settled(); listed = hub.list()"})
-        assert [(each.name, each.state) for each in page.names["listed"]] == [("north", "running")]
-        assert "pyarrow.Table" in capsys.readouterr().out  # what its function was given
-        assert page.size == 5
+        for number, (text, runs) in enumerate(python(path), 1):
+            tree = Placed(folder).visit(ast.parse(text))
+            code = compile(ast.fix_missing_locations(tree), f"{path.name}, block {number}", "exec")
+            if runs:
+                exec(code, names)  # the project's own code
+            for query in spark.streams.active:
+                query.processAllAvailable()
     finally:
-        for query in streaming.streams.active:
+        for query in spark.streams.active:
             query.stop()
-        streaming.conf.unset(kept)
+        spark.conf.unset("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled")
+
+
+def commands(path: Path) -> list[str]:
+    """Return the lines of a page that a shell runs, and the commands of ours that stand in its text."""
+    shell = [text for language, text, _ in blocks(path) if language in ("", "bash", "sh", "shell", "console")]
+    lines = "".join(shell).replace("\\\n", " ").splitlines()
+    inline = re.findall(r"`((?:millrace|make|python -m lab) [^`\n]+)`", FENCE.sub("", path.read_text()))
+    lines = [line.strip().removeprefix("$ ") for line in [*lines, *inline]]
+    return [line for line in lines if re.match(r"(millrace|make|pip|python3?) ", line)]
+
+
+def wrong_with(line: str) -> list[str]:
+    """Return what a line of a shell names that is not there: options, targets, files, extras."""
+    words = shlex.split(line.replace("…", ""), comments=True)
+    wrong = []
+    match words:
+        case ["millrace", *rest]:
+            command = typer.main.get_command(app)
+            for word in rest:
+                options = {"--help", *(option for each in command.params for option in each.opts)}
+                if (inner := getattr(command, "commands", None)) and not word.startswith("-"):
+                    if word not in inner:
+                        return [f"millrace {word}"]
+                    command = inner[word]
+                elif re.match(r"--?[a-z]", word) and word.partition("=")[0] not in options:
+                    wrong.append(word)
+        case ["make", *targets]:
+            made = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            wrong += [each for each in targets if "=" not in each and each not in made]
+        case ["python" | "python3", name, *_] if name.endswith(".py"):
+            wrong += [name] * (not (ROOT / name).is_file())
+        case ["python" | "python3", "-m", module, *_]:
+            wrong += [module] * (module in ("lab", "millrace") and not (ROOT / module).is_dir())
+    extras = {each for found in re.findall(r"(?:\.|millrace)\[([\w,]+)\]", line) for each in found.split(",")}
+    project = (ROOT / "pyproject.toml").read_text()
+    return wrong + [each for each in extras if not re.search(rf"^{each} = \[", project, re.MULTILINE)]
+
+
+def defined(path: Path) -> set[str]:
+    """Return the names that a file of Python defines: its own, and those of its classes, with the class."""
+    found = set()
+
+    def enter(body: list[ast.stmt], before: str) -> None:
+        for node in body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [each.id for each in targets if isinstance(each, ast.Name)]
+            found.update(before + name for name in [*names, *filter(None, [getattr(node, "name", None)])])
+            if isinstance(node, ast.ClassDef):
+                enter(node.body, f"{before}{node.name}.")
+
+    enter(ast.parse(path.read_text()).body, "")
+    return found
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the places of a page that links can lead to."""
+    text = FENCE.sub("", path.read_text())
+    heads = [
+        re.sub(r"[`*]|\[(.*?)\]\(.*?\)", r"\1", each) for each in re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    ]
+    made = {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in heads}
+    return made | set(re.findall(r'(?:\bid="|\{ ?#)([\w-]+)', text))
+
+
+def lost(path: Path, text: str) -> list[str]:
+    """Return the links and the paths in backticks of a page's text that lead nowhere."""
+    wrong = [
+        each
+        for each in re.findall(r"`([\w./-]+(?:\.py|/))`", text)
+        if not ((ROOT / each).exists() or (PACKAGE / each).exists())
+    ]
+    for shown, link in re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", FENCE.sub("", text)):
+        own = re.fullmatch(r"https://github\.com/[\w-]+/millrace/(?:blob|tree)/[\w.]+/(.*)", link)
+        if re.match(r"\w+:", link) and not own:
+            continue
+        name, _, place = (own[1] if own else link).partition("#")
+        target = (ROOT if own else path.parent) / name if name else path
+        if not target.exists() or (target.suffix == ".md" and place and place not in anchors(target)):
+            wrong.append(link)
+        elif target.suffix == ".py":
+            line = re.fullmatch(r"L(\d+)(?:-L(\d+))?", place)
+            named = place or (
+                shown.strip("`") if re.fullmatch(r"`[A-Za-z_]\w*(\.[A-Za-z_]\w*)*`", shown) else ""
+            )
+            if line:
+                wrong += [link] * (int(line[2] or line[1]) > len(target.read_text().splitlines()))
+            elif named and named not in defined(target):
+                wrong.append(f"{named} of {link}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_what_a_page_names_is_there(path):
+    """Options of commands, targets of make, extras; files and folders, links, and names within files."""
+    assert {line: wrong for line in commands(path) if (wrong := wrong_with(line))} == {}
+    assert lost(path, path.read_text()) == []
+
+
+@pytest.mark.broken_rule
+def test_what_is_gone_is_seen():
+    """The rules above refuse what they are about."""
+    text = "`engine/router/eddy.py`, `lab/`, `engine/eddy.py`, `front/`, [a](gone.md), [b](README.md#gone)"
+    eddy = "src/millrace/engine/router/eddy.py"
+    text += f" [`Eddy`]({eddy}) [`Eddy.gone`]({eddy}) [c]({eddy}#L99999) [d]({eddy}#Gone)"
+    missing = ["engine/eddy.py", "front/", "gone.md", "README.md#gone", f"Eddy.gone of {eddy}"]
+    assert lost(ROOT / "x.md", text) == [*missing, f"{eddy}#L99999", f"Gone of {eddy}#Gone"]
+    assert wrong_with("millrace sql 'select 1' --lmit 5  # --none") == ["--lmit"]
+    assert wrong_with("millrace bench tpch") == ["millrace bench"]
+    assert wrong_with("make demos") == ["demos"] and wrong_with("pip install '.[cli,demo,none]'") == ["none"]
+    assert wrong_with("millrace sql 'select 1' --limit=5") == wrong_with("make demo") == []
+
+
+def test_the_reference_has_every_public_name():
+    """Once each, and nothing that there is not."""
+    text = (DOCS / "reference.md").read_text().replace("millrace.api.session.sql", "millrace.sql")
+    names = re.findall(r"^::: millrace\.([\w.]+)$", text, re.MULTILINE)
+    namespaces = ("models", "monitor", "streams")
+    public = set(millrace.__all__) - {*namespaces}
+    public |= {f"{each}.{name}" for each in namespaces for name in getattr(millrace, each).__all__}
+    assert sorted(names) == sorted(public)
+
+
+def test_the_architecture_has_every_room():
+    """It names each folder and file of the package."""
+    named = set(re.findall(r"`(\w+)`", (DOCS / "architecture.md").read_text()))
+    assert {room for floor in FLOORS for room in floor} <= named

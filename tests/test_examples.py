@@ -6,9 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "examples"
 SHOWN = {
@@ -42,11 +40,14 @@ def test_scripts(spark, name, monkeypatch, capsys, tmp_path):
         assert text in shown
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the Jupyter client's own
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebooks(name, tmp_path, monkeypatch):
     """In a kernel of their own: no cell fails, none shows a log record, and results show themselves."""
+    import nbformat
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # as in an environment that is activated
     notebook = nbformat.read(FOLDER / name, as_version=4)
     NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -120,6 +120,7 @@ def test_pyspark_stays_at_the_top():
     assert [each for each in IMPORTS if has_pyspark(each)] == []
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize(
     ("place", "name", "breaks"),
     [

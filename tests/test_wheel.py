@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works in a fresh environment with each of its extras missing."""
+"""The wheel: what is in it; and nightly, in a fresh environment, that it works with each extra missing."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_wheel_has_the_package_alone(wheel):
         assert [each for each in names if each.startswith("millrace/") and each.endswith(name)], name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_wheel_answers_a_query(python, tmp_path):
     """From CSV files to a result and a report page; its own code runs in the tasks."""
     where = run(python, tmp_path, "-c", "import millrace; print(millrace.__file__)")
@@ -160,7 +160,7 @@ def test_the_wheel_answers_a_query(python, tmp_path):
     assert "Millrace report" in (tmp_path / "page.html").read_text()[:1000]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_filters_and_joins_need_no_extra(python, extras, tmp_path):
     """Nothing that an extra brings is loaded for them; what needs one says which."""
     assert {"aiohttp", "cryptography", "google", "grpc", "jinja2", "msgspec", "rich", "typer"} <= {*extras}
@@ -179,6 +179,7 @@ def test_filters_and_joins_need_no_extra(python, extras, tmp_path):
     ], done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("module", "arguments", "extra"), MISSING)
 def test_a_missing_extra_is_named(python, tmp_path, module, arguments, extra):
     """One message with what to install, and no traceback."""
@@ -189,6 +190,7 @@ def test_a_missing_extra_is_named(python, tmp_path, module, arguments, extra):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", ["sql", "cache", "demo", "doctor"])
 def test_help_needs_the_command_line_alone(python, extras, tmp_path, command):
     """Commands and their options are told without any other extra."""

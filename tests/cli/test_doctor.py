@@ -43,7 +43,7 @@ def test_a_server_that_does_not_answer(run):
     assert "1 thing to do" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_executors_with_another_python(tmp_path):
     """Packages that they lack are named, with the version to install; a folder nobody can write is too."""
     venv.create(tmp_path / "bare", symlinks=True)

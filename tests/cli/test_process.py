@@ -32,19 +32,7 @@ def tables(tmp_path) -> list[str]:
     return [part for name in ("a", "b") for part in ("--table", f"{name}={tmp_path / name}.parquet")]
 
 
-def test_a_quiet_error(start, tables):
-    """Spark's own words for a wrong column, and where it stands."""
-    done = start("sql", "select a.nope from a join b on a.k = b.k", *tables, *LOCAL)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: [UNRESOLVED_COLUMN")
-    assert done.stderr.splitlines()[1:] == [
-        "== SQL ==",
-        "select a.nope from a join b on a.k = b.k",
-        "-------^^^",
-    ]
-    assert done.stdout == ""
-
-
+@pytest.mark.nightly
 @pytest.mark.connect
 def test_output_through_spark_connect(start, tables, tmp_path):
     """A Spark Connect server gives the same file."""
@@ -92,6 +80,7 @@ def test_control_c_stops_cleanly(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_reader_that_goes_away_gets_no_trace(tables, tmp_path):
     """As with ``| head -1``: what is not read is not written, and nothing is said of it."""
     read, write = os.pipe()
@@ -108,13 +97,3 @@ def test_a_reader_that_goes_away_gets_no_trace(tables, tmp_path):
         os.close(write)
         messages.seek(0)
         assert (done.returncode, messages.read()) == (1, "")
-
-
-def test_an_ugly_file_is_one_message(start, tmp_path):
-    """No Parquet in it, and a name that has to be quoted: the file is named, without a stack."""
-    ugly = tmp_path / "ü gly'[1].parquet"
-    ugly.write_bytes(b"PAR1 is not all that it takes" * 9)
-    done = start("sql", "select count(*) from a x join a y on x.k = y.k", "--table", f"a={ugly}", *LOCAL)
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and "gly'" in done.stderr
-    assert "Traceback" not in done.stderr and "\tat " not in done.stderr

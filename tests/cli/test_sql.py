@@ -157,6 +157,25 @@ def test_bad_input_is_one_message(run, tables, query, extra, expected):
     assert done.stdout == ""
 
 
+def test_spark_says_where_a_mistake_stands(run, tables):
+    """In its own words, with the query and a mark below it."""
+    query = "select c.nope from c join o on c.k = o.customer"
+    done = run("sql", query, *tables)
+    first, *rest = done.stderr.splitlines()
+    assert (done.exit_code, done.stdout) == (1, "") and first.startswith("error: [UNRESOLVED_COLUMN")
+    assert rest == ["== SQL ==", query, "-------^^^"]
+
+
+def test_an_ugly_file_is_one_message(run, tmp_path):
+    """No Parquet in it, and a name that has to be quoted: the file is named, without a stack."""
+    ugly = tmp_path / "ü gly'[1].parquet"
+    ugly.write_bytes(b"PAR1 is not all that it takes" * 9)
+    done = run("sql", "select count(*) from a x join a y on x.k = y.k", "--table", f"a={ugly}")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ") and "gly'" in done.stderr
+    assert not [stack for stack in STACKS if stack in done.stderr]
+
+
 def test_a_failing_run_leaves_nothing(run, tables, tmp_path):
     """An error in the middle of a run removes what was begun, and keeps an older file."""
     target = tmp_path / "out.parquet"

@@ -39,19 +39,6 @@ def take_turns(
     asyncio.run(every())
 
 
-def hold(address: Address, settings: Settings, namespace: str, keys: list[bytes], told: Connection) -> None:
-    """Take a turn and claim keys, say so, and never give them back."""
-
-    async def take() -> None:
-        limits = await Client.limited(address, namespace, settings)
-        async with limits.permit():
-            claim = await limits.claim(keys)
-            told.send(len(claim.ask))
-            await asyncio.Event().wait()
-
-    asyncio.run(take())
-
-
 def look_up(address: Address, namespace: str, keys: list[bytes], asked: Connection) -> None:
     """Look up all keys as a task does, each row naming its key; say which were asked here."""
 

@@ -15,8 +15,44 @@ Behaviour = Callable[[int, int], str]
 """From the argument and how often it has been asked to ``yes``, ``no``, ``hang`` or an HTTP status."""
 
 
-class Service:
-    """Answers ``GET /?x=…`` on a port of its own, in a thread of its own, while the ``with`` block runs.
+class Served:
+    """Serves HTTP on a port of its own, in a thread of its own, while the ``with`` block runs.
+
+    Attributes:
+        url: Of the root.
+    """
+
+    url = ""
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """Return what is served."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        ready: Future[str] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
+        self._thread.start()
+        self.url = ready.result(10) + self.url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _run(self, ready: Future[str]) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        application = web.Application()
+        application.add_routes(self.routes())
+        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        await self._stop.wait()
+        await runner.cleanup()
+
+
+class Service(Served):
+    """Answers ``GET /?x=…``.
 
     Args:
         behaviour: What it does.
@@ -34,32 +70,16 @@ class Service:
         self.asked: Counter[int] = Counter()
         self.now = self.most = 0
         self.starts: list[float] = []
-        self.url = ""
 
-    def __enter__(self) -> Self:
-        ready: Future[str] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
-        self._thread.start()
-        self.url = ready.result(10)
-        return self
+    url = "/"
 
-    def __exit__(self, *_: object) -> None:
+    def routes(self) -> list[web.AbstractRouteDef]:
+        return [web.get("/", self._answer)]
+
+    def __exit__(self, *error: object) -> None:
         if self._gate is not None:
             self._gate.set()  # a thread waits for it
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _run(self, ready: Future[str]) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        application = web.Application()
-        application.router.add_get("/", self._answer)
-        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}/")
-        await self._stop.wait()
-        await runner.cleanup()
+        super().__exit__(*error)
 
     async def _answer(self, request: web.Request) -> web.Response:
         x = int(request.query["x"])

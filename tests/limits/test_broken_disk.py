@@ -42,59 +42,53 @@ def bounded(function: Callable[..., Any], *arguments: object) -> Any:
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
+    """One with a lookup, whose end is not waited for without end."""
     served = Coordinator()
     served.register("run", [Registration("names")])
     yield served
     bounded(served.close)
 
 
-def test_failures_whose_texts_no_file_can_hold_are_listed(coordinator):
+async def test_failures_whose_texts_no_file_can_hold_are_listed(coordinator, clients):
     """Half of a character, as names of files have it, is written out."""
-
-    async def play() -> None:
-        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
-        await one.claim(KEYS[:1])
-        await other.claim(KEYS[:1])
-        await one.fail({KEYS[0]: Failure(HALF, HALF, 1, HALF)})
-        (told,) = (await other.notification()).failed.values()
-        assert told == Failure(r"bad \udcff text", r"bad \udcff text", 1, r"bad \udcff text")
-        await one.close()
-        await other.close()
-
-    run(play())
+    one, other = await clients(*["run/0/0"] * 2)
+    await one.claim(KEYS[:1])
+    await other.claim(KEYS[:1])
+    await one.fail({KEYS[0]: Failure(HALF, HALF, 1, HALF)})
+    (told,) = (await other.notification()).failed.values()
+    assert told == Failure(r"bad \udcff text", r"bad \udcff text", 1, r"bad \udcff text")
+    await clients.close()
     (failed,) = bounded(coordinator.failed, "run")
     assert (failed.kind, failed.key) == (r"bad \udcff text", r"bad \udcff text")
 
 
 @pytest.mark.parametrize("error", [pa.ArrowInvalid("no stream"), MemoryError("none left"), KeyError("x")])
 @pytest.mark.parametrize("place", ["put", "fail", "find"])
-def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(coordinator, monkeypatch, place, error):
+async def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(
+    coordinator, clients, monkeypatch, place, error
+):
     """Whoever waits hears it; what is asked of the coordinator later is answered, and it ends."""
 
     def broken(*_: object) -> None:
         raise error
 
-    async def play() -> None:
-        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
-        await one.claim(KEYS[:2])
-        await other.claim(KEYS[:2])
-        monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
-        works: dict[str, Any] = {
-            "put": lambda: one.settle(rows_of(KEYS[:1])),
-            "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
-            "find": lambda: one.claim(KEYS[3:]),
-        }
-        with suppress(ExecutionError):
-            waiting = works[place]()
-            if waiting is not None:
-                await waiting
-        for wait in (other.notification, lambda: one.claim(KEYS[5:])):
-            with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
-                await wait()
-        await one.close()
-        await other.close()
-
-    run(play())
+    one, other = await clients(*["run/0/0"] * 2)
+    await one.claim(KEYS[:2])
+    await other.claim(KEYS[:2])
+    monkeypatch.setattr(f"millrace.limits.store.Store.{place}", broken)
+    works: dict[str, Any] = {
+        "put": lambda: one.settle(rows_of(KEYS[:1])),
+        "fail": lambda: one.fail({KEYS[0]: Failure("kind", "message", 1)}),
+        "find": lambda: one.claim(KEYS[3:]),
+    }
+    with suppress(ExecutionError):
+        waiting = works[place]()
+        if waiting is not None:
+            await waiting
+    for wait in (other.notification, lambda: one.claim(KEYS[5:])):
+        with pytest.raises(ExecutionError, match=f"'names'.*{error}"):
+            await wait()
+    await clients.close()
     monkeypatch.undo()
     assert bounded(coordinator.failed, "run") == []
     bounded(coordinator.progress, "run")
@@ -102,7 +96,7 @@ def test_an_error_beside_the_disk_ends_the_lookup_with_the_reason(coordinator, m
 
 
 @pytest.mark.parametrize("error", [RuntimeError, OSError, MemoryError])
-def test_a_session_that_finds_no_thread_says_so(coordinator, monkeypatch, error):
+async def test_a_session_that_finds_no_thread_says_so(coordinator, clients, monkeypatch, error):
     """A machine that has no more threads ends the lookup; nobody waits for one."""
 
     def start(thread: threading.Thread) -> None:
@@ -112,14 +106,10 @@ def test_a_session_that_finds_no_thread_says_so(coordinator, monkeypatch, error)
 
     plain = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", start)
-
-    async def play() -> None:
-        client = await Client.connect(coordinator.address, "run/0/0")
-        with pytest.raises(ExecutionError, match="start new thread"):
-            await client.claim(KEYS)
-        await client.close()
-
-    run(play())
+    (client,) = await clients("run/0/0")
+    with pytest.raises(ExecutionError, match="start new thread"):
+        await client.claim(KEYS)
+    await client.close()
     assert bounded(coordinator.failed, "run") == []
 
 

@@ -8,62 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
 
 import millrace
 from millrace.errors import BudgetError, OptionError
 from millrace.limits.budget import Budget, Spending, Spent, budget_of, cost_of
-from millrace.limits.clock import VirtualClock
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.limiter import Limiter
 from millrace.predicates import PlainValues, PredicateSpec
 from millrace.predicates.asynchronous import AsyncCaller
 from millrace.reports.run_report import RunReport
-
-LAWS = settings(max_examples=150, deadline=None, derandomize=True)
-costs = st.lists(st.integers(0, 8), min_size=1, max_size=40)
-
-
-def played(budget: Budget, prices: list[int], cap: int, lost: set[int]) -> tuple[Spending, list[int], int]:
-    """Make calls of these costs, so many at once; some end without a word. Returns what the calls cost."""
-    spending = Spending(budget)
-    limiter = Limiter(VirtualClock(), cap, None, spending=spending)
-    for ticket in range(len(prices)):
-        limiter.request(0, ticket)
-    made, under_way = [], []
-    while True:
-        under_way += [grant.ticket for grant in limiter.grants()]
-        if not under_way:
-            return spending, made, len(limiter.refused())
-        ticket = under_way.pop(0)
-        made.append(ticket)
-        limiter.release(0, ticket, None if ticket in lost else float(prices[ticket]))
-
-
-@LAWS
-@given(
-    costs,
-    st.none() | st.integers(1, 30),
-    st.none() | st.integers(1, 40),
-    st.integers(1, 6),
-    st.sets(st.integers(0, 39)),
-)
-def test_no_more_is_spent_than_promised(prices, requests, most, cap, lost):
-    """Requests never, cost by no more than what the calls under way are dearer than those before."""
-    spending, made, refused = played(Budget(requests, most), prices, cap, lost)
-    assert len(made) == spending.requests <= (requests or math.inf)
-    assert refused == len(prices) - len(made)
-    if most is not None:
-        told = [prices[ticket] for ticket in made if ticket not in lost]
-        assert sum(told) <= most + cap * max(prices)
-        assert spending.cost >= sum(told)
-    if refused:
-        assert spending.is_over
-    price = 3.0
-    spending, made, _ = played(
-        Budget(requests, None if most is None else 3.0 * most, price), prices, cap, lost
-    )
-    assert spending.cost == price * len(made) and len(made) == min(len(prices), requests or 99, most or 99)
 
 
 def test_a_call_that_costs_nothing_has_told_its_price():
@@ -88,13 +40,6 @@ def test_one_call_alone_tells_the_price():
         spending.begin()
         begun += 1
     assert begun == 2 and not spending.is_over
-
-
-def test_a_budget_that_reserves_nothing_is_caught(monkeypatch):
-    """Without what calls under way will cost, all of them begin at once."""
-    monkeypatch.setattr(Spending, "may_begin", property(lambda self: self.cost < self.budget.max_cost))
-    spending, made, _ = played(Budget(None, 9.0, 3.0), [3] * 20, 6, set())
-    assert spending.cost > 9.0 and len(made) > 3
 
 
 def test_tasks_share_a_budget():

@@ -24,7 +24,7 @@ from millrace.limits.lookup_session import LookupSession
 from millrace.limits.registration import Registration
 from tests.limits.hammer import cache_keys, rows_of
 from tests.limits.test_lookups import found
-from tests.limits.test_server import PATIENCE, SPAWN, run
+from tests.limits.test_server import PATIENCE, SPAWN
 
 KEYS = [number.to_bytes(16, "big") for number in range(50)]
 DAY = 86_400.0
@@ -40,21 +40,19 @@ def offer(cache: Path, *, ttl: float | None = None, fingerprint: str = "f" * 32)
     return Registration("prices", cache=cache, ttl=ttl, fingerprint=fingerprint)
 
 
-def look_up(lookup: Registration, calendar: VirtualClock, keys=KEYS, *, fail=()) -> tuple[list, dict]:
+async def look_up(
+    lookup: Registration, calendar: VirtualClock, keys=KEYS, *, fail=()
+) -> tuple[list[bytes], dict]:
     """Run a job that wants keys; returns those it had to ask, and the rows it found."""
-
-    async def job() -> tuple[list, dict]:
-        with LookupSession(lookup, calendar) as room:
-            client = Client.local(room)
-            claimed = await client.claim(keys)
-            await client.fail({key: Failure("HTTP 404", "gone", 1) for key in fail})
-            client.settle(rows_of([key for key in claimed.ask if key not in fail]))
-            await client.close()
-            assert room.progress().problem == ""
-            assert room.progress().cached == len(found(claimed))
-            return claimed.ask, found(claimed)
-
-    return run(job())
+    with LookupSession(lookup, calendar) as session:
+        client = Client.local(session)
+        claimed = await client.claim(keys)
+        await client.fail({key: Failure("HTTP 404", "gone", 1) for key in fail})
+        client.settle(rows_of([key for key in claimed.ask if key not in fail]))
+        await client.close()
+        assert session.progress().problem == ""
+        assert session.progress().cached == len(found(claimed))
+        return claimed.ask, found(claimed)
 
 
 def test_nobody_else_can_read_a_cache(tmp_path, calendar):
@@ -71,66 +69,62 @@ def test_nobody_else_can_read_a_cache(tmp_path, calendar):
 
 
 @pytest.mark.parametrize("name", ["folder", "file.sqlite"])
-def test_a_second_job_asks_only_what_has_expired(tmp_path, calendar, name):
+async def test_a_second_job_asks_only_what_has_expired(tmp_path, calendar, name):
     """Rows count for their time to live, without one for ever; failures never outlive a job."""
     lookup = offer(tmp_path / name, ttl=DAY)
     check_cache(tmp_path / name)
-    assert look_up(lookup, calendar, KEYS[:30], fail=KEYS[:5])[0] == KEYS[:30]
+    assert (await look_up(lookup, calendar, KEYS[:30], fail=KEYS[:5]))[0] == KEYS[:30]
     calendar.advance(DAY / 2)
-    assert look_up(lookup, calendar) == (KEYS[:5] + KEYS[30:], {key: [key] for key in KEYS[5:30]})
+    assert await look_up(lookup, calendar) == (KEYS[:5] + KEYS[30:], {key: [key] for key in KEYS[5:30]})
     calendar.advance(DAY / 2 + 1)
-    assert look_up(lookup, calendar)[0] == KEYS[5:30]
+    assert (await look_up(lookup, calendar))[0] == KEYS[5:30]
     calendar.advance(DAY * 1000)
-    assert look_up(lookup, calendar)[0] == KEYS
+    assert (await look_up(lookup, calendar))[0] == KEYS
     forever = offer(tmp_path / name)
-    assert look_up(forever, calendar) == ([], {key: [key] for key in KEYS})
+    assert await look_up(forever, calendar) == ([], {key: [key] for key in KEYS})
 
 
-def test_the_shorter_time_to_live_counts(tmp_path, calendar):
+async def test_the_shorter_time_to_live_counts(tmp_path, calendar):
     """A reader's own limit holds, and so does that of whoever wrote the rows."""
-    look_up(offer(tmp_path, ttl=DAY), calendar)
+    await look_up(offer(tmp_path, ttl=DAY), calendar)
     calendar.advance(DAY / 2)
-    assert look_up(offer(tmp_path, ttl=DAY / 4), calendar, KEYS[:10])[0] == KEYS[:10]
-    assert look_up(offer(tmp_path, ttl=DAY), calendar)[0] == []
+    assert (await look_up(offer(tmp_path, ttl=DAY / 4), calendar, KEYS[:10]))[0] == KEYS[:10]
+    assert (await look_up(offer(tmp_path, ttl=DAY), calendar))[0] == []
     calendar.advance(DAY * 0.6)  # the first ten are DAY * 0.6 old, the others more than a DAY
-    assert look_up(offer(tmp_path, ttl=DAY * 10), calendar)[0] == KEYS  # all were written with less
-    assert look_up(offer(tmp_path), calendar)[0] == []
+    assert (await look_up(offer(tmp_path, ttl=DAY * 10), calendar))[0] == KEYS  # all were written with less
+    assert (await look_up(offer(tmp_path), calendar))[0] == []
 
 
-def test_a_job_sees_its_cache_as_of_its_start(tmp_path, calendar):
+async def test_a_job_sees_its_cache_as_of_its_start(tmp_path, calendar):
     """What has not expired when a job begins does not expire while it runs."""
-    look_up(offer(tmp_path, ttl=DAY), calendar)
-
-    async def job() -> None:
-        with LookupSession(offer(tmp_path, ttl=DAY), calendar) as room:
-            client = Client.local(room)
-            calendar.advance(DAY * 2)
-            for _ in range(2):
-                assert (await client.claim(KEYS)).ask == []
-            assert room.progress().cached == room.progress().keys == len(KEYS)
-            await client.close()
-
-    run(job())
+    await look_up(offer(tmp_path, ttl=DAY), calendar)
+    with LookupSession(offer(tmp_path, ttl=DAY), calendar) as room:
+        client = Client.local(room)
+        calendar.advance(DAY * 2)
+        for _ in range(2):
+            assert (await client.claim(KEYS)).ask == []
+        assert room.progress().cached == room.progress().keys == len(KEYS)
+        await client.close()
 
 
 @pytest.mark.parametrize("name", ["folder", "file.sqlite"])
-def test_another_definition_never_reads_the_rows(tmp_path, calendar, name):
+async def test_another_definition_never_reads_the_rows(tmp_path, calendar, name):
     """Nor does it overwrite them."""
-    look_up(offer(tmp_path / name), calendar)
-    assert look_up(offer(tmp_path / name, fingerprint="e" * 32), calendar)[0] == KEYS
-    assert look_up(offer(tmp_path / name), calendar)[0] == []
+    await look_up(offer(tmp_path / name), calendar)
+    assert (await look_up(offer(tmp_path / name, fingerprint="e" * 32), calendar))[0] == KEYS
+    assert (await look_up(offer(tmp_path / name), calendar))[0] == []
 
 
-def test_what_has_expired_is_removed(tmp_path, calendar):
+async def test_what_has_expired_is_removed(tmp_path, calendar):
     """The next job to open the file removes them, and rows of which there are newer ones."""
     cache = tmp_path / "c.sqlite"
-    look_up(offer(cache, ttl=DAY), calendar)
+    await look_up(offer(cache, ttl=DAY), calendar)
     calendar.advance(DAY / 2)
-    look_up(offer(cache, ttl=DAY / 4), calendar)
-    look_up(offer(cache, ttl=DAY), calendar)
+    await look_up(offer(cache, ttl=DAY / 4), calendar)
+    await look_up(offer(cache, ttl=DAY), calendar)
     assert counted(cache) == (1, len(KEYS))
     calendar.advance(DAY * 2)
-    look_up(offer(cache, ttl=DAY), calendar, [])
+    await look_up(offer(cache, ttl=DAY), calendar, [])
     assert counted(cache) == (0, 0)
 
 
@@ -144,32 +138,28 @@ def counted(cache: Path) -> tuple[int, int]:
         base.close()
 
 
-def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, calendar):
+async def test_rows_that_another_process_removes_meanwhile_are_asked(tmp_path, calendar):
     """A key that was found in the cache and is gone is looked up after all, and counted once."""
     cache = tmp_path / "c.sqlite"
-    look_up(offer(cache), calendar)
-
-    async def job() -> None:
-        with LookupSession(offer(cache), calendar) as room:
-            client = Client.local(room)
-            assert (await client.claim(KEYS)).ask == []
-            other = sqlite3.connect(cache)
-            with other:
-                other.execute("DELETE FROM entry")
-                other.execute("DELETE FROM chunk")
-            other.close()
-            assert (await client.claim(KEYS)).ask == KEYS
-            client.settle(rows_of(KEYS))
-            assert found(await client.claim(KEYS)) == {key: [key] for key in KEYS}
-            progress = room.progress()
-            assert (progress.keys, progress.done, progress.cached) == (len(KEYS), len(KEYS), 0)
-            await client.close()
-
-    run(job())
-    assert look_up(offer(cache), calendar)[0] == []
+    await look_up(offer(cache), calendar)
+    with LookupSession(offer(cache), calendar) as room:
+        client = Client.local(room)
+        assert (await client.claim(KEYS)).ask == []
+        other = sqlite3.connect(cache)
+        with other:
+            other.execute("DELETE FROM entry")
+            other.execute("DELETE FROM chunk")
+        other.close()
+        assert (await client.claim(KEYS)).ask == KEYS
+        client.settle(rows_of(KEYS))
+        assert found(await client.claim(KEYS)) == {key: [key] for key in KEYS}
+        progress = room.progress()
+        assert (progress.keys, progress.done, progress.cached) == (len(KEYS), len(KEYS), 0)
+        await client.close()
+    assert (await look_up(offer(cache), calendar))[0] == []
 
 
-def test_two_processes_share_a_cache_at_once(tmp_path):
+async def test_two_processes_share_a_cache_at_once(tmp_path):
     """Both write all the time to a file that was not there before; afterwards it has all rows."""
     cache = tmp_path / "c.sqlite"
     workers = [SPAWN.Process(target=cache_keys, args=(cache, number, 20)) for number in range(2)]
@@ -179,17 +169,16 @@ def test_two_processes_share_a_cache_at_once(tmp_path):
         worker.join(2 * PATIENCE)
     assert [worker.exitcode for worker in workers] == [0, 0]
     keys = [number.to_bytes(16, "big") for number in range(120)]
-    assert look_up(offer(cache), VirtualClock(1.7e9), keys) == ([], {key: [key] for key in keys})
+    assert await look_up(offer(cache), VirtualClock(1.7e9), keys) == ([], {key: [key] for key in keys})
 
 
-def test_the_coordinator_writes_to_the_cache_while_the_job_runs(tmp_path):
+async def test_the_coordinator_writes_to_the_cache_while_the_job_runs(coordinator, clients, tmp_path):
     """Soon, without being asked; and what is missing when the run is forgotten."""
     cache = tmp_path / "c.sqlite"
-    coordinator = Coordinator()
 
     async def job(run_name: str) -> list[bytes]:
         coordinator.register(run_name, [offer(cache)])
-        client = await Client.connect(coordinator.address, f"{run_name}/0/0")
+        (client,) = await clients(f"{run_name}/0/0")
         claimed = await client.claim(KEYS)
         client.settle(rows_of(claimed.ask[:25]))
         await client.claim(KEYS[:1])
@@ -201,56 +190,43 @@ def test_the_coordinator_writes_to_the_cache_while_the_job_runs(tmp_path):
         coordinator.forget(run_name)
         return claimed.ask
 
-    assert run(job("one")) == KEYS
-    assert run(job("two")) == []
-    coordinator.close()
+    assert await job("one") == KEYS
+    assert await job("two") == []
 
 
-def test_a_closed_coordinator_leaves_nothing_unwritten(tmp_path, calendar):
+async def test_a_closed_coordinator_leaves_nothing_unwritten(coordinator, clients, tmp_path, calendar):
     """As at the end of the process."""
-    coordinator = Coordinator()
     coordinator.register("run", [offer(tmp_path)])
-
-    async def job() -> None:
-        client = await Client.connect(coordinator.address, "run/0/0")
-        client.settle(rows_of((await client.claim(KEYS)).ask))
-        await client.claim(KEYS[:1])
-        await asyncio.to_thread(coordinator.close)
-        await client.close()
-
-    run(job())
-    assert look_up(offer(tmp_path), calendar)[0] == []
+    (client,) = await clients("run/0/0")
+    client.settle(rows_of((await client.claim(KEYS)).ask))
+    await client.claim(KEYS[:1])
+    await asyncio.to_thread(coordinator.close)
+    await client.close()
+    assert (await look_up(offer(tmp_path), calendar))[0] == []
 
 
-def test_a_file_that_another_process_writes_to_holds_up_nobody(tmp_path, calendar):
+async def test_a_file_that_another_process_writes_holds_up_nobody(coordinator, clients, tmp_path, calendar):
     """Not even the job whose cache it is; its rows are copied when the other one has done."""
     cache = tmp_path / "c.sqlite"
-    look_up(offer(cache), calendar, KEYS[:10])
-    coordinator = Coordinator()
+    await look_up(offer(cache), calendar, KEYS[:10])
     coordinator.register("run", [offer(cache, fingerprint="e" * 32), Registration("names", max_in_flight=1)])
     other = sqlite3.connect(cache, isolation_level=None)
-
-    async def job() -> None:
-        other.execute("BEGIN IMMEDIATE")
-        client, names = [await Client.connect(coordinator.address, f"run/0/{n}") for n in range(2)]
-        client.settle(rows_of((await client.claim(KEYS)).ask))
-        assert len(found(await client.claim(KEYS))) == len(KEYS)
-        async with names.permit():
-            assert (await names.claim(KEYS)).ask == KEYS
-        assert coordinator.progress("run")[0].problem == ""
-        other.execute("ROLLBACK")
-        while counted(cache)[1] < 10 + len(KEYS):
-            await asyncio.sleep(0.01)
-        await client.close()
-        await names.close()
-
-    run(job())
+    other.execute("BEGIN IMMEDIATE")
+    client, names = await clients("run/0/0", "run/0/1")
+    client.settle(rows_of((await client.claim(KEYS)).ask))
+    assert len(found(await client.claim(KEYS))) == len(KEYS)
+    async with names.permit():
+        assert (await names.claim(KEYS)).ask == KEYS
+    assert coordinator.progress("run")[0].problem == ""
+    other.execute("ROLLBACK")
+    while counted(cache)[1] < 10 + len(KEYS):
+        await asyncio.sleep(0.01)
     other.close()
-    coordinator.close()
-    assert look_up(offer(cache, fingerprint="e" * 32), calendar)[0] == []
+    await clients.close()
+    assert (await look_up(offer(cache, fingerprint="e" * 32), calendar))[0] == []
 
 
-def test_a_claim_that_waits_for_the_disk_holds_up_no_permit(monkeypatch):
+async def test_a_claim_that_waits_for_the_disk_holds_up_no_permit(coordinator, clients, monkeypatch):
     """Nor the start of another client, nor the progress; what was claimed before comes first."""
     go_on = threading.Event()
     plain = LookupSession._claim
@@ -260,34 +236,25 @@ def test_a_claim_that_waits_for_the_disk_holds_up_no_permit(monkeypatch):
         plain(session, *arguments)
 
     monkeypatch.setattr(LookupSession, "_claim", slowly)
-    coordinator = Coordinator()
     coordinator.register("run", [Registration("names", max_in_flight=2)])
-
-    async def job() -> None:
-        one, other = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
-        claims = [asyncio.create_task(each.claim(KEYS)) for each in (one, other)]
-        async with one.permit(), other.permit():
-            assert coordinator.progress("run")[0].in_flight == 2
-        assert not any(claim.done() for claim in claims)
-        go_on.set()
-        # Either may have come first.
-        first, second = sorted(await asyncio.gather(*claims), key=lambda claim: claim.waiting)
-        assert (first.ask, second.waiting) == (KEYS, KEYS)
-        await one.close()
-        await other.close()
-
-    run(job())
-    coordinator.close()
+    one, other = await clients(*["run/0/0"] * 2)
+    claims = [asyncio.create_task(each.claim(KEYS)) for each in (one, other)]
+    async with one.permit(), other.permit():
+        assert coordinator.progress("run")[0].in_flight == 2
+    assert not any(claim.done() for claim in claims)
+    go_on.set()
+    # Either may have come first.
+    first, second = sorted(await asyncio.gather(*claims), key=lambda claim: claim.waiting)
+    assert (first.ask, second.waiting) == (KEYS, KEYS)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are listed on Linux")
-def test_threads_and_files_of_jobs_that_are_over_are_given_back(tmp_path):
+async def test_threads_and_files_of_jobs_that_are_over_are_given_back(coordinator, clients, tmp_path):
     """After forty jobs there are no more of them than after a few."""
-    coordinator = Coordinator()
 
     async def job(number: int) -> None:
         coordinator.register(f"run{number}", [offer(tmp_path)])
-        client = await Client.connect(coordinator.address, f"run{number}/0/0")
+        (client,) = await clients(f"run{number}/0/0")
         client.settle(rows_of((await client.claim(KEYS)).ask))
         await client.claim(KEYS)
         await client.close()
@@ -296,17 +263,16 @@ def test_threads_and_files_of_jobs_that_are_over_are_given_back(tmp_path):
     def held() -> tuple[int, int]:
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
-    run(job(0))
+    await job(0)
     before = held()
     for number in range(1, 40):
-        run(job(number))
+        await job(number)
     for _ in range(1000):  # the last thread may be about to end
         if all(now <= then + 1 for now, then in zip(held(), before, strict=True)):
             break
         time.sleep(0.01)
     else:
         raise AssertionError(f"{held()} threads and files, {before} after the first job")
-    coordinator.close()
 
 
 def test_names_of_files_tell_nothing_of_secrets(tmp_path):
@@ -319,10 +285,10 @@ def test_names_of_files_tell_nothing_of_secrets(tmp_path):
     assert key.stat().st_mode & 0o777 == 0o600 and len(key.read_bytes()) == 32
 
 
-def test_a_file_is_read_from_end_to_end_once_a_process(tmp_path, calendar):
+async def test_a_file_is_read_from_end_to_end_once_a_process(tmp_path, calendar):
     """Not for each query that is planned; a file that takes its place is read again."""
     cache = tmp_path / "c.sqlite"
-    look_up(offer(cache), calendar)
+    await look_up(offer(cache), calendar)
     told = []
     plain = sqlite3.connect
 
@@ -424,25 +390,20 @@ def test_a_full_disk_is_an_error_before_the_job(tmp_path, monkeypatch):
         check_cache(tmp_path)
 
 
-def spoiled_while_it_runs(tmp_path, spoil) -> tuple[dict, str]:
+async def spoiled_while_it_runs(tmp_path, spoil) -> tuple[dict, str]:
     """Run a job whose cache breaks in the middle; returns its rows and the problem that it names."""
     cache = tmp_path / "c.sqlite"
-    look_up(offer(cache), VirtualClock(1.7e9), KEYS[:20])
-
-    async def job() -> tuple[dict, str]:
-        with LookupSession(offer(cache), VirtualClock(1.7e9)) as room:
-            client = Client.local(room)
-            spoil(room)
-            claimed = await client.claim(KEYS)
-            keys = claimed.ask
-            large = pa.table({"key": pa.array([key * 10_000 for key in keys], pa.binary())})
-            client.settle(Chunk.of(keys, [1] * len(keys), large))
-            room.flush()
-            rows = found(await client.claim(KEYS))
-            await client.close()
-            return rows, room.progress().problem
-
-    return run(job())
+    await look_up(offer(cache), VirtualClock(1.7e9), KEYS[:20])
+    with LookupSession(offer(cache), VirtualClock(1.7e9)) as session:
+        client = Client.local(session)
+        spoil(session)
+        keys = (await client.claim(KEYS)).ask
+        large = pa.table({"key": pa.array([key * 10_000 for key in keys], pa.binary())})
+        client.settle(Chunk.of(keys, [1] * len(keys), large))
+        session.flush()
+        rows = found(await client.claim(KEYS))
+        await client.close()
+        return rows, session.progress().problem
 
 
 def full(room: LookupSession) -> None:
@@ -454,9 +415,9 @@ def unreadable(room: LookupSession) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "reason"), [(full, "full.*make room"), (unreadable, "no such table")])
-def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, spoil, reason):
+async def test_a_cache_that_breaks_while_a_job_runs_costs_no_row(tmp_path, spoil, reason):
     """All rows are found; the lookup's progress says why they are not cached, and what to do."""
-    rows, problem = spoiled_while_it_runs(tmp_path, spoil)
+    rows, problem = await spoiled_while_it_runs(tmp_path, spoil)
     assert set(rows) == set(KEYS)
     assert "c.sqlite" in problem and re.search(reason, problem)
 
@@ -475,17 +436,13 @@ def test_settings_without_meaning_are_refused(given, reason):
         Registration("prices", **given)
 
 
-def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):
+async def test_a_job_without_a_cache_leaves_no_file(tmp_path, monkeypatch, calendar):
     """The temporary database is gone from its folder while it is used."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-    async def job() -> None:
-        with LookupSession(Registration("prices"), calendar) as room:
-            client = Client.local(room)
-            await client.claim(KEYS)
-            large = rows_of([key * 30_000 for key in KEYS])
-            client.settle(type(large)(KEYS, large.counts, large.rows))
-            assert list(tmp_path.iterdir()) == []
-            await client.close()
-
-    run(job())
+    with LookupSession(Registration("prices"), calendar) as room:
+        client = Client.local(room)
+        await client.claim(KEYS)
+        large = rows_of([key * 30_000 for key in KEYS])
+        client.settle(type(large)(KEYS, large.counts, large.rows))
+        assert list(tmp_path.iterdir()) == []
+        await client.close()

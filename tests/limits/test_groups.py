@@ -13,21 +13,12 @@ import millrace
 from millrace.errors import BudgetError, ExecutionError, OptionError
 from millrace.limits.budget import Budget
 from millrace.limits.client import Client
-from millrace.limits.coordinator import Coordinator
 from millrace.limits.registration import Registration, Settings
 from tests.limits.service import Service
-from tests.limits.test_server import run
 from tests.spark.test_limits import asking
 
 
-@pytest.fixture
-def coordinator():
-    served = Coordinator()
-    yield served
-    served.close()
-
-
-def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coordinator):
+async def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coordinator, clients):
     """Permits of a group are out at most as often as it says, whoever has them, and the budget is for all."""
     limits = Settings(max_in_flight=2, budget=Budget(max_requests=9))
     for name in ("one", "two"):
@@ -43,45 +34,35 @@ def test_lookups_and_predicates_of_all_queries_have_one_cap_and_one_budget(coord
             await asyncio.sleep(0.001)
             out -= 1
 
-    async def play() -> None:
-        clients = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("one", "two")]
-        clients.append(await Client.limited(coordinator.address, "three/0/0", limits, group="api"))
-        alone = await Client.limited(coordinator.address, "four/0/0", Settings(max_in_flight=2))
-        results = await asyncio.gather(
-            *(call(client) for client in clients for _ in range(4)), return_exceptions=True
-        )
-        assert sum(isinstance(each, BudgetError) for each in results) == 3
-        async with alone.permit():
-            for client in clients:
-                await client.close()
-        await alone.close()
-        later = await Client.connect(coordinator.address, "one/1/0")
-        with pytest.raises(BudgetError, match="9 of 9 requests"):
-            await call(later)
-        await later.close()
-
-    run(play())
+    members = await clients("one/0/0", "two/0/0")
+    members += await clients("three/0/0", settings=limits, group="api")
+    (alone,) = await clients("four/0/0", settings=Settings(max_in_flight=2))
+    results = await asyncio.gather(
+        *(call(each) for each in members for _ in range(4)), return_exceptions=True
+    )
+    assert sum(isinstance(each, BudgetError) for each in results) == 3
+    async with alone.permit():
+        await clients.close()
+    (later,) = await clients("one/1/0")
+    with pytest.raises(BudgetError, match="9 of 9 requests"):
+        await call(later)
     assert (most, made) == (2, 9)
 
 
-def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator):
+async def test_a_group_has_the_limits_that_are_given_last_unless_it_is_in_use(coordinator, clients):
     """Other limits are refused when a query is planned, with both."""
     one, two = (Registration("prices", number, group="api") for number in (1, 2))
     with pytest.raises(OptionError, match=r"'api' has different limits \(max_in_flight=1; max_in_flight=2\)"):
         coordinator.register("both", [one, two])
     coordinator.register("one", [one])
-
-    async def play() -> None:
-        client = await Client.connect(coordinator.address, "one/0/0")
-        with pytest.raises(OptionError, match=r"'api' has max_in_flight=1, .* running.*'prices'.*flight=2"):
-            await asyncio.to_thread(coordinator.register, "two", [two])
-        with pytest.raises(ExecutionError, match="'api' has max_in_flight=1"):
-            await Client.limited(coordinator.address, "n", Settings(max_in_flight=2), group="api")
-        await client.close()
+    (client,) = await clients("one/0/0")
+    with pytest.raises(OptionError, match=r"'api' has max_in_flight=1, .* running.*'prices'.*flight=2"):
         await asyncio.to_thread(coordinator.register, "two", [two])
-        await (await Client.connect(coordinator.address, "two/0/0")).close()
-
-    run(play())
+    with pytest.raises(ExecutionError, match="'api' has max_in_flight=1"):
+        await clients("n", settings=Settings(max_in_flight=2), group="api")
+    await client.close()
+    await asyncio.to_thread(coordinator.register, "two", [two])
+    await clients("two/0/0")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +119,7 @@ def test_answers_and_limits_last_over_the_micro_batches_of_a_stream(spark, tmp_p
     assert service.asked == dict.fromkeys(range(10), 1)
 
 
-def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, monkeypatch):
+async def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, clients, monkeypatch):
     """Each has a breaker of its own; the limits they share, so the healthy one takes all permits."""
     monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
     monkeypatch.setattr("millrace.limits.breaker.MOST_PROBES", 2)
@@ -149,87 +130,72 @@ def test_a_dead_source_ends_no_query_of_another_in_its_group(coordinator, monkey
         async with client.permit() as permit:
             permit.outcome = outcome
 
-    async def play() -> None:
-        dead, well = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("dead", "well")]
-        for number in range(5):
-            await call(dead, "HTTP 502")
-            if number < 4:
-                await call(well, "")
-                await well.secrets()
-        with pytest.raises(ExecutionError, match="'dead' does not answer: 5 requests in a row"):
-            await dead.secrets()
-        async with well.permit(), well.permit():
-            (progress,) = await asyncio.to_thread(coordinator.progress, "well")
-            assert (progress.problem, progress.in_flight) == ("", 2)
-        await dead.close()
-        await well.close()
-
-    run(play())
+    dead, well = await clients("dead/0/0", "well/0/0")
+    for number in range(5):
+        await call(dead, "HTTP 502")
+        if number < 4:
+            await call(well, "")
+            await well.secrets()
+    with pytest.raises(ExecutionError, match="'dead' does not answer: 5 requests in a row"):
+        await dead.secrets()
+    async with well.permit(), well.permit():
+        (progress,) = await asyncio.to_thread(coordinator.progress, "well")
+        assert (progress.problem, progress.in_flight) == ("", 2)
 
 
-def test_a_source_that_is_held_holds_up_no_other(coordinator, monkeypatch):
+async def test_a_source_that_is_held_holds_up_no_other(coordinator, clients, monkeypatch):
     """Requests of the one wait for its pause; those of the other, behind them, go on."""
     monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 600.0)
     monkeypatch.setattr("millrace.limits.breaker.LONGEST_PAUSE", 600.0)
     for name in ("dead", "well"):
         coordinator.register(name, [Registration(name, 1, circuit_breaker=1, group="api")])
-
-    async def play() -> None:
-        dead, well = [await Client.connect(coordinator.address, f"{name}/0/0") for name in ("dead", "well")]
-        async with dead.permit() as permit:
-            permit.outcome = "HTTP 502"
-        probe = asyncio.create_task(dead.permit().__aenter__())
-        await dead.secrets()
-        assert "HTTP 502" in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
-        for _ in range(20):
-            async with well.permit() as permit:
-                permit.outcome = ""
-        assert not probe.done()
-        probe.cancel()
-        await asyncio.gather(probe, return_exceptions=True)
-        await dead.close()
-        await well.close()
-
-    run(play())
+    dead, well = await clients("dead/0/0", "well/0/0")
+    async with dead.permit() as permit:
+        permit.outcome = "HTTP 502"
+    probe = asyncio.create_task(dead.permit().__aenter__())
+    await dead.secrets()
+    assert "HTTP 502" in (await asyncio.to_thread(coordinator.progress, "dead"))[0].problem
+    for _ in range(20):
+        async with well.permit() as permit:
+            permit.outcome = ""
+    assert not probe.done()
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
 
 
-def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(coordinator, monkeypatch):
+async def test_a_session_that_has_ended_asks_no_more_and_pays_for_what_it_asked(
+    coordinator, clients, monkeypatch
+):
     """What it waited for goes to nobody; its call counts with its cost, and its clients leave at once."""
     monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 600.0)
     coordinator.register("run", [Registration("prices", 2, budget=Budget(max_cost=100.0))])
-
-    async def play() -> None:
-        over, held = [await Client.connect(coordinator.address, "run/0/0") for _ in range(2)]
-        async with over.permit() as first:
-            waiting = [asyncio.create_task(each.permit().__aenter__()) for each in (over, held, held)]
-            await held.secrets()
-            await asyncio.to_thread(coordinator.stop, {"run": 0.0})
-            for each in await asyncio.gather(*waiting, return_exceptions=True):
-                assert isinstance(each, ExecutionError)
-            later = await Client.connect(coordinator.address, "run/1/0")
-            second = later.permit()
-            granted = asyncio.create_task(second.__aenter__())
-            await later.secrets()
-            assert not granted.done(), "a second call whose price nobody knows"
-            first.cost = 3.0
-        await granted
-        (spent,) = await asyncio.to_thread(coordinator.spent, "run")
-        assert (spent.requests, spent.cost) == (2, 3.0)
+    over, held = await clients(*["run/0/0"] * 2)
+    async with over.permit() as first:
+        waiting = [asyncio.create_task(each.permit().__aenter__()) for each in (over, held, held)]
+        await held.secrets()
         await asyncio.to_thread(coordinator.stop, {"run": 0.0})
-        await later.close()
-        last = await Client.connect(coordinator.address, "run/2/0")
-        async with last.permit(), last.permit():
-            pass
-        for each in (over, held, last):
-            await each.close()
-
-    run(play())
+        for each in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(each, ExecutionError)
+        (later,) = await clients("run/1/0")
+        second = later.permit()
+        granted = asyncio.create_task(second.__aenter__())
+        await later.secrets()
+        assert not granted.done(), "a second call whose price nobody knows"
+        first.cost = 3.0
+    await granted
+    (spent,) = await asyncio.to_thread(coordinator.spent, "run")
+    assert (spent.requests, spent.cost) == (2, 3.0)
+    await asyncio.to_thread(coordinator.stop, {"run": 0.0})
+    await later.close()
+    (last,) = await clients("run/2/0")
+    async with last.permit(), last.permit():
+        pass
 
 
 @pytest.mark.parametrize(("execution", "calls"), [("1", 5), ("stream s/1", 1)])
 @pytest.mark.parametrize("group", [None, "api"])
-def test_the_next_action_tries_a_source_anew_that_was_given_up(
-    coordinator, monkeypatch, execution, calls, group
+async def test_the_next_action_tries_a_source_anew_that_was_given_up(
+    coordinator, clients, monkeypatch, execution, calls, group
 ):
     """A micro-batch of a stream does not: it goes on where the one before was."""
     monkeypatch.setattr("millrace.limits.breaker.FIRST_PAUSE", 0.001)
@@ -237,86 +203,59 @@ def test_the_next_action_tries_a_source_anew_that_was_given_up(
     coordinator.register("run", [Registration("prices", 2, circuit_breaker=3, group=group)])
 
     async def ask_in_vain(execution: str) -> int:
-        client, made = await Client.connect(coordinator.address, f"run/{execution}/0"), 0
-
-        async def ask() -> None:
-            nonlocal made
-            async with client.permit() as permit:
-                permit.outcome, made = "HTTP 502", made + 1
-            await client.secrets()
-
+        (client,), made = await clients(f"run/{execution}/0"), 0
         with suppress(ExecutionError):
             while made < 100:
-                await ask()
+                async with client.permit() as permit:
+                    permit.outcome, made = "HTTP 502", made + 1
+                await client.secrets()
         await client.close()
         return made
 
-    async def play() -> None:
-        assert await ask_in_vain(execution) == 5
-        assert await ask_in_vain(f"{execution}1") == calls
-
-    run(play())
+    assert await ask_in_vain(execution) == 5
+    assert await ask_in_vain(f"{execution}1") == calls
 
 
-def test_a_lookup_without_a_breaker_has_none_whoever_shares_its_group(coordinator):
+async def test_a_lookup_without_a_breaker_has_none_whoever_shares_its_group(coordinator, clients):
     """The thresholds of others are for their sources."""
     for name, threshold in (("first", 1), ("patient", None)):
         coordinator.register(name, [Registration(name, 2, circuit_breaker=threshold, group="api")])
-
-    async def play() -> None:
-        first, patient = [
-            await Client.connect(coordinator.address, f"{name}/0/0") for name in ("first", "patient")
-        ]
-        for _ in range(10):
-            async with patient.permit() as permit:
-                permit.outcome = "HTTP 502"
-        await patient.secrets()
-        (progress,) = await asyncio.to_thread(coordinator.progress, "patient")
-        assert progress.problem == ""
-        await first.close()
-        await patient.close()
-
-    run(play())
+    _, patient = await clients("first/0/0", "patient/0/0")
+    for _ in range(10):
+        async with patient.permit() as permit:
+            permit.outcome = "HTTP 502"
+    await patient.secrets()
+    (progress,) = await asyncio.to_thread(coordinator.progress, "patient")
+    assert progress.problem == ""
 
 
-def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, monkeypatch):
+async def test_a_group_keeps_its_budget_however_many_runs_there_were(coordinator, clients, monkeypatch):
     """Their own permits are let go, with the run or when there are many."""
     monkeypatch.setattr("millrace.limits.coordinator._MOST_GROUPS", 2)
     coordinator.register("run", [Registration("prices", budget=Budget(max_requests=1), group="api")])
 
     async def ask(namespace: str) -> None:
-        client = await Client.connect(coordinator.address, namespace)
-        try:
-            async with client.permit():
-                pass
-        finally:
-            await client.close()
+        (client,) = await clients(namespace)
+        async with client.permit():
+            pass
+        await client.close()
 
-    async def play() -> None:
-        await ask("run/0/0")
-        for number in range(5):
-            coordinator.register(f"other{number}", [Registration("names", 1)])
-            await ask(f"other{number}/0/0")
-        with pytest.raises(BudgetError):
-            await ask("run/1/0")
-
-    run(play())
+    await ask("run/0/0")
+    for number in range(5):
+        coordinator.register(f"other{number}", [Registration("names", 1)])
+        await ask(f"other{number}/0/0")
+    with pytest.raises(BudgetError):
+        await ask("run/1/0")
 
 
-def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator):
+async def test_an_action_that_ends_early_stops_none_that_was_there_before(coordinator, clients):
     """A query by the name of a view is of the same run, and nobody hears when it begins."""
     coordinator.register("run", [Registration("prices", 2)])
-
-    async def play() -> None:
-        before = await Client.connect(coordinator.address, "run/0/0")
-        began = time.monotonic()
-        after = await Client.connect(coordinator.address, "run/1/0")
-        await asyncio.to_thread(coordinator.stop, {"run": began})
-        async with before.permit():
-            pass
-        with pytest.raises(ExecutionError, match="stopped"):
-            await after.secrets()
-        await before.close()
-        await after.close()
-
-    run(play())
+    (before,) = await clients("run/0/0")
+    began = time.monotonic()
+    (after,) = await clients("run/1/0")
+    await asyncio.to_thread(coordinator.stop, {"run": began})
+    async with before.permit():
+        pass
+    with pytest.raises(ExecutionError, match="stopped"):
+        await after.secrets()

@@ -12,7 +12,6 @@ from millrace.limits.clock import VirtualClock
 from millrace.limits.lookup_session import LookupSession
 from millrace.limits.progress import Figures, LookupProgress, quantile, together
 from millrace.limits.registration import Registration
-from tests.limits.test_server import run
 
 
 def test_the_rate_is_that_of_the_last_seconds():
@@ -77,22 +76,18 @@ def test_quantiles_of_requests_are_right_to_a_fifth(seconds, share):
     assert (quantile((), share), whole.p50) == (None, quantile(whole.latencies, 0.5))
 
 
-def test_the_table_of_failed_keys_is_bounded(monkeypatch):
+async def test_the_table_of_failed_keys_is_bounded(monkeypatch):
     """The first ones with their texts; of the others briefly why, to whoever wants them, and how many."""
     monkeypatch.setattr("millrace.limits.answers.MOST_FAILED", 20)
     keys = [number.to_bytes(16, "big") for number in range(50)]
-
-    async def job() -> None:
-        with LookupSession(Registration("prices")) as room:
-            client = Client.local(room)
-            await client.claim(keys)
-            await client.fail({key: Failure("E", "m" * 1000, 2, f"[{key[-1]}]") for key in keys})
-            failed = room.failed()
-            assert [each.key for each in failed] == [f"[{number}]" for number in range(20)]
-            assert {len(each.message) for each in failed} == {1000}
-            known = (await client.claim(keys)).failed
-            assert [len(known[key].message) for key in (keys[19], keys[20])] == [1000, 200]
-            assert room.progress().failures == (("E", 50),)
-            await client.close()
-
-    run(job())
+    with LookupSession(Registration("prices")) as room:
+        client = Client.local(room)
+        await client.claim(keys)
+        await client.fail({key: Failure("E", "m" * 1000, 2, f"[{key[-1]}]") for key in keys})
+        failed = room.failed()
+        assert [each.key for each in failed] == [f"[{number}]" for number in range(20)]
+        assert {len(each.message) for each in failed} == {1000}
+        known = (await client.claim(keys)).failed
+        assert [len(known[key].message) for key in (keys[19], keys[20])] == [1000, 200]
+        assert room.progress().failures == (("E", 50),)
+        await client.close()

@@ -9,37 +9,22 @@ import pickle
 import socket
 import ssl
 import struct
-import time
 from dataclasses import replace
 
 import pytest
 
 from millrace.errors import ExecutionError
-from millrace.limits.chunk import Notification
 from millrace.limits.client import Client
 from millrace.limits.coordinator import Coordinator
-from millrace.limits.lookup_session import LookupSession
-from millrace.limits.registration import Address, Registration, Settings
+from millrace.limits.registration import Address, Settings
 from millrace.limits.tls import _made, context_of, server_context
 from tests.limits import hammer
+from tests.limits.hammer import rows_of
+from tests.limits.running import PATIENCE, run
 
 SPAWN = multiprocessing.get_context("spawn")
 ONE = Settings(max_in_flight=1)
 KEY, OTHER = b"k" * 16, b"o" * 16
-PATIENCE = 20  # seconds until a test that hangs fails
-
-
-@pytest.fixture
-def coordinator():
-    """A coordinator of the test's own."""
-    served = Coordinator()
-    yield served
-    served.close()
-
-
-def run(coroutine):
-    """Run to the end, but not for ever."""
-    return asyncio.run(asyncio.wait_for(coroutine, PATIENCE))
 
 
 async def take_a_turn(address: Address, namespace: str = "n", settings: Settings = ONE) -> None:
@@ -65,91 +50,6 @@ def test_the_cap_holds_over_processes(coordinator):
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert most.value == 3
     assert coordinator.in_flight("hammer") == now.value == 0
-
-
-def test_a_killed_process_gives_back_its_turn_and_its_questions(coordinator, monkeypatch):
-    """Whoever waits for the turn gets it; whoever waits for the answer is told to ask."""
-    monkeypatch.setattr("millrace.limits.server.GRACE_SECONDS", 0.2)
-    ours, theirs = SPAWN.Pipe()
-    victim = SPAWN.Process(target=hammer.hold, args=(coordinator.address, ONE, "n", [KEY], theirs))
-    victim.start()
-    assert ours.poll(PATIENCE) and ours.recv() == 1
-
-    async def wait_for_the_victim() -> None:
-        limits = await Client.limited(coordinator.address, "n", ONE)
-        claim = await limits.claim([KEY, OTHER])
-        assert (claim.ask, claim.waiting) == ([OTHER], [KEY])
-        assert coordinator.in_flight("n") == 1
-        victim.kill()
-        async with limits.permit():
-            assert await limits.notification() == Notification(ask=[KEY])
-        await limits.close()
-
-    run(wait_for_the_victim())
-    victim.join(PATIENCE)
-
-
-def remote_pair(coordinator):
-    async def pair(settings: Settings) -> list[Client]:
-        return [await Client.limited(coordinator.address, "pair", settings) for _ in range(2)]
-
-    return pair
-
-
-def local_pair(_):
-    async def pair(settings: Settings) -> list[Client]:
-        session = LookupSession(Registration("pair", settings.max_in_flight, settings.per_second))
-        return [Client.local(session) for _ in range(2)]
-
-    return pair
-
-
-@pytest.fixture(params=[remote_pair, local_pair])
-def pair(request, coordinator):
-    """Two clients that share limits, through the coordinator and in one process."""
-    return request.param(coordinator)
-
-
-def test_a_cancelled_wait_leaves_the_queue(pair):
-    """A task that stops waiting for its turn does not keep the next one from it."""
-
-    async def wait(limits) -> None:
-        async with limits.permit():
-            raise AssertionError("the turn is taken")
-
-    async def play() -> None:
-        one, other = await pair(ONE)
-        async with one.permit():
-            waiting = asyncio.create_task(wait(other))
-            await asyncio.sleep(0)  # sends the request
-            await other.claim([KEY])  # answered after the request has arrived
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-        async with one.permit():
-            await other.claim([KEY])
-        await one.close()
-        await other.close()
-
-    run(play())
-
-
-def test_turns_are_spaced_by_the_rate(pair):
-    """Starts of two clients together are not closer than the rate allows, up to a timer's precision."""
-    starts, began = [], time.monotonic()
-
-    async def take(limits) -> None:
-        async with limits.permit():
-            starts.append(asyncio.get_running_loop().time())
-
-    async def play() -> None:
-        clients = await pair(Settings(per_second=200))
-        await asyncio.gather(*(take(clients[i % 2]) for i in range(40)))
-        for client in clients:
-            await client.close()
-
-    run(play())
-    assert max(starts) - began >= 39 / 200 * 0.95
 
 
 def raw(address: Address, *pieces: bytes, before_last: bytes = b"") -> bytes:
@@ -195,24 +95,6 @@ def test_strangers_are_shown_out(coordinator, garbage):
     run(take_a_turn(coordinator.address))
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        "{}",
-        "[]",
-        '{"request": "a"}',
-        '{"permit": 0}',
-    ],
-)
-def test_a_client_that_talks_nonsense_loses_what_it_held(coordinator, garbage):
-    """Its turn goes to the next one."""
-    token = coordinator.address.token
-    hello = f'{{"token": "{token}", "session": "n", "limits": [1, null, null, null, null, null]}}'
-    answer = raw(coordinator.address, frame(hello), frame('{"request": 0}'), frame(garbage))
-    assert b"limits" in answer and b"permit" in answer
-    run(take_a_turn(coordinator.address))
-
-
 def test_a_wrong_token_is_refused(coordinator):
     """The client gets an error that names the reason."""
     address = coordinator.address
@@ -221,16 +103,11 @@ def test_a_wrong_token_is_refused(coordinator):
     run(take_a_turn(address))
 
 
-def test_other_limits_for_the_same_namespace_are_refused(coordinator):
+async def test_other_limits_for_the_same_namespace_are_refused(clients):
     """Two predicates cannot get into each other's limits unnoticed."""
-
-    async def play() -> None:
-        limits = await Client.limited(coordinator.address, "n", ONE)
-        with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
-            await Client.limited(coordinator.address, "n", Settings(max_in_flight=2))
-        await limits.close()
-
-    run(play())
+    await clients("n", settings=ONE)
+    with pytest.raises(ExecutionError, match=r"max_in_flight=1.*got"):
+        await clients("n", settings=Settings(max_in_flight=2))
 
 
 def test_a_driver_out_of_reach_is_an_error_that_says_what_to_do():
@@ -242,46 +119,38 @@ def test_a_driver_out_of_reach_is_an_error_that_says_what_to_do():
             run(take_a_turn(Address("127.0.0.1", port, "", server_context()[1])))
 
 
-def test_a_coordinator_that_ends_wakes_everyone_who_waits():
+async def test_a_coordinator_that_ends_wakes_everyone_who_waits(coordinator, clients):
     """Waiting for a turn, for an answer and for a claim all fail with the reason, and nothing hangs."""
-
-    async def play() -> None:
-        coordinator = Coordinator()
-        one, other = await remote_pair(coordinator)(ONE)
-        await one.claim([KEY])
-        await other.claim([KEY])
-        async with one.permit():
-            waiting = [
-                asyncio.create_task(other.permit().__aenter__()),
-                asyncio.create_task(other.notification()),
-            ]
-            await asyncio.sleep(0)  # sends the request
-            await other.claim([OTHER])  # answered after the request has arrived
-            await asyncio.to_thread(coordinator.close)
-            for task in waiting:
-                with pytest.raises(ExecutionError, match="has been closed"):
-                    await task
-        with pytest.raises(ExecutionError, match="has been closed"):
-            await other.claim([OTHER])
-        await one.close()
-        await other.close()
-
-    run(play())
+    one, other = await clients("n", "n", settings=ONE)
+    await one.claim([KEY])
+    await other.claim([KEY])
+    async with one.permit():
+        waiting = [
+            asyncio.create_task(other.permit().__aenter__()),
+            asyncio.create_task(other.notification()),
+        ]
+        await asyncio.sleep(0)  # sends the request
+        await other.claim([OTHER])  # answered after the request has arrived
+        await asyncio.to_thread(coordinator.close)
+        for task in waiting:
+            with pytest.raises(ExecutionError, match="has been closed"):
+                await task
+    with pytest.raises(ExecutionError, match="has been closed"):
+        await other.claim([OTHER])
+    one.settle(rows_of([KEY]))  # nobody hears it, which is no error
+    with pytest.raises(ExecutionError, match="has been closed"):
+        coordinator.progress("run")
 
 
-def test_what_finished_jobs_leave_behind_is_bounded(coordinator):
+async def test_what_finished_jobs_leave_behind_is_bounded(coordinator, clients):
     """The last sixteen namespaces are kept, and one that has clients in any case."""
-
-    async def play() -> None:
-        staying = await Client.limited(coordinator.address, "staying", ONE)
-        async with staying.permit():
-            for number in range(40):
-                await take_a_turn(coordinator.address, f"job {number}")
-            assert coordinator.in_flight("staying") == 1
-        await staying.close()
-
-    run(play())
-    run(take_a_turn(coordinator.address))
+    (staying,) = await clients("staying", settings=ONE)
+    async with staying.permit():
+        for number in range(40):
+            await take_a_turn(coordinator.address, f"job {number}")
+        assert coordinator.in_flight("staying") == 1
+    await staying.close()
+    await take_a_turn(coordinator.address)
     assert len(coordinator._sessions) <= 18
 
 

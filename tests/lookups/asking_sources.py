@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,18 +9,6 @@ import pyarrow as pa
 
 from millrace.limits.secrets import Secrets
 from millrace.lookups.source import Refused
-
-PATIENCE = 20
-"""Seconds until a test that hangs fails."""
-
-
-def run(work: Awaitable[Any]) -> Any:
-    """Run a test's coroutine, not for ever."""
-
-    async def limited() -> Any:
-        return await asyncio.wait_for(work, PATIENCE)
-
-    return asyncio.run(limited())
 
 
 def keys_of(schema: pa.Schema, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> pa.RecordBatch:

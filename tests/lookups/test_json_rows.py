@@ -271,6 +271,7 @@ def test_what_would_have_to_be_guessed_is_an_error(kind, value):
 SCHEMA = pa.schema([("sku", pa.string()), ("price", pa.float64())])
 
 
+@pytest.mark.broken_rule
 def test_the_rule_on_fractions_keeps_their_digits():
     """Without it, decimals would pass through floats, and lose what those cannot hold."""
     kind = pa.decimal128(20, 2)

@@ -105,12 +105,6 @@ def test_terms_are_within_their_range(setting, value):
         Terms(**{setting: value})
 
 
-def test_terms_have_defaults():
-    """Which any service bears."""
-    assert Terms() == Terms(max_in_flight=8, per_second=None, retries=3, timeout=30.0, batch=1)
-    assert Terms(per_second=0.5, retries=0, timeout=1).per_second == 0.5
-
-
 def test_a_refusal_travels():
     """From a task to the planning process, with all that it says."""
     refused = pickle.loads(pickle.dumps(Refused("HTTP 429", "busy", again=True, wait=2.5)))

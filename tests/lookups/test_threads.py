@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from millrace.lookups.threads import Threads, within
-from tests.lookups.asking_sources import run
 
 
 def test_within_a_time():
@@ -22,34 +21,26 @@ def test_within_a_time():
     end.set()
 
 
-def test_threads_end_with_their_owner():
+async def test_threads_end_with_their_owner():
     """Idle ones at once, busy ones when they are done."""
     end = threading.Event()
-
-    async def work():
-        threads = Threads("test of threads")
-        assert await threads.run(lambda: 5) == 5
-        busy = asyncio.create_task(threads.run(lambda: end.wait(20)))
-        await asyncio.sleep(0)
-        threads.close()
-        end.set()
-        assert await busy
-
-    run(work())
+    threads = Threads("test of threads")
+    assert await threads.run(lambda: 5) == 5
+    busy = asyncio.create_task(threads.run(lambda: end.wait(20)))
+    await asyncio.sleep(0)
+    threads.close()
+    end.set()
+    assert await busy
     for thread in threading.enumerate():
         if thread.name == "test of threads":
             thread.join(10)
             assert not thread.is_alive()
 
 
-def test_threads_do_not_keep_a_process_alive():
+async def test_threads_do_not_keep_a_process_alive():
     """They are daemons."""
     seen = []
-
-    async def work():
-        threads = Threads("test of threads")
-        await threads.run(lambda: seen.append(threading.current_thread().daemon))
-        threads.close()
-
-    run(work())
+    threads = Threads("test of threads")
+    await threads.run(lambda: seen.append(threading.current_thread().daemon))
+    threads.close()
     assert seen == [True]

@@ -220,41 +220,31 @@ def test_a_failure_is_shared_like_an_answer(coordinator):
         assert outcome.failures[3].kind == "ClientResponseError" and "500" in outcome.failures[3].message
 
 
-@pytest.mark.parametrize("status", ["429", "500"])
-def test_a_service_that_recovers_is_asked_again(address, status):
-    """Two bad answers and a good one make a truth, with three calls counted."""
-    with Service(lambda _, nth: status if nth < 3 else "yes") as service:
-        outcome = call(
-            ask(service.url), list(range(10)), address, f"recovers {status}", retries=2, max_in_flight=4
-        )
-    assert outcome.truth.tolist() == [KEPT] * 10
-    assert not outcome.failures
-    assert outcome.calls == 30
-    assert service.most <= 4
+UNAVAILABLE = ("ClientResponseError", "")
+HANGS = ("TimeoutError", "no answer within 0.5 s")
 
 
-def test_a_service_that_does_not_recover_fails_its_rows_only(address):
-    """After the last attempt the row has its failure; the others have their truths."""
-    with Service(lambda x, _: "429" if x % 5 == 0 else "no") as service:
-        outcome = call(ask(service.url), list(range(10)), address, "broken", retries=2, max_in_flight=4)
-    assert outcome.truth.tolist() == [RAISED if x % 5 == 0 else REJECTED for x in range(10)]
-    assert {failure.kind for failure in outcome.failures.values()} == {"ClientResponseError"}
-    assert service.asked == {x: 3 if x % 5 == 0 else 1 for x in range(10)}
-
-
-def test_hanging_calls_end_at_the_timeout(address):
-    """They are called off, repeated, and fail with the reason; their turns go to the others."""
-    with Service(lambda x, nth: "hang" if x == 4 or (x == 5 and nth == 1) else "yes") as service:
-        outcome = call(
-            ask(service.url), list(range(10)), address, "hangs", retries=1, max_in_flight=1, timeout=0.2
-        )
-    assert outcome.truth.tolist() == [KEPT] * 4 + [RAISED] + [KEPT] * 5
-    assert (outcome.failures[4].kind, outcome.failures[4].message) == (
-        "TimeoutError",
-        "no answer within 0.2 s",
-    )
-    assert "in asking" in outcome.failures[4].traceback
-    assert outcome.calls == 12
+@pytest.mark.parametrize(
+    ("behaviour", "options", "failing", "failure", "calls"),
+    [
+        (lambda _, nth: "429" if nth < 3 else "yes", {"retries": 2}, (), None, 30),
+        (lambda _, nth: "500" if nth < 3 else "yes", {"retries": 2}, (), None, 30),
+        (lambda x, _: "429" if x % 5 == 0 else "yes", {"retries": 2}, (0, 5), UNAVAILABLE, 14),
+        (lambda x, nth: "hang" if x == 4 or (x, nth) == (5, 1) else "yes", {"timeout": 0.5}, (4,), HANGS, 12),
+    ],
+    ids=["recovers from 429", "recovers from 500", "does not recover", "hangs"],
+)
+def test_a_bad_answer_is_asked_for_again(request, address, behaviour, options, failing, failure, calls):
+    """After the last attempt a row has its failure, with the reason; the others have their truths."""
+    name = request.node.callspec.id
+    with Service(behaviour) as service:
+        options = {"retries": 1, "max_in_flight": 1 if "timeout" in options else 4, **options}
+        outcome = call(ask(service.url), list(range(10)), address, name, **options)
+    assert outcome.truth.tolist() == [RAISED if x in failing else KEPT for x in range(10)]
+    assert outcome.calls == sum(service.asked.values()) == calls and service.most <= 4
+    assert tuple(outcome.failures) == failing
+    for each in outcome.failures.values():
+        assert each.kind == failure[0] and failure[1] in each.message and "in asking" in each.traceback
 
 
 def test_a_failed_call_gives_its_turn_back_while_it_waits():

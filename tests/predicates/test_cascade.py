@@ -45,6 +45,7 @@ def test_thresholds_keep_their_promises() -> None:
     assert np.mean([asked for *_, asked in found]) <= 0.3
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize("place", ["low", "high"])
 def test_thresholds_that_look_at_the_sample_alone_are_caught(
     place: str, monkeypatch: pytest.MonkeyPatch

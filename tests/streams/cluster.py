@@ -119,12 +119,12 @@ class Cluster:
         with (
             patch.object(processing.MappedBlocks, "of_task", lambda cell: MappedBlocks(self.folder)),
             patch.object(processing, "_LEARNING", 2),
+            patch.object(warm, "_CELLS", self.processes[process]),
         ):
-            self._batch(arrived, process, watermark, fail, blocks)
+            self._batch(arrived, watermark, fail, blocks)
 
-    def _batch(self, arrived, process, watermark, fail, blocks):
+    def _batch(self, arrived, watermark, fail, blocks):
         state = self.state.copy()
-        warm._CELLS = self.processes[process]
         spark = self.processor(self.task, (0,))
         counted = _Counting(state, fail)
         found = []

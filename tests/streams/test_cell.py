@@ -253,6 +253,7 @@ def test_blocks_that_end_at_the_same_time_stay_apart(monkeypatch):
     assert sorted(each["a"] for each in cluster.results) == list(range(28))
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize(
     "rule", ["evicts too early", "trusts a failed attempt", "trusts its files", "forgets what it missed"]
 )

@@ -136,6 +136,7 @@ def test_what_is_late_is_late_to_sparks_own_join(streaming, tmp_path):
 CRASHES = ("read", "append", "put_head", "rows", "close")
 
 
+@pytest.mark.nightly
 def test_a_worker_that_dies_loses_and_doubles_nothing(streaming, tmp_path, monkeypatch):
     """Its process ends at each point of a micro-batch once; Spark stops, and the query is started again."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+
+from tests.limits.service import Served
 
 KEY = "sk-very-secret"
 
 
-class ModelServer:
+class ModelServer(Served):
     """Answers ``POST /v1/chat/completions`` while the ``with`` block runs.
 
     Args:
@@ -41,29 +41,11 @@ class ModelServer:
         self.requests = self.now = self.most = 0
         self.tokens: list[tuple[float, int]] = []
         self.body: dict[str, Any] = {}
-        self.url = ""
 
-    def __enter__(self) -> Self:
-        ready: Future[str] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
-        self._thread.start()
-        self.url = ready.result(10)
-        return self
+    url = "/v1"
 
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    async def _run(self, ready: Future[str]) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        application = web.Application()
-        application.router.add_post("/v1/chat/completions", self._answer)
-        runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ready.set_result(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
-        await self._stop.wait()
-        await runner.cleanup()
+    def routes(self) -> list[web.AbstractRouteDef]:
+        return [web.post("/v1/chat/completions", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {KEY}":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.reports.pages.browser import Browser, chromium
-
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """The browser; closed at the end of the run."""
+    from tests.reports.pages.browser import Browser, chromium  # needs packages of the nightly run
+
     driver = chromium(tmp_path_factory.mktemp("chromium"))
     yield Browser(driver)
     driver.quit()

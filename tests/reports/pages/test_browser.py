@@ -14,8 +14,9 @@ from millrace.limits.clock import VirtualClock
 from millrace.reports.board.board import Board
 from millrace.reports.planned import Planned
 from millrace.reports.run_report import RunReport
-from tests.reports.pages.browser import chromium
 from tests.reports.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
+
+pytestmark = pytest.mark.nightly
 
 WIDTHS = (320, 375, 768, 1280, 2560)
 
@@ -149,12 +150,3 @@ def test_what_is_wrong_is_seen(browser, tmp_path):
     assert any("told" in each for each in browser.errors())
     assert "http://elsewhere.example/x.js" in browser.requests()
     assert browser.walk() == ([0], [-1])
-
-
-@pytest.mark.parametrize(("ci", "outcome"), [("1", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_a_machine_without_chromium(monkeypatch, tmp_path, ci, outcome):
-    """CI fails, so that no page goes unseen; others skip these tests; both say what to install."""
-    monkeypatch.setattr("shutil.which", lambda program: None)
-    monkeypatch.setenv("CI", ci)
-    with pytest.raises(outcome, match="apt-get install chromium chromium-driver"):
-        chromium(tmp_path)

@@ -14,6 +14,8 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
+pytestmark = pytest.mark.nightly
+
 WIDTHS = (320, 1280, 2560)
 ROOT = Path(__file__).parents[3]
 

@@ -319,6 +319,7 @@ def steady():
     return changes, want
 
 
+@pytest.mark.broken_rule
 @pytest.mark.parametrize("rule", RULES)
 def test_broken_rules_are_caught(monkeypatch, rule):
     """Each rule is needed."""
@@ -328,6 +329,7 @@ def test_broken_rules_are_caught(monkeypatch, rule):
     assert got != want
 
 
+@pytest.mark.broken_rule
 def test_a_bit_that_was_anothers_has_state_made_anew(monkeypatch):
     """Tuples carry the bits of queries that have gone; here the next query gets the same one at once."""
     monkeypatch.setattr(

@@ -158,6 +158,7 @@ def test_functions_that_threads_add_at_once_do_not_mix(streaming, tmp_path, monk
 CRASHES = ("rows", "file", "sink")
 
 
+@pytest.mark.nightly
 def test_crashes_lose_and_double_nothing_while_queries_come_and_go(streaming, tmp_path, monkeypatch):
     """A worker ends behind results, and before a file has its name; a sink raises."""
     feed = Feed(streaming, tmp_path, ("orders", "payments", "shipments"))

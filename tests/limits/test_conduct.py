@@ -1,0 +1,454 @@
+"""Whatever clients do and in whatever order: keys are asked once, limits hold, nobody waits in vain.
+
+Two lookups share the permits of a group. Clients claim and answer keys, make calls, fall silent, come back
+and die; runs end, are killed, and begin again. A model says what each client may hear after each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from millrace.limits import codec
+from millrace.limits.answers import Claims
+from millrace.limits.budget import Budget, Spending
+from millrace.limits.chunk import Chunk, Claimed, Failure, split_keys
+from millrace.limits.clock import VirtualClock
+from millrace.limits.ledger import LastingSpending
+from millrace.limits.limiter import Limiter
+from millrace.limits.lookup_session import LEASE_SECONDS, LookupSession
+from millrace.limits.permits import Permits
+from millrace.limits.registration import Registration, Settings
+
+CLIENTS, KEYS, DEAREST = 4, 4, 8
+EVENTS = settings(
+    max_examples=50,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+places = st.integers(0, CLIENTS - 1)
+some_keys = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=KEYS, unique=True).map(
+    lambda numbers: [number.to_bytes(16, "big") for number in numbers]
+)
+
+
+def rows_of(keys: list[bytes]) -> Chunk:
+    """As many rows as the key's number, each naming its key."""
+    counts = [each[-1] for each in keys]
+    values = [each[-1] for each in keys for _ in range(each[-1])]
+    return Chunk.of(keys, counts, pa.table({"key": pa.array(values, pa.int64())}))
+
+
+def check_rows(claimed: Claimed) -> set[bytes]:
+    """Return the keys that were found, with exactly their rows."""
+    found = [each for chunk in claimed.found for each in chunk.keys]
+    assert len(found) == len(set(found))
+    for chunk in claimed.found:
+        expected = rows_of(chunk.keys)
+        assert chunk.counts == expected.counts and chunk.table() == expected.table()
+    return set(found)
+
+
+@dataclass(eq=False)
+class Lookup:
+    """A session, and a model of who asks, who waits (the longest first) and what has been settled."""
+
+    session: LookupSession
+    asking: dict[bytes, Client] = field(default_factory=dict)
+    waiting: dict[bytes, list[Client]] = field(default_factory=dict)
+    settled: dict[bytes, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Client:
+    """Somebody who asks for one of the lookups; ``lapsed`` are its requests from before it fell silent."""
+
+    lookup: Lookup
+    heard: float
+    number: int = 0
+    lapsed: list[int] = field(default_factory=list)
+
+
+class Conduct(RuleBasedStateMachine):
+    """The steps, and what holds after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = VirtualClock(100.0)
+        self.folder = TemporaryDirectory()
+        self.tickets = count()
+        self.prices: Counter[float] = Counter()
+        self.made = self.killed = 0
+        self.log: list[tuple[Client, dict[str, Any]]] = []
+        self.heirs: list[tuple[Client, bytes]] = []
+        self.shares: dict[Client, int] = {}
+
+    @initialize(
+        cap=st.sampled_from([1, 1, 2, 8]),
+        requests=st.none() | st.none() | st.integers(1, 20),
+        most=st.none() | st.none() | st.integers(1, 40),
+        price=st.none() | st.just(3.0),
+    )
+    def open(self, cap: int, requests: int | None, most: int | None, price: float | None) -> None:
+        """Begin with some limits."""
+        self.limits = Settings(cap, budget=Budget(requests, most, None if most is None else price))
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a run that goes on with what was spent before."""
+        budget = self.limits.budget
+        kept = LastingSpending(budget, Path(self.folder.name), "stream")
+        self.spending = kept if budget else Spending(budget)
+        self.permits = Permits(self.limits, self.clock, self.spending)
+        registration = Registration("prices", self.limits.max_in_flight, budget=budget)
+        sessions = [LookupSession(registration, None, self.clock, self.permits) for _ in range(2)]
+        self.lookups = [Lookup(each) for each in sessions]
+        self.queue: list[tuple[Client, int]] = []
+        self.out: list[tuple[Client, int]] = []
+        self.paused = 0.0
+        self.clients = [self.enter(self.lookups[place // 3]) for place in range(CLIENTS)]
+        self.hear()
+
+    def enter(self, lookup: Lookup) -> Client:
+        """Let a client join."""
+        client = Client(lookup, self.clock.now())
+        client.number = lookup.session.join(lambda message: self.log.append((client, message)))
+        return client
+
+    def do(self, act: Any, *given: Any) -> None:
+        """Do something in the event loop; then everybody who may begin a call gets its permit."""
+
+        async def work() -> None:
+            act(*given)
+            self.permits.grant()
+
+        self.loop.run_until_complete(work())
+
+    def say(self, client: Client, message: dict[str, Any]) -> None:
+        """Send a message; whoever was silent is back, and behind all others in the queue."""
+        client.heard = self.clock.now()
+        self.queue += [(client, ticket) for ticket in client.lapsed]
+        client.lapsed = []
+        self.do(client.lookup.session.handle, client.number, message)
+
+    @rule(place=places, keys=some_keys)
+    def claim_all(self, place: int, keys: list[bytes]) -> None:
+        """Claim keys."""
+        self.claim(place, keys, None)
+
+    @rule(place=places, keys=some_keys, most=st.none() | st.integers(0, 2))
+    def claim(self, place: int, keys: list[bytes], most: int | None) -> None:
+        """Claim keys, of which so many at most are to be asked."""
+        self.claims(self.clients[place], keys, most)
+        self.hear()
+
+    def claims(self, client: Client, keys: list[bytes], most: int | None = None) -> None:
+        """Claim keys, and compare what comes with the model."""
+        lookup = client.lookup
+        limit = {} if most is None else {"most": most}
+        self.say(client, {**codec.keys_message("claim", 1, keys), **limit})
+        replies = [message for to, message in self.log if to is client and "claimed" in message]
+        self.log = [(to, message) for to, message in self.log if "claimed" not in message]
+        assert len(replies) == 1, self.log
+        claimed = Claimed()
+        assert codec.read_reply(replies[0], claimed) == []
+        known = {key: how for key, how in lookup.settled.items() if key in keys}
+        assert check_rows(claimed) == {key for key, how in known.items() if how == "settle"}
+        assert set(claimed.failed) == {key for key, how in known.items() if how == "fail"}
+        asked = [key for key in keys if lookup.asking.get(key) is client]
+        others = [key for key in keys if key in lookup.asking and key not in asked]
+        free = [key for key in keys if key not in lookup.asking and key not in known]
+        assert claimed.ask == asked + (free if most is None else free[:most])
+        assert claimed.waiting == others
+        assert claimed.left(keys) == ([] if most is None else free[most:])
+        lookup.asking.update(dict.fromkeys(claimed.ask, client))
+        for key in others:
+            if client not in lookup.waiting.setdefault(key, []):
+                lookup.waiting[key].append(client)
+
+    @rule(place=places, keys=some_keys, how=st.sampled_from(["settle", "settle", "fail", "give up"]))
+    def answer(self, place: int, keys: list[bytes], how: str) -> None:
+        """Settle, fail or give keys up; those that are not this client's are passed over."""
+        self.answers(self.clients[place], keys, how)
+        self.hear()
+
+    def answers(self, client: Client, keys: list[bytes], how: str) -> None:
+        lookup = client.lookup
+        if how == "give up":
+            self.lose_keys(client, keys)
+        for key in keys:
+            if lookup.asking.get(key) is client and how != "give up":
+                del lookup.asking[key]
+                assert lookup.settled.setdefault(key, how) == how
+        if how == "settle":
+            self.say(client, codec.chunk_message(rows_of(keys)))
+        elif how == "fail":
+            failures = [list(Failure("HTTP 503", "busy", 2, "[1]"))] * len(keys)
+            self.say(client, {**codec.keys_message("fail", failures, keys), "number": 7})
+            self.log.remove((client, {"noted": 7}))
+        else:
+            self.say(client, codec.keys_message("give_up", True, keys))
+
+    @rule(place=places, calls=st.integers(1, 4))
+    def request(self, place: int, calls: int) -> None:
+        """Ask for permits."""
+        client = self.clients[place]
+        self.say(client, {"alive": True})
+        for ticket in islice(self.tickets, calls):
+            self.queue.append((client, ticket))
+            self.say(client, {"request": ticket})
+            self.hear()
+
+    @rule(place=st.integers(0, 9), cost=st.none() | st.integers(0, DEAREST))
+    def end_call(self, place: int, cost: int | None) -> None:
+        """End one of the calls under way; some do not tell what they cost."""
+        if self.out:
+            client, ticket = self.out.pop(place % len(self.out))
+            if cost is not None:
+                self.prices[cost] += 1
+            self.say(client, {"release": ticket, **({} if cost is None else {"cost": cost})})
+            self.hear()
+
+    @rule(place=st.integers(0, 9))
+    def withdraw(self, place: int) -> None:
+        """Stop to wait for a permit."""
+        if self.queue:
+            client, ticket = self.queue.pop(place % len(self.queue))
+            self.say(client, {"release": ticket})
+            self.hear()
+
+    @rule(place=places)
+    def come_back(self, place: int) -> None:
+        """Say that one is there."""
+        self.say(self.clients[place], {"alive": True})
+        self.hear()
+
+    @rule(seconds=st.sampled_from([1.0, LEASE_SECONDS / 2, LEASE_SECONDS + 1, LEASE_SECONDS + 1]))
+    def wait(self, seconds: float) -> None:
+        """Let time pass; who was silent for too long holds nothing any more."""
+        self.clock.advance(seconds)
+        for lookup in self.lookups:
+            for client in self.clients:
+                if client.lookup is lookup and client.heard < self.clock.now() - LEASE_SECONDS:
+                    client.lapsed += [ticket for to, ticket in self.queue if to is client]
+                    self.lose_permits(client)
+                    self.lose_keys(client)
+            self.do(lookup.session.expire)
+            self.hear()
+
+    def lose_permits(self, client: Client) -> None:
+        self.out = [each for each in self.out if each[0] is not client]
+        self.queue = [each for each in self.queue if each[0] is not client]
+
+    def lose_keys(self, client: Client, given_up: list[bytes] | None = None) -> None:
+        """Hand keys, or all, to those who wait longest."""
+        lookup = client.lookup
+        for key in [key for key, other in lookup.asking.items() if other is client]:
+            if given_up is not None and key not in given_up:
+                continue
+            if waiters := lookup.waiting.get(key):
+                lookup.asking[key] = waiters.pop(0)
+                self.heirs.append((lookup.asking[key], key))
+            else:
+                del lookup.asking[key]
+
+    @rule(place=places, seconds=st.integers(1, 40))
+    def pause(self, place: int, seconds: int) -> None:
+        """Have all clients wait, as a service asks for."""
+        self.paused = max(self.paused, self.clock.now() + seconds)
+        self.say(self.clients[place], {"pause": float(seconds)})
+        self.hear()
+
+    @rule(place=places)
+    def die(self, place: int) -> None:
+        """Leave without a word, and have another one come."""
+        client = self.clients[place]
+        self.leaves(client)
+        self.clients[place] = self.enter(client.lookup)
+        self.hear()
+
+    def leaves(self, client: Client) -> None:
+        self.lose_permits(client)
+        self.lose_keys(client)
+        for waiters in client.lookup.waiting.values():
+            if client in waiters:
+                waiters.remove(client)
+        self.do(client.lookup.session.leave, client.number)
+
+    @rule(how=st.sampled_from(["goes on", "goes on", "ends", "is killed"]))
+    def run_again(self, how: str) -> None:
+        """End the run, in order or not, and begin another one with the same budget."""
+        if how == "goes on":
+            return
+        before, is_killed = self.spending, how == "is killed"
+        if is_killed:
+            self.killed += 1
+        else:
+            for client in self.clients:
+                self.leaves(client)
+                self.hear()
+            if isinstance(before, LastingSpending):
+                before.settle()
+        self.close()
+        self.begin()
+        if self.limits.budget:
+            assert self.spending.cost >= before.cost
+            if self.limits.budget.max_requests is not None:
+                assert self.spending.requests >= before.requests
+            if not is_killed:
+                assert (self.spending.requests, self.spending.cost) == (before.requests, before.cost)
+
+    def hear(self) -> None:
+        """Read all that was said."""
+        while self.log:
+            client, message = self.log.pop(0)
+            if "permit" in message:
+                assert self.queue.pop(0) == (client, message["permit"]), "first come, first served"
+                assert self.clock.now() >= self.paused
+                self.out.append((client, message["permit"]))
+                self.made += 1
+            elif "spent" in message:
+                self.queue.remove((client, message["spent"]))
+                self.check_refusal()
+            elif "told" in message:
+                self.hear_of_keys(client, split_keys(message["attachment"]), message["told"])
+            else:
+                self.shares[client] = message.pop("share")
+                assert message == {}
+        assert not self.heirs, "somebody does not know what it is to ask"
+
+    def hear_of_keys(self, client: Client, keys: list[bytes], told: int) -> None:
+        """News of keys that this client waits for: settled ones, and those that it inherits."""
+        lookup = client.lookup
+        for key in keys[:told]:
+            lookup.waiting[key].remove(client)
+            assert key in lookup.settled
+        for key in keys[told:]:
+            self.heirs.remove((client, key))
+        if told:
+            self.claims(client, keys[:told])
+
+    def check_refusal(self) -> None:
+        """A call is refused when all of the budget is spent, but for what somebody lost who was killed."""
+        assert self.spending.is_over and not self.out
+        requests = self.limits.budget.max_requests
+        if requests is not None and self.limits.budget.max_cost is None:
+            assert self.made >= requests - self.killed * (requests // 64 + 1)
+
+    @invariant()
+    def limits_hold(self) -> None:
+        """Calls under way, requests in all, and what they cost."""
+        budget, cap = self.limits.budget, self.limits.max_in_flight
+        assert sum(each.session.in_flight for each in self.lookups) == len(self.out) <= cap
+        assert self.made <= (budget.max_requests or self.made)
+        if budget.max_cost is not None:
+            told = sum(price * times for price, times in self.prices.items())
+            if budget.price is None:
+                assert told <= budget.max_cost + cap * DEAREST and self.spending.cost >= told
+            else:
+                assert self.made * budget.price <= budget.max_cost
+
+    @invariant()
+    def connections_are_shared_out(self) -> None:
+        """Between calls no more are kept open than there may be calls, in equal parts, to the last."""
+        shares, most = [self.shares[each] for each in self.clients], self.limits.max_in_flight
+        assert most / 2 < sum(shares) <= most and sum(shares) >= min(most, CLIENTS)
+        assert max(shares) - min(shares) <= 1
+
+    @invariant()
+    def nobody_waits_in_vain(self) -> None:
+        """Whoever waits for a key waits for somebody; for a permit, because there is none to give."""
+        for lookup in self.lookups:
+            assert {key for key, waiters in lookup.waiting.items() if waiters} <= set(lookup.asking)
+        if self.queue and len(self.out) < self.limits.max_in_flight and self.clock.now() >= self.paused:
+            assert not self.spending.may_begin and self.out
+
+    def teardown(self) -> None:
+        """Everybody settles what it asks: then nobody waits, and the figures are those of the model."""
+        try:
+            if hasattr(self, "lookups"):
+                for lookup in self.lookups:
+                    for key, client in list(lookup.asking.items()):
+                        self.answers(client, [key], "settle")
+                        self.hear()
+                    assert not lookup.asking and not any(lookup.waiting.values())
+                    progress = lookup.session.progress()
+                    assert progress.keys == progress.done + progress.failed == len(lookup.settled)
+                    assert progress.failed == list(lookup.settled.values()).count("fail")
+        finally:
+            if hasattr(self, "lookups"):
+                self.close()
+            self.loop.close()
+            self.folder.cleanup()
+
+    def close(self) -> None:
+        """End the run; nobody is there to hear."""
+        for lookup in self.lookups:
+            self.do(lookup.session.close)
+        if self.permits._timer is not None:
+            self.permits._timer.cancel()
+        self.log.clear()
+
+
+TestConduct = Conduct.TestCase
+TestConduct.settings = EVENTS
+
+
+def nothing_is_handed_over(self, owner, keys):
+    for each in self.own(owner, keys):
+        del self._owners[each]
+    return {}
+
+
+def nobody_is_told(self, keys):
+    for each in keys:
+        del self._owners[each]
+    return {}
+
+
+@pytest.mark.broken_rule
+@pytest.mark.parametrize(
+    ("owner", "rule", "broken"),
+    [
+        (Claims, "give_up", nothing_is_handed_over),
+        (Claims, "owner", lambda self, key: None),
+        (Claims, "settle", nobody_is_told),
+        (Claims, "own", lambda self, owner, keys: [each for each in keys if each in self._owners]),
+        (Spending, "may_begin", property(lambda self: self.cost < (self.budget.max_cost or 1e9))),
+        (LastingSpending, "_read", lambda self: {}),
+        (LookupSession, "expire", lambda self: None),
+        (Permits, "heard", lambda self, client: None),
+        (Limiter, "pause", lambda self, seconds: None),
+    ],
+    ids=[
+        "keys of the dead are not inherited",
+        "a key has several askers",
+        "waiters are not told",
+        "strangers settle keys",
+        "a budget reserves nothing",
+        "a budget begins anew",
+        "the silent keep all",
+        "who comes back is forgotten",
+        "pauses are not kept",
+    ],
+)
+def test_a_broken_rule_is_noticed(monkeypatch, owner, rule, broken):
+    """Each rule is needed."""
+    monkeypatch.setattr(owner, rule, broken)
+    found = settings(EVENTS, max_examples=200, phases=[Phase.generate], report_multiple_bugs=False)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        run_state_machine_as_test(Conduct, settings=found)
