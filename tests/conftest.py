@@ -15,6 +15,12 @@ from tests.session import ROCKSDB, changed, session
 
 errors.is_strict = True
 
+COLLECTED = pytest.StashKey[set[str]]()
+"""Files with tests, before -m chooses among them."""
+
+BROKEN_RULES = pytest.StashKey[dict[str, bool]]()
+"""Tests that break a rule on purpose, and whether they run at night only."""
+
 PROFILE = os.environ.get("MILLRACE_PROFILE", "gate")
 hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("nightly", max_examples=1250, deadline=None, print_blob=True)
@@ -35,11 +41,16 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the shared session: `make test` runs these tests beside the others."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs the shared session, and note the tests that break a rule on purpose."""
+    broken = {}
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("broken_rule") is not None:
+            broken[item.nodeid] = item.get_closest_marker("nightly") is not None
+    config.stash[COLLECTED] = {item.nodeid.split("::")[0] for item in items}
+    config.stash[BROKEN_RULES] = broken
 
 
 @pytest.fixture(scope="session")
