@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+
+SEED = "0" if settings.default.derandomize else os.environ.get("MILLRACE_SEED", "0")
+"""Of what is chosen at random without Hypothesis: always the same in the gate, drawn anew each night."""
 
 GATE = 100
 """What the profile of the gate calls its number of examples; see ``tests/conftest.py``."""

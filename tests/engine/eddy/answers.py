@@ -6,6 +6,7 @@ the engine takes are drawn; those that it refuses have tests of their own.
 
 from __future__ import annotations
 
+import random
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -232,18 +233,22 @@ def _accessed(access: Mapping[str, Plan]) -> str:
 
 
 @st.composite
-def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None = None) -> Example:
+def answers(
+    draw: st.DrawFn, architecture: str, number: int | None = None, fixed: Mapping[str, Any] | None = None
+) -> Example:
     """Draw an example for an architecture.
 
     Args:
         draw: Of hypothesis.
         architecture: Its name.
-        fixed: Values of dimensions that are not drawn; a strategy for the ``case``, and ``plans`` for it.
+        number: Chooses all dimensions, so that only data are drawn; without it a number is drawn as well.
+        fixed: Values of dimensions that are not chosen; a strategy for the ``case``, and ``plans`` for it.
     """
     fixed = fixed or {}
+    chosen = draw(st.integers(0, (1 << 24) - 1)) if number is None else number
 
     def one(name: str, *values: Any) -> Any:
-        return fixed[name] if name in fixed else draw(st.sampled_from(values))
+        return fixed[name] if name in fixed else random.Random(f"{chosen} {name}").choice(values)
 
     shape = one("shape", "plain", "plain", "dense", *SHAPES[1:])
     within_budget = one("budget", False, False, False, False, True)
@@ -265,7 +270,7 @@ def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None 
         case = _beside(draw, case)
     picky = None
     if one("picky", False, False, False, True) and shape in KEYED:
-        picky = _picky(draw, case)
+        picky = _picky(draw, case, one("kind", *KINDS))
     access: Mapping[str, Plan] = {}
     if one("access", False, False, True) and shape in KEYED and not spilled:
         whole = architecture in ("stems", "auto")
@@ -275,7 +280,7 @@ def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None 
         architecture=architecture,
         policy=one("policy", *POLICY_NAMES),
         migration=one("migration", None, *MIGRATIONS) if architecture == "stairs" else None,
-        intermediate=one("intermediate", True, True, False),
+        intermediate=one("intermediate", True, True, True, False),
         batch_size=batch,
         reoptimize_every=one("reoptimize", 1, 3, 10, 1000),
         online=one("online", False, True),
@@ -304,7 +309,7 @@ def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None 
     if architecture == "static":
         return example
     if one("preference", False, False, False, True):
-        example = replace(example, **_preference(draw, case))
+        example = replace(example, **_preference(draw, case, changes=one("changes", False, True)))
     # Queues do not go with state of base tuples alone.
     whole_state = options.intermediate or architecture not in ("joins", "stairs", "auto")
     if whole_state and one("queues", False, False, False, True):
@@ -316,7 +321,7 @@ def answers(draw: st.DrawFn, architecture: str, fixed: Mapping[str, Any] | None 
         shape != "mixed" and not case.spec.beside and (picky is None or picky.kind in ("row", "arrow"))
     )
     movable = is_checked and options.intermediate and not _asked(access)
-    if movable and one("moves", True, True, False):
+    if movable and one("moves", True, True, True, True, False):
         moves = Moves(
             draw(st.integers(0, 1 << 30)),
             often=one("often", 0.0, 0.3, 0.6),
@@ -337,14 +342,14 @@ def _beside(draw: st.DrawFn, case: Case) -> Case:
     return draw(cases_beside(case)) if len(schemas) == 1 else case
 
 
-def _picky(draw: st.DrawFn, case: Case) -> Picky:
+def _picky(draw: st.DrawFn, case: Case, kind: str) -> Picky:
     read = draw(st.permutations(case.spec.aliases))[: draw(st.integers(1, 2))]
     place = draw(st.integers(0, len(case.spec.residuals)))
-    kinds = st.sampled_from(KINDS), st.sampled_from(["fail", "fail", "null"])
-    return Picky(tuple(read), place, *map(draw, kinds), draw(st.sampled_from([True, True, False])))
+    on_error = draw(st.sampled_from(["fail", "fail", "null"]))
+    return Picky(tuple(read), place, kind, on_error, draw(st.sampled_from([True, True, False])))
 
 
-def _preference(draw: st.DrawFn, case: Case) -> dict[str, tuple[Predicate, ...] | None]:
+def _preference(draw: st.DrawFn, case: Case, *, changes: bool) -> dict[str, tuple[Predicate, ...] | None]:
     """Draw which tuples are wanted first: those of a relation with a number from some value on."""
     numbers = [
         (relation.alias, each.name)
@@ -360,7 +365,8 @@ def _preference(draw: st.DrawFn, case: Case) -> dict[str, tuple[Predicate, ...] 
         return Compare(">=", Column(ColumnRef(alias, name)), Literal(low, pa.int64()), pa.int64())
 
     wanted = (from_(draw(st.sampled_from([-1, 1, 2]))),)
-    return {"wanted": wanted, "later": draw(st.sampled_from([None, (), (from_(2), from_(1))]))}
+    later = draw(st.sampled_from([(), (from_(2), from_(1))]))
+    return {"wanted": wanted, "later": later if changes else None}
 
 
 @st.composite

@@ -182,7 +182,11 @@ class Invariants:
 
         if isinstance(predicate, Compare) and predicate.op in _OPERATORS:
             left, right = value(predicate.left), value(predicate.right)
-            return None if left is None or right is None else bool(_OPERATORS[predicate.op](left, right))
+            if left is None or right is None:
+                return None
+            if pa.types.is_floating(predicate.type):  # NaN is above all numbers
+                left, right = ((one == "NaN", 0.0 if one == "NaN" else one) for one in (left, right))
+            return bool(_OPERATORS[predicate.op](left, right))
         if isinstance(predicate, Call) and predicate.spec.kind in ("row", "arrow"):
             given = [value(argument) for argument in predicate.arguments]
             if predicate.spec.kind == "arrow":

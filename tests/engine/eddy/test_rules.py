@@ -707,7 +707,7 @@ def search(lost: Rule) -> tuple[set[str], list[Example]]:
     @settings(
         max_examples=EXAMPLES, derandomize=True, phases=[Phase.generate], suppress_health_check=HealthCheck
     )
-    @given(answers(lost.architecture, lost.fixed))
+    @given(answers(lost.architecture, fixed=lost.fixed))
     def look(example: Example) -> None:
         if lost.only(example) and not (found and lost.found <= found):
             new = faults(example) - found
