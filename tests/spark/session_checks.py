@@ -485,7 +485,7 @@ class Killer:
             from pyspark import TaskContext
 
             executors = [each.pid for each in psutil.Process().parents() if is_executor(each)]
-            with socket.create_connection(("127.0.0.1", port)) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
                 told = [TaskContext.get().partitionId(), executors[0]]
                 connection.sendall(json.dumps(told).encode() + b"\n")
                 connection.recv(1)
