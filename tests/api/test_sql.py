@@ -244,13 +244,6 @@ def test_explanation_names_what_runs_where(spark, files):
     assert "Physical Plan" in shown
 
 
-def test_report_after_a_run(spark, files):
-    """After a run, the report has figures per block."""
-    found = query(TEXT, spark=spark, tables=files)
-    rows = len(found.df.collect())
-    assert found.report().totals.output_tuples == rows
-
-
 def test_join_without_a_query(spark, files, views):
     """The DataFrame form builds the query itself."""
     relations = {"x": files["a"], "y y": views["b"]}

@@ -72,15 +72,18 @@ LEFT = {
 """Spark's alone: what they compare is not known, or what they name is not among the columns."""
 
 
-def differing(spark, folder, taken) -> dict[str, object]:
-    """The chains whose columns or rows are not plain Spark's, and those wrongly taken or left."""
+def differing(spark, folder, taken, rows_of=bags) -> dict[str, object]:
+    """The chains whose columns or rows are not plain Spark's, and those wrongly taken or left.
+
+    ``rows_of`` collects them: all in one job, or one by one where Spark finds no such column below a union.
+    """
     tables = frames(spark, folder)
     chains = {**TAKEN, **RESOLVED, **LEFT}
     plain = {name: chain(*tables) for name, chain in chains.items()}
     with millrace.enable(spark, options={"take_all": True}):
         ours = {name: chain(*tables) for name, chain in chains.items()}
         parts = {name: has_part(frame) for name, frame in ours.items()}
-    wanted, found = bags(plain), bags(ours)
+    wanted, found = rows_of(plain), rows_of(ours)
     return {
         name: (wanted[name], found[name], parts[name])
         for name in chains
