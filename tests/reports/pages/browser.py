@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 _PROGRAMS = ("chromium", "chromedriver")
 
@@ -123,6 +124,10 @@ class Browser:
     def pale(self) -> list[str]:
         """Return elements whose text cannot be read well, with their contrast."""
         return self.run(_PALE)
+
+    def wait(self, until: Callable[[], bool], what: str = "") -> None:
+        """Wait until something is so, not for ever."""
+        WebDriverWait(self.driver, 20, 0.05).until(lambda _: until(), what)
 
     def press(self, key: str) -> None:
         """Press a key wherever the focus is."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.wait import WebDriverWait
 
 from millrace.api.live import Live
 from millrace.errors import ExecutionError
@@ -17,6 +15,8 @@ from millrace.reports.run_report import RunReport
 from tests.reports.pages.reports import SHAPE, drawn, drifting, filtered, hostile, large
 
 pytestmark = pytest.mark.nightly
+
+TAB, ENTER = "\ue004", "\ue007"  # as WebDriver names keys
 
 WIDTHS = (320, 375, 768, 1280, 2560)
 
@@ -87,15 +87,15 @@ def test_keys_reach_everything(browser, folder, name):
 def test_keys_do_what_the_mouse_does(browser, folder):
     """The first Tab offers to skip the head, Enter opens what is folded, and a marker leads to its row."""
     browser.open(folder / "joined.html")
-    browser.press(Keys.TAB)
+    browser.press(TAB)
     assert browser.run("return document.activeElement.className") == "skip"
-    browser.press(Keys.ENTER)
+    browser.press(ENTER)
     assert browser.run("return location.hash") == "#main"
     browser.run("document.querySelector('summary').focus()")
-    browser.press(Keys.ENTER)
+    browser.press(ENTER)
     assert browser.run("return document.querySelector('summary').parentElement.open")
     browser.run("document.querySelector('.markers a').focus()")
-    browser.press(Keys.ENTER)
+    browser.press(ENTER)
     assert browser.run(
         "const row = document.querySelector('tr:target'), box = row.getBoundingClientRect();"
         "return row.id === location.hash.slice(1) && box.top > -1 && box.bottom <= innerHeight"
@@ -120,7 +120,7 @@ def test_the_live_page(browser):
                     clock.advance(1.0)
                     packed = zlib.compress(drifting().to_json().encode())
                     board.told("run", "cell 0", 100 * second, 50 * second, packed)
-                WebDriverWait(browser.driver, 20).until(lambda _: "800" in browser.run(QUERIES))
+                browser.wait(lambda: "800" in browser.run(QUERIES))
                 assert "the service is gone" in browser.run(QUERIES)
                 assert "and more" not in browser.run(QUERIES)
                 assert browser.pale() == [] and browser.run(EMPTY)[1] == []
