@@ -1,7 +1,7 @@
 """Drawing a figure with matplotlib: static plans grey, eddies in colour, bars from zero, no label on another.
 
 Whatever makes a picture say something else than its caption stands in it: the verdict, parameters that were
-changed, a broken engine.
+changed, a broken engine. Each is drawn twice, with all that and, for slides, without title and words.
 """
 
 from __future__ import annotations
@@ -49,20 +49,31 @@ _STYLE: Any = {
 
 
 def save(result: Result, folder: Path) -> list[Path]:
-    """Write ``ID.svg`` and ``ID.pdf``; return what was written."""
+    """Write ``ID.svg`` and ``ID.pdf``, and both without words as ``ID-slide``; return what was written."""
     from matplotlib import rc_context
 
     written = []
     with rc_context({**_STYLE, "svg.hashsalt": result.task.id}):
-        drawn = picture(result)
-        for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-            written.append(folder / f"{result.task.id}.{kind}")
-            drawn.savefig(written[-1], format=kind, metadata=metadata)
+        for drawn, name in ((picture(result), result.task.id), (slide(result), f"{result.task.id}-slide")):
+            for kind, metadata in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+                written.append(folder / f"{name}.{kind}")
+                drawn.savefig(written[-1], format=kind, metadata=metadata)
     return written
 
 
 def picture(result: Result) -> Picture:
-    """Return the drawing of a run that did not fail."""
+    """Return the drawing of a run that did not fail, with title and caption."""
+    drawn = _drawn(result, caption(result))
+    drawn.suptitle(f"{result.task.id}: {result.task.figure.title}", x=0.01, ha="left", weight="bold")
+    return drawn
+
+
+def slide(result: Result) -> Picture:
+    """Return the drawing without words; what makes it unlike its figure stands in it all the same."""
+    return _drawn(result, unusual(result))
+
+
+def _drawn(result: Result, words: list[str]) -> Picture:
     from matplotlib.figure import Figure as Picture
 
     assert result.outcome is not None
@@ -70,12 +81,11 @@ def picture(result: Result) -> Picture:
     columns = min(len(panels), 2)
     heights = [max(map(_height, panels[i : i + columns])) for i in range(0, len(panels), columns)]
     width = 5.6 * max(columns, 1.35)
-    lines = [part for line in caption(result) for part in textwrap.wrap(line, round(width * 14))]
+    lines = [part for line in words for part in textwrap.wrap(line, round(width * 14))]
     drawn = Picture((width, sum(heights) + 0.5 + 0.17 * len(lines)))
     grid = drawn.add_gridspec(len(heights), columns, height_ratios=heights)
     for number, panel in enumerate(panels):
         _panel(drawn.add_subplot(grid[number // columns, number % columns]), panel)
-    drawn.suptitle(f"{result.task.id}: {result.task.figure.title}", x=0.01, ha="left", weight="bold")
     drawn.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=9)
     return drawn
 

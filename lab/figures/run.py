@@ -1,4 +1,4 @@
-"""Running figures in processes of their own; those that measure real time alone, at the end.
+"""Running figures in processes of their own, with progress; those that measure real time alone, at the end.
 
 A run draws all its random numbers from its own seed, so what it finds does not depend on which process runs
 it, nor on what runs beside it.
@@ -11,12 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FrameType
+
+from rich.console import Console
 
 from lab.figures import find
 from lab.figures.figure import Claim, Figure, Outcome, Settings, Verdict, worst
@@ -126,8 +128,14 @@ def _beside(tasks: Sequence[Task], workers: int) -> Iterator[Result]:
     # Ctrl-C is this process's to answer.
     with ProcessPoolExecutor(workers, context, signal.signal, ignoring) as pool:
         try:
-            for future in as_completed([pool.submit(measure, task) for task in tasks]):
-                yield future.result()
+            futures = {pool.submit(measure, task): task for task in tasks}
+            waiting = set(futures)
+            with Console(stderr=True).status("") as status:
+                while waiting:
+                    running = ", ".join(dict.fromkeys(futures[each].id for each in waiting if each.running()))
+                    status.update(f"{len(tasks) - len(waiting)} of {len(tasks)} done; running: {running}")
+                    done, waiting = wait(waiting, 1, FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
         except BrokenProcessPool as error:
             raise ExecutionError(
                 "a process that ran figures ended all of a sudden, maybe for want of memory; --jobs 1 runs "
