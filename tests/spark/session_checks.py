@@ -41,7 +41,7 @@ from millrace.spark.doctor import examine
 from millrace.spark.execute import execute
 from millrace.spark.failures import translated
 from millrace.streams.feeds.rows import Feed
-from tests.session import ROCKSDB
+from tests.session import ROCKSDB, changed
 from tests.spark.column_chains import TAKEN, differing
 from tests.sql.compare import bag
 
@@ -333,11 +333,17 @@ def feeds(spark, rows: int) -> dict[str, object]:
     return {name: millrace.streams.feed(spark, name, **supply) for name in ("orders", "payments")}
 
 
+@pytest.fixture
+def stateful(spark):
+    """The session with its state in RocksDB, in two partitions."""
+    names = ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions")
+    with changed(spark, dict(zip(names, (ROCKSDB, "2"), strict=True))):
+        yield
+
+
 @pytest.mark.connect
-def test_joins_of_streams_and_a_lookup(spark, tmp_path):
+def test_joins_of_streams_and_a_lookup(spark, stateful, tmp_path):
     """Rows, the report and its lines, for which Connect has other progress."""
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
 
     def parity(keys):
         return [{"k": key, "odd": key % 2 == 1} for key in keys]
@@ -361,7 +367,7 @@ def test_joins_of_streams_and_a_lookup(spark, tmp_path):
 
 
 @pytest.mark.connect
-def test_hubs(spark, tmp_path):
+def test_hubs(spark, stateful, tmp_path):
     """Queries of a hub on a server: functions and files, while it runs and after a restart."""
     on = (
         "orders o JOIN payments p ON o.order_id = p.order_id AND p.t BETWEEN o.t AND o.t + INTERVAL 9 SECONDS"
