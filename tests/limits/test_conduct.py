@@ -1,7 +1,7 @@
 """Whatever clients do and in whatever order: keys are asked once, limits hold, nobody waits in vain.
 
 Two lookups share the permits of a group. Clients claim and answer keys, make calls, fall silent, come back
-and die; runs end, are killed, and begin again. A model says what each client may hear after each step.
+and die; runs end, are killed, and begin again. A model says what each client may receive after each step.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Client:
     """Somebody who asks for one of the lookups; ``lapsed`` are its requests from before it fell silent."""
 
     lookup: Lookup
-    heard: float
+    last_seen: float
     number: int = 0
     lapsed: list[int] = field(default_factory=list)
 
@@ -121,7 +121,7 @@ class Conduct(RuleBasedStateMachine):
         self.out: list[tuple[Client, int]] = []
         self.paused = 0.0
         self.clients = [self.enter(self.lookups[place // 3]) for place in range(CLIENTS)]
-        self.hear()
+        self.read_messages()
 
     def enter(self, lookup: Lookup) -> Client:
         """Let a client join."""
@@ -140,7 +140,7 @@ class Conduct(RuleBasedStateMachine):
 
     def say(self, client: Client, message: dict[str, Any]) -> None:
         """Send a message; whoever was silent is back, and behind all others in the queue."""
-        client.heard = self.clock.now()
+        client.last_seen = self.clock.now()
         self.queue += [(client, ticket) for ticket in client.lapsed]
         client.lapsed = []
         self.do(client.lookup.session.handle, client.number, message)
@@ -154,7 +154,7 @@ class Conduct(RuleBasedStateMachine):
     def claim(self, place: int, keys: list[bytes], most: int | None) -> None:
         """Claim keys, of which so many at most are to be asked."""
         self.claims(self.clients[place], keys, most)
-        self.hear()
+        self.read_messages()
 
     def claims(self, client: Client, keys: list[bytes], most: int | None = None) -> None:
         """Claim keys, and compare what comes with the model."""
@@ -184,7 +184,7 @@ class Conduct(RuleBasedStateMachine):
     def answer(self, place: int, keys: list[bytes], how: str) -> None:
         """Settle, fail or give keys up; those that are not this client's are passed over."""
         self.answers(self.clients[place], keys, how)
-        self.hear()
+        self.read_messages()
 
     def answers(self, client: Client, keys: list[bytes], how: str) -> None:
         lookup = client.lookup
@@ -211,7 +211,7 @@ class Conduct(RuleBasedStateMachine):
         for ticket in islice(self.tickets, calls):
             self.queue.append((client, ticket))
             self.say(client, {"request": ticket})
-            self.hear()
+            self.read_messages()
 
     @rule(place=st.integers(0, 9), cost=st.none() | st.integers(0, DEAREST))
     def end_call(self, place: int, cost: int | None) -> None:
@@ -221,7 +221,7 @@ class Conduct(RuleBasedStateMachine):
             if cost is not None:
                 self.prices[cost] += 1
             self.say(client, {"release": ticket, **({} if cost is None else {"cost": cost})})
-            self.hear()
+            self.read_messages()
 
     @rule(place=st.integers(0, 9))
     def withdraw(self, place: int) -> None:
@@ -229,13 +229,13 @@ class Conduct(RuleBasedStateMachine):
         if self.queue:
             client, ticket = self.queue.pop(place % len(self.queue))
             self.say(client, {"release": ticket})
-            self.hear()
+            self.read_messages()
 
     @rule(place=places)
     def come_back(self, place: int) -> None:
         """Say that one is there."""
         self.say(self.clients[place], {"alive": True})
-        self.hear()
+        self.read_messages()
 
     @rule(seconds=st.sampled_from([1.0, LEASE_SECONDS / 2, LEASE_SECONDS + 1, LEASE_SECONDS + 1]))
     def wait(self, seconds: float) -> None:
@@ -243,12 +243,12 @@ class Conduct(RuleBasedStateMachine):
         self.clock.advance(seconds)
         for lookup in self.lookups:
             for client in self.clients:
-                if client.lookup is lookup and client.heard < self.clock.now() - LEASE_SECONDS:
+                if client.lookup is lookup and client.last_seen < self.clock.now() - LEASE_SECONDS:
                     client.lapsed += [ticket for to, ticket in self.queue if to is client]
                     self.lose_permits(client)
                     self.lose_keys(client)
             self.do(lookup.session.expire)
-            self.hear()
+            self.read_messages()
 
     def lose_permits(self, client: Client) -> None:
         self.out = [each for each in self.out if each[0] is not client]
@@ -271,7 +271,7 @@ class Conduct(RuleBasedStateMachine):
         """Have all clients wait, as a service asks for."""
         self.paused = max(self.paused, self.clock.now() + seconds)
         self.say(self.clients[place], {"pause": float(seconds)})
-        self.hear()
+        self.read_messages()
 
     @rule(place=places)
     def die(self, place: int) -> None:
@@ -279,7 +279,7 @@ class Conduct(RuleBasedStateMachine):
         client = self.clients[place]
         self.leaves(client)
         self.clients[place] = self.enter(client.lookup)
-        self.hear()
+        self.read_messages()
 
     def leaves(self, client: Client) -> None:
         self.lose_permits(client)
@@ -300,7 +300,7 @@ class Conduct(RuleBasedStateMachine):
         else:
             for client in self.clients:
                 self.leaves(client)
-                self.hear()
+                self.read_messages()
             if isinstance(before, LastingSpending):
                 before.settle()
         self.close()
@@ -312,7 +312,7 @@ class Conduct(RuleBasedStateMachine):
             if not is_killed:
                 assert (self.spending.requests, self.spending.cost) == (before.requests, before.cost)
 
-    def hear(self) -> None:
+    def read_messages(self) -> None:
         """Read all that was said."""
         while self.log:
             client, message = self.log.pop(0)
@@ -325,22 +325,22 @@ class Conduct(RuleBasedStateMachine):
                 self.queue.remove((client, message["spent"]))
                 self.check_refusal()
             elif "told" in message:
-                self.hear_of_keys(client, split_keys(message["attachment"]), message["told"])
+                self.read_news(client, split_keys(message["attachment"]), message["told"])
             else:
                 self.shares[client] = message.pop("share")
                 assert message == {}
         assert not self.heirs, "somebody does not know what it is to ask"
 
-    def hear_of_keys(self, client: Client, keys: list[bytes], told: int) -> None:
+    def read_news(self, client: Client, keys: list[bytes], settled: int) -> None:
         """News of keys that this client waits for: settled ones, and those that it inherits."""
         lookup = client.lookup
-        for key in keys[:told]:
+        for key in keys[:settled]:
             lookup.waiting[key].remove(client)
             assert key in lookup.settled
-        for key in keys[told:]:
+        for key in keys[settled:]:
             self.heirs.remove((client, key))
-        if told:
-            self.claims(client, keys[:told])
+        if settled:
+            self.claims(client, keys[:settled])
 
     def check_refusal(self) -> None:
         """A call is refused when all of the budget is spent, but for what somebody lost who was killed."""
@@ -356,9 +356,9 @@ class Conduct(RuleBasedStateMachine):
         assert sum(each.session.in_flight for each in self.lookups) == len(self.out) <= cap
         assert self.made <= (budget.max_requests or self.made)
         if budget.max_cost is not None:
-            told = sum(price * times for price, times in self.prices.items())
+            known = sum(price * times for price, times in self.prices.items())
             if budget.price is None:
-                assert told <= budget.max_cost + cap * DEAREST and self.spending.cost >= told
+                assert known <= budget.max_cost + cap * DEAREST and self.spending.cost >= known
             else:
                 assert self.made * budget.price <= budget.max_cost
 
@@ -384,7 +384,7 @@ class Conduct(RuleBasedStateMachine):
                 for lookup in self.lookups:
                     for key, client in list(lookup.asking.items()):
                         self.answers(client, [key], "settle")
-                        self.hear()
+                        self.read_messages()
                     assert not lookup.asking and not any(lookup.waiting.values())
                     progress = lookup.session.progress()
                     assert progress.keys == progress.done + progress.failed == len(lookup.settled)
@@ -396,7 +396,7 @@ class Conduct(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def close(self) -> None:
-        """End the run; nobody is there to hear."""
+        """End the run; nobody is there to read."""
         for lookup in self.lookups:
             self.do(lookup.session.close)
         if self.permits._timer is not None:
@@ -418,7 +418,7 @@ def anybody_may_settle(self, owner, keys):
     return [each for each in keys if each in self._owners]
 
 
-def nobody_is_told(self, keys):
+def waiters_are_not_notified(self, keys):
     for each in keys:
         del self._owners[each]
     return {}
@@ -444,7 +444,7 @@ LONG = LEASE_SECONDS + 1
 BROKEN = {
     "keys of the dead are not inherited": (Claims, "give_up", nothing_is_handed_over),
     "a key has several askers": (Claims, "owner", lambda self, key: None),
-    "waiters are not told": (Claims, "settle", nobody_is_told),
+    "waiters are not notified": (Claims, "settle", waiters_are_not_notified),
     "strangers settle keys": (Claims, "own", anybody_may_settle),
     "a budget reserves nothing": (Spending, "may_begin", property(lambda self: self.cost < 4)),
     "a budget begins anew": (LastingSpending, "_read", lambda self: {}),
@@ -455,7 +455,7 @@ BROKEN = {
 STEPS = {
     "keys of the dead are not inherited": [*TWO_CLAIM, ("die", 0)],
     "a key has several askers": TWO_CLAIM,
-    "waiters are not told": [*TWO_CLAIM, ("answer", 0, ALL, "settle")],
+    "waiters are not notified": [*TWO_CLAIM, ("answer", 0, ALL, "settle")],
     "strangers settle keys": [*TWO_CLAIM, ("answer", 1, ALL, "settle")],
     "a budget reserves nothing": [("request", 0, 2), ("end_call", 0, None)],
     "a budget begins anew": [("request", 0, 2), ("run_again", "ends")],
