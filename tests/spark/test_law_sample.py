@@ -14,7 +14,7 @@ from millrace.parquet.parquet import open_table
 from millrace.spark.block import Block, ParquetInput
 from millrace.spark.execute import execute
 from tests.engine.eddy.oracle import Case, cases, multiset
-from tests.engine.eddy.test_exists import cases_beside
+from tests.engine.eddy.oracle import cases_beside
 
 SETTINGS = (
     Options(placement="hypercube", cells=1),

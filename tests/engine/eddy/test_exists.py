@@ -15,7 +15,7 @@ from millrace.errors import InputError
 from millrace.limits.clock import VirtualClock
 from millrace.options import Options
 from tests.engine.eddy.blocks import batches
-from tests.engine.eddy.oracle import Case, cases_beside as cases_beside, compare, multiset
+from tests.engine.eddy.oracle import Case, compare, multiset
 
 
 @pytest.mark.parametrize("held", [[], [1], [None], [1, None], [5], [5, 5, 1]])
