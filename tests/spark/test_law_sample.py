@@ -13,8 +13,7 @@ from millrace.options import Options
 from millrace.parquet.parquet import open_table
 from millrace.spark.block import Block, ParquetInput
 from millrace.spark.execute import execute
-from tests.engine.eddy.oracle import Case, cases, multiset
-from tests.engine.eddy.oracle import cases_beside
+from tests.engine.eddy.oracle import Case, cases, cases_beside, multiset
 
 SETTINGS = (
     Options(placement="hypercube", cells=1),
