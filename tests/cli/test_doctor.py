@@ -1,4 +1,4 @@
-"""``millrace doctor``; on Spark Connect and several executors it runs in tests/spark/small_join.py."""
+"""``millrace doctor``; on Spark Connect and several executors it runs in tests/spark/session_checks.py."""
 
 from __future__ import annotations
 
