@@ -241,7 +241,7 @@ NATIVE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "means"), NATIVE, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("kind", "value", "means"), NATIVE, ids=lambda each: type(each).__name__)
 def test_what_python_has_other_names_for_is_taken(kind, value, means):
     """Drivers and functions return the same value in several guises."""
     assert array_of([value], kind, "x", Rules(native=True)).to_pylist() == [means]
