@@ -461,9 +461,9 @@ def test_lookups(spark, tmp_path):
 
 
 def test_workers_run_the_python_of_an_archive(spark):
-    """On Connect it is sent as docs/shipping.md says; on a cluster it came with the session."""
+    """On Connect it is sent as docs/guides/clusters.md says; on a cluster it came with the session."""
     if KIND == "connect":
-        text = (Path(__file__).parents[2] / "docs" / "shipping.md").read_text()
+        text = (Path(__file__).parents[2] / "docs" / "guides" / "clusters.md").read_text()
         (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         exec(block, {"spark": spark})  # the project's own code
     even = millrace.predicate(lambda x: x % 2 == 0, name="even")

@@ -33,8 +33,7 @@ def rows(spark, scans) -> dict[str, object]:
 def views(spark, scans, rows) -> dict[str, object]:
     """The tables as DataFrames of rows; as temporary views of the session they are scans of the files."""
     for name, frame in scans.items():
-        if not spark.catalog.tableExists(f"`{name}`"):  # other tests drop views of the same names
-            frame.createOrReplaceTempView(f"`{name}`")
+        frame.createOrReplaceTempView(f"`{name}`")  # other tests make and drop views of the same names
     return rows
 
 
