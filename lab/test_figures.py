@@ -122,14 +122,14 @@ def test_a_figure_states_something_that_can_fail():
 
 
 def test_what_is_unusual_stands_in_the_picture(tmp_path):
-    """A broken engine, small sizes and changed parameters; two files are written."""
+    """A broken engine, small sizes and changed parameters; four files are written."""
     ran = result(ablated="no-queues", small=True)
     found = unusual(ran)
     assert found[0].startswith("ABLATED: queues never fill") and found[1] == "small"
     assert "tuples = 600" in found[2]
     assert all(path.stat().st_size > 1000 for path in save(ran, tmp_path))
-    assert len(list(tmp_path.iterdir())) == 2
-    assert "ABLATED" in (tmp_path / f"{FIGURE}.svg").read_text(encoding="utf-8")
+    assert len(list(tmp_path.iterdir())) == 4
+    assert "ABLATED" in (tmp_path / f"{FIGURE}-slide.svg").read_text(encoding="utf-8")
 
 
 def test_labels_that_lie_on_each_other_are_found():
