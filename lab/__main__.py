@@ -140,7 +140,7 @@ def figures(
             found.append(result)
             task = result.task
             print(f"{task.id}, seed {task.seed}: {result.error or result.verdict}, {result.seconds:.0f} s")
-            for claim, value, verdict in result.judged():
+            for claim, value, verdict in result.judge_claims():
                 print(f"  {verdict}: {claim.says} ({claim.figure} is {value:.4g}, stated: {claim.bounds})")
             if result.outcome is not None and task.seed == 0:
                 save(result, out)

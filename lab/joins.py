@@ -97,7 +97,7 @@ def rows_of(tables: Mapping[str, pa.Table], *equalities: str) -> int:
         return count(sql(tables, equalities))
 
 
-def counted(
+def run_block(
     spec: JoinSpec, sources: Mapping[str, Source], options: Options, **given: Any
 ) -> tuple[int, CellFigures]:
     """Run a block; return how many rows it has, and what the engine did."""

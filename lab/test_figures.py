@@ -53,7 +53,7 @@ def test_a_figure_holds_and_its_first_broken_engine_does_not(each):
     """A claim about the missing mechanism holds with it and fails without; no labels overlap."""
     runs = [measure(Task(each.id, 0, {}, ablated, small=True)) for ablated in ("", next(iter(each.broken)))]
     assert not any(run.error for run in runs), [run.error for run in runs]
-    whole, broken = ([verdict for *_, verdict in run.judged()] for run in runs)
+    whole, broken = ([verdict for *_, verdict in run.judge_claims()] for run in runs)
     # Small runs of the clock say little but how far apart the engines are.
     assert each.wall or "does not hold" not in whole
     about = [claim.fails == next(iter(each.broken)) for claim in each.claims]

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lab.bench.harness import Bench, Ran, Run, Target, geomean
-from lab.joins import block, counted, duckdb_counts, ends, sql
+from lab.joins import block, duckdb_counts, ends, run_block, sql
 from millrace.engine.spec import JoinSpec
 from millrace.options import Options
 
@@ -251,7 +251,7 @@ def _by_millrace(case: Case, options: Options) -> Callable[[], Ran]:
     batches = {a: t.combine_chunks().to_batches(max_chunksize=_BATCH) for a, t in case.tables.items()}
 
     def call() -> Ran:
-        rows, figures = counted(case.spec, {alias: iter(each) for alias, each in batches.items()}, options)
+        rows, figures = run_block(case.spec, {alias: iter(each) for alias, each in batches.items()}, options)
         return Ran(rows, {"made": figures.intermediate_tuples})
 
     return call

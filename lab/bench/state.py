@@ -27,7 +27,7 @@ import millrace
 from lab.bench import moving
 from lab.bench.harness import Bench, Ran, Run, Target, Times
 from lab.bench.tpch_data import ensure
-from lab.joins import DRIFT, block, counted, drift, duckdb_counts, ends, sql
+from lab.joins import DRIFT, block, drift, duckdb_counts, ends, run_block, sql
 from millrace.cli.demo import cache_folder
 from millrace.engine.architectures.choice import architecture_of
 from millrace.engine.arrivals.schedule import Schedule
@@ -223,7 +223,7 @@ def _by_millrace(join: Join, **options: Any) -> Callable[[], Ran]:
 
     def call() -> Ran:
         sources = {alias: join.scan(alias) for alias in join.paths}
-        rows, figures = counted(join.spec, sources, given, schedule=join.schedule)
+        rows, figures = run_block(join.spec, sources, given, schedule=join.schedule)
         return Ran(rows, _work([figures]))
 
     return call

@@ -106,7 +106,7 @@ def caption(result: Result) -> list[str]:
         f"{figure.source}. {figure.says}",
         f"Verdict: {result.verdict.upper()}. {'; '.join(unusual(result))}",
     ]
-    for claim, value, verdict in result.judged():
+    for claim, value, verdict in result.judge_claims():
         paper = f"paper: {claim.paper}; " if claim.paper else ""
         lines.append(f"– {claim.says}: {paper}here {value:.3g} ({verdict})")
     return lines

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from lab.figures.engine import MICRO, all_batches, key
 from lab.figures.figure import Outcome, Panel, Parameter, Settings, figure
-from lab.joins import block, counted
+from lab.joins import block, run_block
 from millrace.engine.arrivals.access_methods import Access
 from millrace.engine.arrivals.access_modules import Index
 from millrace.engine.expressions import Call, Column, ColumnRef, Compare, Literal, Predicate
@@ -90,7 +90,7 @@ class Query:
         gc.collect()
         runs, began = 0, process_time()
         while not runs or process_time() - began < 0.03:
-            found, _ = counted(self.spec, sources, options, access=self.access())
+            found, _ = run_block(self.spec, sources, options, access=self.access())
             if found != tuples:
                 raise ExecutionError(f"{self.name} found {found:,} rows, expected {tuples:,}")
             runs += 1

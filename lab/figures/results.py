@@ -36,7 +36,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "figures": {name: _short(x) for name, x in found.items()},
         "claims": [
             {"says": claim.says, "bounds": claim.bounds, "paper": claim.paper, "verdict": verdict}
-            for claim, _, verdict in result.judged()
+            for claim, _, verdict in result.judge_claims()
         ],
         "seed": result.task.seed,
         "ablated": result.task.ablated or None,

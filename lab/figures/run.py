@@ -58,7 +58,7 @@ class Result:
     seconds: float
     error: str = ""
 
-    def judged(self) -> Iterator[tuple[Claim, float, Verdict]]:
+    def judge_claims(self) -> Iterator[tuple[Claim, float, Verdict]]:
         """Yield each claim with its number and the verdict; nothing of a run that failed."""
         if self.outcome is not None:
             for claim in self.task.figure.claims:
@@ -68,7 +68,7 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """The verdict on all claims together; a run that failed shows nothing."""
-        return worst(verdict for *_, verdict in self.judged()) if self.outcome else "does not hold"
+        return worst(verdict for *_, verdict in self.judge_claims()) if self.outcome else "does not hold"
 
 
 def load(path: str) -> Callable[[], Policy]:
