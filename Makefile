@@ -56,24 +56,26 @@ check-lab: $(NIGHTLY)
 docs: $(NIGHTLY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# The environment is made once, and again when what is to be installed has changed. The demo installs its own extra
-# alone, tests add what they need, and the nightly tests the rest.
+# What is installed is so again when it has changed. The demo installs its own extra alone, tests add what they need,
+# and the nightly tests the rest; Python compiles of these what it imports.
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
 
-$(DEMO): pyproject.toml constraints.txt | machine
+$(BIN)/python: | machine
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(NEEDS_VENV)" >&2; exit 1; }
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV)"
 	@$(PIP) -e '.[demo]'
 	@touch $@
 
-$(READY): $(DEMO)
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) -e '.[cli,connect,demo,lookups,report,streams,dev]'
+	@$(PIP) --no-compile -e '.[cli,connect,demo,lookups,report,streams,dev]'
 	@touch $@
 
 $(NIGHTLY): lab/requirements.txt $(READY)
 	@echo "installing what the nightly tests need into $(VENV)"
-	@$(PIP) -e '.[cli,connect,demo,lookups,report,streams,dev,nightly,docs]' -r lab/requirements.txt
+	@$(PIP) --no-compile -e '.[cli,connect,demo,lookups,report,streams,dev,nightly,docs]' -r lab/requirements.txt
 	@touch $@
 
 machine:

@@ -11,6 +11,7 @@ import pytest
 from lab.bench import tpch_data
 from millrace.sql import errors
 from tests import postgres as postgresql
+from tests.gate import PROFILE
 from tests.session import ROCKSDB, changed, session
 
 errors.is_strict = True
@@ -21,7 +22,6 @@ COLLECTED = pytest.StashKey[set[str]]()
 BROKEN_RULES = pytest.StashKey[dict[str, bool]]()
 """Tests that break a rule on purpose, and whether they run at night only."""
 
-PROFILE = os.environ.get("MILLRACE_PROFILE", "gate")
 hypothesis.settings.register_profile("gate", max_examples=100, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("nightly", max_examples=1250, deadline=None, print_blob=True)
 hypothesis.settings.load_profile(PROFILE)

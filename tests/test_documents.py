@@ -60,6 +60,8 @@ FILES = {
 }
 JOIN = """SELECT n_name, c_name FROM orders JOIN customer ON o_custkey = c_custkey
     JOIN nation ON c_nationkey = n_nationkey"""
+DAY = {"README"}
+"""Pages whose Python the gate runs."""
 WRITERS = {"parquet", "csv", "json", "save", "start", "hub", "option", "log", "load"}
 """Methods whose texts are names of files and folders, if they look like such."""
 
@@ -173,7 +175,14 @@ def provided(streaming, folder) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("path", [each for each in PAGES if python(each)], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(each, id=each.stem, marks=[pytest.mark.nightly] if each.stem not in DAY else [])
+        for each in PAGES
+        if python(each)
+    ],
+)
 def test_python_of_a_page_runs(path, provided, folder):
     """Block after block; streams that a block starts come to their end before the next one."""
     spark, names = provided["spark"], dict(provided)

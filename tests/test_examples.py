@@ -18,6 +18,7 @@ SHOWN = {
     "results_as_they_come.py": ["50000 rows in all"],
     "streams.py": ["micro-batch 2 has 6000 rows in", "18,000 rows"],
 }
+NIGHT = ["streams.py"]  # it takes most of a minute
 NOTEBOOKS = {
     "filters.ipynb": ["True", "slow"],
     "joins.ipynb": ["city", "Did you mean", "-------^^^"],
@@ -30,7 +31,10 @@ def test_every_example_is_tested():
     assert files == {*SHOWN, *NOTEBOOKS}
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(SHOWN.keys() - NIGHT), *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHT)],
+)
 def test_scripts(spark, name, monkeypatch, capsys, tmp_path):
     """As a program, on the session that the tests share."""
     monkeypatch.setattr(sys, "argv", [name, str(tmp_path)])

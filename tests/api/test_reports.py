@@ -14,6 +14,7 @@ from millrace.spark import reports
 SECRETS = ("anna@example.org", "boris@example.org")
 
 
+@pytest.mark.nightly
 def test_a_query_in_a_notebook(spark):
     """Before a run it shows what is planned, afterwards also what was done; settings are there."""
     people = spark.createDataFrame([(1, SECRETS[0]), (2, SECRETS[1])], "id int, mail string")

@@ -14,6 +14,7 @@ from millrace.errors import InputError
 from millrace.reports.pages.files import GENERATOR
 
 
+@pytest.mark.nightly
 def test_the_demo_shows_both_sides_and_a_page(run, tpch_tiny):
     """Same rows, a link to the report page of a query, and all of it as JSON."""
     folder = Path(tpch_tiny["orders"]).parent

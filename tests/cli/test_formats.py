@@ -10,6 +10,8 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from tests.gate import sampled
+
 AWKWARD = """
     select * from values
       (1, 'a,b', 1.50, timestamp '2024-02-29 12:00:00', true, 0.1d),
@@ -19,7 +21,7 @@ AWKWARD = """
 """
 
 
-@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "arrow"])
+@pytest.mark.parametrize("suffix", sampled(["csv", "json", "jsonl", "arrow"], 3))
 def test_output_is_told_by_its_name(run, spark, tmp_path, suffix):
     """Spark's readers, and Arrow's, get back the rows, awkward texts and nulls included."""
     target = tmp_path / f"out.{suffix}"

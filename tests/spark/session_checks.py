@@ -48,6 +48,13 @@ from tests.sql.compare import bag
 KIND = os.environ["MILLRACE_SESSION"]
 TABLES = {"big": [n % 50 for n in range(2000)], "small": list(range(0, 100, 2))}
 TAKE_ALL = {"take_all": True}
+
+
+def on_connect_at_night(check):
+    """Leave a check to the night, but on several executors."""
+    return pytest.mark.nightly(check) if KIND == "connect" else check
+
+
 CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum"
 
 
@@ -216,6 +223,7 @@ def test_failures(spark):
     assert str(raised).count("millrace/") == 1
 
 
+@pytest.mark.nightly
 def test_the_doctor(spark):
     """A session that works is found to be one, and every executor is looked at."""
     found = {each.check: each for each in examine(spark)}
@@ -244,6 +252,7 @@ def test_enabled_sessions(spark, paths):
     assert rows_of(joined()) == rows_of(plain)
 
 
+@pytest.mark.nightly
 def test_streams(spark, paths, tmp_path):
     """A filter of a stream."""
     spark.read.parquet(paths["big"]).write.parquet(f"{tmp_path}/in")
@@ -286,6 +295,7 @@ def test_the_live_page(spark):
     assert (query["rows_in"], query["rows_out"]) == (1000, 500)
 
 
+@pytest.mark.nightly
 @pytest.mark.connect
 def test_chains_of_columns(spark, tmp_path):
     """As PySpark's users write them."""
@@ -341,6 +351,7 @@ def stateful(spark):
         yield
 
 
+@pytest.mark.nightly
 @pytest.mark.connect
 def test_joins_of_streams_and_a_lookup(spark, stateful, tmp_path):
     """Rows, the report and its lines, for which Connect has other progress."""
@@ -366,6 +377,7 @@ def test_joins_of_streams_and_a_lookup(spark, stateful, tmp_path):
     assert report.latest.watermark is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.connect
 def test_hubs(spark, stateful, tmp_path):
     """Queries of a hub on a server: functions and files, while it runs and after a restart."""
@@ -416,6 +428,7 @@ def test_hubs(spark, stateful, tmp_path):
     assert written("late") == alone(900, 1200)
 
 
+@on_connect_at_night
 def test_lookups(spark, tmp_path):
     """Each key is asked for once, then never again; a task that dies costs at most what was under way.
 
@@ -460,6 +473,7 @@ def test_lookups(spark, tmp_path):
     assert (streamed.lookups()[0].cached, streamed.lookups()[0].requests) == (keys, 0)
 
 
+@on_connect_at_night
 def test_workers_run_the_python_of_an_archive(spark):
     """On Connect it is sent as docs/guides/clusters.md says; on a cluster it came with the session."""
     if KIND == "connect":

@@ -87,6 +87,7 @@ def test_an_address_that_is_reached_is_used(numbers):
     assert "weaker" not in str(millrace.explain(frame))
 
 
+@pytest.mark.nightly
 def test_tasks_agree_on_an_executor(spark, numbers, monkeypatch):
     """Where they reach no other place: limits, budgets, answers and secrets hold, and figures come back."""
     monkeypatch.setenv("HUSH", "hush-value")

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 import millrace
 from millrace.errors import ExecutionError, InputError, MillraceError, PredicateError, ReadError, SetupError
 from millrace.spark.failures import shortened, translated
+from tests.gate import sampled
 
 BLOCKS = {"placement": "hypercube"}
 MESSAGE = """\
@@ -224,18 +225,21 @@ def test_a_predicate_that_raises_in_a_filter_is_told_in_a_few_lines(spark):
 @pytest.mark.filterwarnings("ignore:toPandas attempted Arrow")
 @pytest.mark.parametrize(
     "action",
-    [
-        lambda df: df.count(),
-        lambda df: df.show(),
-        lambda df: df.first(),
-        lambda df: df.toPandas(),
-        lambda df: df.toArrow(),
-        lambda df: list(df.toLocalIterator()),
-        lambda df: df.write.format("noop").mode("overwrite").save(),
-        lambda df: df.groupBy("id").count().where("count > 0").collect(),
-        lambda df: df[df.id > 1].cache().na.fill(0).toPandas(),
-        lambda df: df.join(df.sparkSession.range(9), "id").select("id").write.mode("append").csv("never"),
-    ],
+    sampled(
+        [
+            lambda df: df.count(),
+            lambda df: df.show(),
+            lambda df: df.first(),
+            lambda df: df.toPandas(),
+            lambda df: df.toArrow(),
+            lambda df: list(df.toLocalIterator()),
+            lambda df: df.write.format("noop").mode("overwrite").save(),
+            lambda df: df.groupBy("id").count().where("count > 0").collect(),
+            lambda df: df[df.id > 1].cache().na.fill(0).toPandas(),
+            lambda df: df.join(df.sparkSession.range(9), "id").select("id").write.mode("append").csv("never"),
+        ],
+        3,
+    ),
 )
 def test_actions_raise_millraces_errors(spark, action):
     """So that ``except MillraceError`` is enough; what Spark raised is at hand."""

@@ -30,7 +30,7 @@ NUMBERS = itertools.count()
 
 @pytest.mark.slow
 @settings(
-    max_examples=8,
+    max_examples=3,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 import millrace
 from millrace.limits.process import CoordinatorProcess
+from tests.gate import sampled
 from tests.limits.service import Service
 
 ROWS, PARTITIONS = 240, 8
@@ -148,7 +149,9 @@ def twice(given, spark):
     }
 
 
-@pytest.mark.parametrize("shape", ["ORDER BY", "self-join", "UNION ALL", "aggregate joined back", "union"])
+@pytest.mark.parametrize(
+    "shape", sampled(["self-join", "ORDER BY", "UNION ALL", "aggregate joined back", "union"], 5)
+)
 def test_an_action_that_computes_a_filter_twice_asks_once(numbers, spark, shape):
     """The budget and the cap are those of the action too: it needs no more of them than the filter alone."""
     with Service(lambda x, _: "yes" if x % 2 else "no") as service:
@@ -167,7 +170,7 @@ def interrupted(frame, spark):
     spark.interruptAll()
 
 
-@pytest.mark.parametrize("cancel", [cancelled, interrupted])
+@pytest.mark.parametrize("cancel", sampled([cancelled, interrupted]))
 @pytest.mark.parametrize("kind", ["predicate", "lookup"])
 def test_an_action_that_is_cancelled_asks_nothing_more(spark, numbers, cancel, kind):
     """What is under way ends, and that is all that a service sees."""

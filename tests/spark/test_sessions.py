@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import millrace
+from tests.gate import PROFILE
 
 CHECKS = Path(__file__).with_name("session_checks.py")
 ROOTS = (Path(__file__).parents[2], Path(millrace.__file__).parents[1])
 
 
 @pytest.mark.slow
+@pytest.mark.law  # again at night, with all checks
 @pytest.mark.parametrize(
     ("kind", "other"),
     [
@@ -24,9 +26,10 @@ ROOTS = (Path(__file__).parents[2], Path(millrace.__file__).parents[1])
     ],
 )
 def test_every_kind_of_session(kind, other, tmp_path):
-    """All checks pass there, in a process of their own, on one session."""
+    """All checks pass there, in a process of their own, on one session; the gate runs the shorter ones."""
     path = os.pathsep.join([*map(str, ROOTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-m", f"not {other}"]
+    chosen = f"not {other}" if PROFILE == "nightly" else f"not {other} and not nightly"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=short", "-m", chosen]
     done = subprocess.run(
         [*command, f"--basetemp={tmp_path / 'checks'}", str(CHECKS)],
         env={**os.environ, "PYTHONPATH": path, "MILLRACE_SESSION": kind},

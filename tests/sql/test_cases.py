@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace import query
+from tests.gate import sampled
 from tests.sql import cases
 from tests.sql.answers import SUITES, answer_of, recorded
 from tests.sql.compare import taken
@@ -25,19 +26,19 @@ def check(spark, oracle):
     return checked
 
 
-@pytest.mark.parametrize(("name", "text", "blocks"), CASES[::3])
+@pytest.mark.parametrize(("name", "text", "blocks"), sampled(CASES[::3]))
 def test_files(check, files, name, text, blocks):
     """Tables by path: the tasks read the files themselves."""
     check(name, text, blocks, files)
 
 
-@pytest.mark.parametrize(("name", "text", "blocks"), CASES[1::3])
+@pytest.mark.parametrize(("name", "text", "blocks"), sampled(CASES[1::3]))
 def test_frames(check, views, name, text, blocks):
     """The same tables as DataFrames: Spark reads them."""
     check(name, text, blocks, views)
 
 
-@pytest.mark.parametrize(("name", "text", "blocks"), CASES[2::3])
+@pytest.mark.parametrize(("name", "text", "blocks"), sampled(CASES[2::3]))
 def test_views(check, views, name, text, blocks):
     """The same tables as the session's temporary views."""
     check(name, text, blocks, None)

@@ -39,7 +39,7 @@ def tables(tmp_path_factory):
     return paths
 
 
-@pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
+@pytest.mark.parametrize("zone", ["UTC", pytest.param("America/New_York", marks=pytest.mark.nightly)])
 def test_ranges_of_time_are_sparks(spark, tables, zone):
     """Whoever adds the interval, for all lengths, with clocks that change and without, in one query.
 

@@ -6,6 +6,7 @@ import pytest
 
 import millrace
 from millrace.sql.sharing import Sharing
+from tests.gate import sampled
 from tests.sql.compare import bag
 
 JOINED = (
@@ -66,7 +67,7 @@ def _count(spark, views, asked, text: str) -> tuple[int, bool]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("text", READ.values(), ids=list(READ))
+@pytest.mark.parametrize("text", sampled(pytest.param(text, id=name) for name, text in READ.items()))
 def test_a_definition_that_is_read_several_times_is_computed_once(spark, views, asked, text):
     """Its block asks its predicate no more often than when the definition is read once."""
     once, _ = _count(spark, views, asked, f"with w as ({JOINED}) select * from w")
@@ -94,6 +95,7 @@ def test_explain_tells_what_is_computed_once(same):
     assert "computed once: w, read 2 times" in found.explain()
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_structs_are_not_dealt(same):
     """Spark would take a field out below the exchange and look for it above in vain."""

@@ -22,6 +22,7 @@ from millrace.streams import block_log as logs, cell as cells, warm
 from millrace.streams.cell import Cell
 from millrace.streams.mapped import MappedBlocks
 from millrace.streams.task import ContinuousJoin
+from tests.gate import examples
 from tests.streams.cluster import LOST, SCHEMA, SECOND, Cluster, answer, join_of, rows_of
 from tests.streams.state import _Map
 
@@ -99,7 +100,8 @@ def play(given_events, tries=(), changes=None, folder=None, harmed=("",), same=N
 roles = st.sampled_from([None, None, {"b": "a"}, {"c": "a"}, {"b": "a", "c": "a"}])
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(40, 400))
 @given(events, attempts, restarts, harms, roles)
 def test_results_are_the_batch_answer(given_events, tries, changes, harmed, same):
     """Failed attempts, workers that are behind, restarts, files that are damaged or gone: each once.
@@ -259,8 +261,8 @@ def test_blocks_that_end_at_the_same_time_stay_apart(monkeypatch):
 )
 def test_broken_rules_are_caught(monkeypatch, tmp_path, rule):
     """Each rule is needed."""
-    tries = [(0, None), (1, LOST), (0, 9), (1, None)]
-    _, got, want = play(STEADY, tries, folder=tmp_path / "right")
+    tries, some = [(0, None), (1, LOST), (0, 9), (1, None)], STEADY[:72]
+    _, got, want = play(some, tries, folder=tmp_path / "right")
     assert got == want
     if rule == "evicts too early":
         right = cells.Cell._expiry
@@ -278,7 +280,7 @@ def test_broken_rules_are_caught(monkeypatch, tmp_path, rule):
         monkeypatch.setattr(MappedBlocks, "keep", lambda *_: None)
     else:
         monkeypatch.setattr(cells.Cell, "_take_in", lambda self, missed: None)
-    _, got, want = play(STEADY, tries, folder=tmp_path / "broken")
+    _, got, want = play(some, tries, folder=tmp_path / "broken")
     assert got != want
 
 

@@ -44,6 +44,7 @@ def names(spark):
     return spark.sql(f"SELECT concat('value ', id) AS v, concat('n', id) AS name FROM range({KEYS})")
 
 
+@pytest.mark.nightly
 def test_a_join_of_streams_with_a_lookup_a_table_behind_it_and_a_predicate(streaming, tmp_path, shop):
     """Asked for are keys of results alone, each once: over micro-batches, and when one runs again."""
     feed = Feed(streaming, tmp_path, ("orders", "payments"))

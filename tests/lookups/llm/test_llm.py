@@ -190,6 +190,7 @@ def test_braces_and_nulls_in_prompts():
     assert prompt.fill({"x": "{y}", "y": None}) == "{{y}} or null, {y}"
 
 
+@pytest.mark.nightly
 def test_an_estimate_tells_what_a_model_costs(spark):
     """By the tokens of the sample: 16 of a million a row here, 100 rows of which are different."""
     rows = spark.range(0, 400, 1, 2).selectExpr("id", "CAST(id % 100 AS INT) AS x")

@@ -19,6 +19,7 @@ from millrace.streams.hub.query import StandingQuery
 from millrace.streams.hub.registry import Change, Registry
 from millrace.streams.hub.task import CHANGES, ENVELOPE, Hub
 from millrace.streams.task import ContinuousJoin
+from tests.gate import examples
 from tests.streams.cluster import LOST, SECOND, Cluster, answer, join_of
 from tests.streams.test_cell import (
     DELAY,
@@ -191,7 +192,8 @@ def play(given_events, changes, tries=(), *, keeps_all=True, restart=None, shuff
     return got, want, cluster
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(40, 400))
 @given(events, steps, attempts, st.booleans(), st.one_of(st.none(), st.integers(0, 20)), st.booleans())
 def test_each_query_has_the_rows_of_the_query_alone(
     given_events, changes, tries, keeps_all, restart, shuffled

@@ -35,6 +35,7 @@ from millrace.predicates import PredicateSpec
 from millrace.streams.hub.encoding import decoded, encoded
 from millrace.streams.hub.grouped import GroupedFilter
 from millrace.streams.hub.registry import Change, Registry
+from tests.gate import examples
 
 T = pa.timestamp("us", "UTC")
 KINDS = {
@@ -90,7 +91,8 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(50, 1000))
 @given(tables, st.dictionaries(st.integers(0, 130), st.lists(predicates, max_size=3), max_size=8))
 def test_a_tuple_has_the_bits_of_the_queries_it_passes(rows, wanted):
     """Nulls, NaN, -0.0, constants of wider types, and conditions that no index answers."""
@@ -111,7 +113,8 @@ def test_a_tuple_has_the_bits_of_the_queries_it_passes(rows, wanted):
     assert (got == want).all()
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(50, 1000))
 @given(predicates)
 def test_a_condition_that_was_written_down_is_the_same(predicate):
     """With its constants' types; NaN is not equal to itself, but is written alike."""

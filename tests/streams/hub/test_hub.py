@@ -102,6 +102,7 @@ def test_queries_come_and_go_over_a_restart(streaming, tmp_path):
     )
 
 
+@pytest.mark.nightly
 def test_a_name_that_comes_again_has_its_own_function(streaming, tmp_path):
     """Rows of a query that has gone never reach the function of another query of that name."""
     feed = Feed(streaming, tmp_path, ("orders", "payments"))
