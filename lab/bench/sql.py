@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 import millrace
 from lab.bench.harness import Bench, Ran, Run, Target, Times, geomean
 from lab.bench.tpch_data import ensure, query_texts, shape_texts
+from lab.bench.trips import Trips, counted
 from millrace.cli.demo import difference
 from millrace.errors import ExecutionError, first_line
 from millrace.reports.run_report import Totals
@@ -48,6 +49,7 @@ class Query:
         unequal: How its rows differ from Spark's, None when they are equal.
         peer_fails: How the peer's rows differ, or its error; None when they are equal.
         planning: Seconds of planning beyond Spark's own analysis: first, and each time after.
+        trips: What planning asks of Spark: first, and each time after.
         totals: What the eddies did.
         peak_bytes: The largest worker.
     """
@@ -58,6 +60,7 @@ class Query:
     unequal: str | None = None
     peer_fails: str | None = None
     planning: list[float] = field(default_factory=list)
+    trips: list[Trips] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
     peak_bytes: int = 0
     times: Times = field(default_factory=lambda: Times("", {}, {}))
@@ -79,6 +82,10 @@ class Query:
             "ratio": self.ratio(),
             "control": self.times.control(SPARK),
             "planning_ms": 1000 * statistics.median(self.planning[1:]),
+            "trips": self.trips[0].calls,
+            "frames": self.trips[0].frames,
+            "trips_again": self.trips[-1].calls,
+            **{f"{step}_ms": 1000 * seconds for step, seconds in self.trips[0].seconds.items()},
             "equal": self.unequal is None,
             "intermediate_tuples": self.totals.intermediate_tuples,
         }
@@ -109,6 +116,8 @@ def _compare(run: Run, names: Sequence[str], prefix: str, *, frames: bool) -> No
         "queries_taken": len(taken),
         "planning_first_ms": 1000 * statistics.median([query.planning[0] for query in queries]),
         "planning_again_ms": 1000 * statistics.median([statistics.median(q.planning[1:]) for q in queries]),
+        "planning_trips": statistics.median([query.trips[0].calls for query in queries]),
+        "planning_frames": statistics.median([query.trips[0].frames for query in queries]),
         "peak_worker_mb": max(query.peak_bytes for query in queries) / 1e6,
         "intermediate_tuples": sum(query.totals.intermediate_tuples for query in queries),
         "tuples_routed": sum(query.totals.tuples_routed for query in queries),
@@ -223,12 +232,14 @@ def _by_millrace(run: Run, query: Query, tables: Mapping[str, Any]) -> Callable[
         analysis = _analysis(run, query.text)
         gc.collect()
         start = time.perf_counter()
-        planned = millrace.query(query.text, spark=run.spark, tables=tables)
+        with counted() as trips:
+            planned = millrace.query(query.text, spark=run.spark, tables=tables)
         planning = time.perf_counter() - start
         rows = planned.df.collect()
         seconds = time.perf_counter() - start
         if from_files:
             query.planning.append(planning - analysis)
+            query.trips.append(trips)
             query.blocks, query.totals = len(planned.blocks), _totals(planned)
             query.peak_bytes = max(query.peak_bytes, query.totals.peak_bytes)
         return Ran(rows, seconds=seconds)
@@ -257,6 +268,8 @@ TARGETS = {
     "frames_geomean_ratio": Target(high=0.9),
     "planning_first_ms": Target(high=40),
     "planning_again_ms": Target(high=5),
+    "planning_trips": Target(high=55),
+    "planning_frames": Target(high=5),
     "peak_worker_mb": Target(high=1000),
     "shapes_geomean_ratio": Target(high=0.7),
     "shapes_worst_ratio": Target(high=1.15),

@@ -137,7 +137,7 @@ def test_what_is_kept_is_held_before_another_thread_can_see_it(spark, folder, pl
 
 
 def test_what_stays_with_spark_is_kept_too(spark, tables, planned):
-    text = "SELECT max(v) FROM l"
+    text = "SELECT l.v FROM l LEFT JOIN r ON l.id = r.id"
     assert _rows(spark, tables, text)[1] == _rows(spark, tables, text)[1]
     assert planned == [text]
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import types as t
+from sqlglot import parse_one
 
 import millrace
+from millrace.engine.values import Constant, Read
+from millrace.spark.types import arrow_type
+from millrace.sql.constants import _evaluate
+from millrace.sql.numbers import Typed, arithmetic, common_type
+from tests.session import changed
+from tests.sql.answers import WITHOUT_ANSI
+from tests.sql.settings import parsed
 
 pytestmark = pytest.mark.spark
 
@@ -104,6 +114,15 @@ OF_SPARK = (
 """Conditions that only Spark evaluates: they may fail, or be something else in a task."""
 
 
+NUMBERS = {
+    "b": "tinyint", "y": "smallint", "i": "int", "l": "bigint", "f": "float", "x": "double",
+    "n": "decimal(10,2)", "p": "decimal(18,6)", "q": "decimal(5,5)", "w": "decimal(37,10)",
+}  # fmt: skip
+"""Columns of every type of number."""
+
+WRITTEN = ("0", "1", "-7", "300", "2147483648", "-3000000000", "1.10", "0.05", "-12.5")
+
+
 def _table(rows: int) -> pa.Table:
     rng = random.Random(17)
 
@@ -187,3 +206,31 @@ def test_a_filter_is_computed_where_files_are_read(spark, tables):
         in line
     )
     assert found.report().blocks
+
+
+@pytest.mark.parametrize("given", ["", WITHOUT_ANSI], ids=["ansi", "not ansi"])
+def test_types_that_follow_by_rule_are_sparks(spark, given):
+    """Of sums, differences, products and choices, of any two columns or numbers as written."""
+    operands = {
+        name: Typed(Read(name, arrow_type(kind)), kind)
+        for name, text in NUMBERS.items()
+        for kind in [t.StructType.fromDDL(f"c {text}")["c"].dataType]
+    }
+    for text in WRITTEN:
+        known = _evaluate(parse_one(text, dialect="spark"), lambda node: node.sql())
+        operands[text] = Typed(Constant(known.value, arrow_type(known.type)), known.type)
+    ours = {}
+    for a, b in itertools.product(operands, repeat=2):
+        left, right = operands[a], operands[b]
+        found = {f"{a} {op} {b}": arithmetic(op, left, right) for op in "+-*"}
+        ours |= {text: typed.type for text, typed in found.items() if typed is not None}
+        kind = common_type([left.type, right.type])
+        if kind is not None:
+            ours |= {f"coalesce({a}, {b})": kind, f"CASE WHEN i > 0 THEN {a} ELSE {b} END": kind}
+            ours |= {f"if(i > 0, {a}, {b})": kind}
+    nulls = ", ".join(f"CAST(NULL AS {text}) AS {name}" for name, text in NUMBERS.items())
+    with changed(spark, parsed(given)):
+        schema = spark.sql(f"SELECT {', '.join(ours)} FROM (SELECT {nulls})").schema
+    theirs = dict(zip(ours, (field.dataType for field in schema.fields), strict=True))
+    assert {text: kind for text, kind in ours.items() if kind != theirs[text]} == {}
+    assert len(ours) > 1000

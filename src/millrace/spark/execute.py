@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as sf
@@ -37,6 +38,8 @@ from millrace.spark.types import spark_schema
 _UNKNOWN_BYTES = 256 * 1024 * 1024
 # From this size on, a cell's blocks are sorted, so that the streamed relation need not wait in memory.
 _SORTED_BYTES = 256 * 1024 * 1024
+
+_NUMBERS: WeakKeyDictionary[SparkSession, dict[int, DataFrame]] = WeakKeyDictionary()
 
 
 def execute(spark: SparkSession, block: Block, options: Options) -> PreparedBlock:
@@ -281,9 +284,9 @@ class _Assembly:
                 sides.append(given.frame.mapInArrow(cut, rows))
         if Mode.OWN in self._placement.modes:
             # Where nothing is exchanged Spark makes no tasks; but these have rows of their own to read.
-            nothing = (sf.col("id"), sf.lit(NOTHING), sf.lit(""))
-            columns = [c.cast(f.dataType).alias(f.name) for c, f in zip(nothing, rows, strict=True)]
-            sides.append(self._spark.range(0, cells, 1, 1).select(*columns))
+            nothing = zip(("id", NOTHING, "''"), rows, strict=True)
+            columns = [f"CAST({x} AS {f.dataType.simpleString()}) AS {f.name}" for x, f in nothing]
+            sides.append(self._spark.range(0, cells, 1, 1).selectExpr(columns))
         blocks = reduce(DataFrame.union, sides).repartitionById(cells, "cell")
         if last is not None:
             blocks = blocks.sortWithinPartitions((sf.col("relation") == last).cast("int"))
@@ -349,8 +352,11 @@ class _Assembly:
 
 
 def _numbers(spark: SparkSession, tasks: int) -> DataFrame:
-    """Return one partition for each number from 0, which is its only row."""
-    return spark.range(0, tasks, 1, numPartitions=tasks)
+    """Return one partition for each number from 0, which is its only row; made once a session."""
+    known = _NUMBERS.setdefault(spark, {})
+    if tasks not in known:
+        known[tasks] = spark.range(0, tasks, 1, numPartitions=tasks)
+    return known[tasks]
 
 
 def _scanned(given: Input | None) -> ParquetInput | FrameInput | None:

@@ -18,15 +18,16 @@ SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 """What Spark gives sizes in, each 1,024 of the one before."""
 
 
-def explained(frame: DataFrame, mode: str = "") -> str:
+def explained(frame: DataFrame, mode: str = "", *, cached: bool | None = None) -> str:
     """Return Spark's plan of a DataFrame.
 
     Args:
         frame: Any DataFrame.
         mode: What EXPLAIN takes: ``"EXTENDED"``, ``"COST"``, …; empty for the physical plan.
+        cached: Whether Spark keeps its rows, where that is known.
     """
-    asked = kept_in_cache(frame)
-    return str(frame.sparkSession.sql(f"EXPLAIN {mode} SELECT * FROM {{q}}", q=asked).collect()[0][0])
+    asked = frame if cached is False else kept_in_cache(frame)
+    return str(frame.sparkSession.sql(f"EXPLAIN {mode} SELECT * FROM {{q}}", {}, q=asked).collect()[0][0])
 
 
 Mode = Literal["simple", "extended", "cost"]

@@ -35,6 +35,7 @@ from millrace.spark.live import address_of
 from millrace.spark.session import is_connect
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
     from millrace.limits.registration import Address
@@ -71,7 +72,7 @@ def _execution() -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-_ACCUMULATORS: dict[str, Accumulator[Entries]] = {}
+_ACCUMULATORS: dict[SparkContext, Accumulator[Entries]] = {}
 
 
 def task_name(run: str) -> str:
@@ -205,11 +206,10 @@ class Reports:
         connect = is_connect(spark)
         if wanted and not connect:
             context = spark.sparkContext
-            identity = str(context.applicationId)
-            if identity not in _ACCUMULATORS:
+            if context not in _ACCUMULATORS:
                 _ACCUMULATORS.clear()  # those of a context that was stopped are of no use
-                _ACCUMULATORS[identity] = context.accumulator({}, _Latest())
-            accumulator = _ACCUMULATORS[identity]
+                _ACCUMULATORS[context] = context.accumulator({}, _Latest())
+            accumulator = _ACCUMULATORS[context]
         self._accumulator = accumulator
         self._wanted = wanted
         self._lost = connect and not carried

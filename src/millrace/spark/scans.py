@@ -9,7 +9,7 @@ and table formats with a log, such as Delta. Nothing is run, and nothing is kept
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -47,15 +47,15 @@ _LENIENT = (
     "spark.sql.parquet.fieldId.read.enabled",
     "spark.sql.caseSensitive",
 )
-# These, and those that decide what the columns of files are, with what they are in a new session.
-_READER = dict.fromkeys(_LENIENT, "FALSE") | {
-    "spark.sql.parquet.binaryAsString": "FALSE",
-    "spark.sql.parquet.int96AsTimestamp": "TRUE",
-    "spark.sql.parquet.inferTimestampNTZ.enabled": "TRUE",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "TRUE",
-}
+# Those that decide what columns of some types are in files, with what they are in a new session.
+_OF_TYPES: tuple[tuple[str, str, Callable[[pa.DataType], bool]], ...] = (
+    ("spark.sql.parquet.binaryAsString", "false", pa.types.is_binary),
+    ("spark.sql.parquet.int96AsTimestamp", "true", pa.types.is_timestamp),
+    ("spark.sql.parquet.inferTimestampNTZ.enabled", "true", pa.types.is_timestamp),
+    ("spark.sql.parquet.int96RebaseModeInRead", "corrected", pa.types.is_timestamp),
+    ("spark.sql.parquet.datetimeRebaseModeInRead", "corrected", pa.types.is_temporal),
+)
+_OF_FOLDERS = "spark.sql.sources.partitionColumnTypeInference.enabled"
 # What Spark may say of a column without reading it in another way.
 _HARMLESS = {"comment"}
 # Between values in a list of them.
@@ -101,13 +101,13 @@ def scan_of(frame: DataFrame, settings: SessionConf, storage: StorageOptions | N
         raise Doubtful("it is a stream")
     if is_cached(frame):
         raise Doubtful("it is cached")
-    odd = next((key for key in _LENIENT if _is_odd(settings, key)), None)
+    odd = _odd(settings, dict.fromkeys(_LENIENT, "false"))
     if odd is not None:
-        raise Doubtful(f"{odd} is {settings.get(odd, '')}")
+        raise Doubtful(odd)
     schema = frame.schema
     types = _types(schema)
     try:
-        scan = _parsed(explained(frame, "FORMATTED"), schema)
+        scan = _parsed(explained(frame, "FORMATTED", cached=False), schema)
         uris = sorted(frame.inputFiles())
     except PySparkException:
         raise Doubtful("Spark cannot explain it") from None
@@ -146,12 +146,17 @@ def table_at(
         InputError: The path is of this machine or of a store that answers, and there is no table.
     """
     settings = settings or SessionConf(spark)
-    odd = next((key for key in _READER if _is_odd(settings, key)), None)
+    odd = _odd(settings, dict.fromkeys(_LENIENT, "false"))
     if odd is not None:
-        return _left(path, f"{odd} is {settings.get(odd, '')}")
+        return _left(path, odd)
     if located(path, storage)[0] == DISKS and not paths_are_local(spark):
         return _left(path, "Spark looks for paths on another file system")
     table = open_table(path, storage)
+    kinds = [kind for field in table.schema for kind in _kinds(field.type)]
+    usual = {key: value for key, value, concerns in _OF_TYPES if any(map(concerns, kinds))}
+    odd = _odd(settings, usual | ({_OF_FOLDERS: "true"} if table.partition_columns else {}))
+    if odd is not None:
+        return _left(path, odd)
     if isinstance(table.store, Remote) and table.files:
         why = unreached(spark, table.store, table.files[0].path)
         if why is not None:
@@ -186,10 +191,17 @@ def _path(uri: str) -> str:
     return unquote(uri.removeprefix("file://"))
 
 
-def _is_odd(settings: SessionConf, key: str) -> bool:
-    """Tell whether a setting is not what it is in a new session."""
-    usual = _READER[key]
-    return settings.get(key, usual).upper() != usual
+def _odd(settings: SessionConf, usual: Mapping[str, str]) -> str | None:
+    """Return which of some settings is not what it is in a new session, and what it is; None if none."""
+    found = ((key, value, settings.get(key, value)) for key, value in usual.items())
+    return next((f"{key} is {value}" for key, wanted, value in found if value.lower() != wanted), None)
+
+
+def _kinds(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type and all that it is made of."""
+    yield kind
+    for place in range(kind.num_fields):
+        yield from _kinds(kind.field(place).type)
 
 
 def _types(schema: StructType) -> pa.Schema:

@@ -33,7 +33,8 @@ _STARTS = 2
 """Runs of each job in :func:`start_seconds`, which takes the shortest."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_within: ContextVar[bool] = ContextVar("millrace_own_work", default=False)
+# Within own_work, the sessions' parallelism by their identities, as far as it was asked for.
+_within: ContextVar[dict[int, int] | None] = ContextVar("millrace_own_work", default=None)
 
 
 def session_of(spark: Any, tables: Mapping[Any, Any]) -> SparkSession:
@@ -70,10 +71,10 @@ def default_parallelism(spark: SparkSession) -> int:
     """Return Spark's default parallelism: on most clusters, the number of cores.
 
     Connect has no call for it, so a tiny job counts the partitions that Spark gives to a range;
-    once a session.
+    once a session. Classic Spark is asked once in :func:`own_work`.
     """
     if not is_connect(spark):
-        return max(1, spark.sparkContext.defaultParallelism)
+        return (_within.get() or {}).get(id(spark)) or _parallelism(spark)
     known = _PARALLELISM.get(spark)
     if known is None:
         from pyspark.sql import functions as sf  # loaded by then; the command line asks for is_connect before
@@ -83,6 +84,15 @@ def default_parallelism(spark: SparkSession) -> int:
     return known
 
 
+def _parallelism(spark: SparkSession) -> int:
+    """Ask classic Spark."""
+    found: int = max(1, spark.sparkContext.defaultParallelism)
+    asked = _within.get()
+    if asked is not None:
+        asked[id(spark)] = found
+    return found
+
+
 def alive(spark: SparkSession) -> SparkSession:
     """Return a session unless it has stopped.
 
@@ -90,9 +100,10 @@ def alive(spark: SparkSession) -> SparkSession:
         InputError: It has.
     """
     try:
-        spark.conf.get("spark.sql.session.timeZone")
-        if not is_connect(spark):
-            spark.sparkContext.defaultParallelism  # noqa: B018  # settings outlive the rest
+        if is_connect(spark):
+            spark.conf.get("spark.sql.session.timeZone")
+        else:
+            _parallelism(spark)  # settings outlive the rest
     except Exception as error:
         raise InputError(
             f"the Spark session does not answer ({type(error).__name__}): if it was stopped, make a new one "
@@ -141,7 +152,7 @@ class _Filter(logging.Filter):
     """Drops records of threads that are within :func:`own_work`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not _within.get()
+        return _within.get() is None
 
 
 _filter = _Filter()
@@ -149,7 +160,7 @@ _filter = _Filter()
 
 def at_own_work() -> bool:
     """Return whether this thread is within :func:`own_work`."""
-    return _within.get()
+    return _within.get() is not None
 
 
 @contextmanager
@@ -159,7 +170,7 @@ def own_work() -> Iterator[None]:
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).addFilter(_filter)  # once, however often
-    before = _within.set(True)
+    before = _within.set({})
     try:
         yield
     finally:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,16 +48,21 @@ class Stored:
     """A table that was given by path.
 
     Attributes:
-        frame: All its rows, for what Spark runs itself.
         files: Its files, None where only Spark can read them.
-        why: Why not, for a table in an object store.
+        read: Returns all its rows, for what Spark runs itself.
+        why: Why only Spark can read it, for a table in an object store.
         how: For a table in an object store, who reads it for Spark, and why. Empty for others.
     """
 
-    frame: DataFrame
     files: ParquetTable | None
+    read: Callable[[], DataFrame]
     why: str = ""
     how: str = ""
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """All its rows. Spark lists the files of a disk only when somebody asks for them."""
+        return self.read()
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def stored_at(
     """
     form = format_of(path)
     if form is not None:
-        return Stored(read(spark, _absolute(spark, path), form), None)
+        return _made(read(spark, _absolute(spark, path), form))
     remote = isinstance(located(path, storage)[0], Remote)
     refusal: InputError | None = None
     try:
@@ -124,11 +130,13 @@ def stored_at(
         if not remote:
             raise
         refusal, table = error, ParquetTable(path, (), pa.schema([]), (), str(error))
+    if table.unsupported is None and not remote:
+        return Stored(table, lambda: _frame(spark, path, table).frame)
     if table.unsupported is None:
         known = _frame(spark, path, table)
-        return Stored(known.frame, table, how=known.how)
+        return Stored(table, lambda: known.frame, how=known.how)
     if not remote:
-        return Stored(spark.read.parquet(_absolute(spark, path)), None)
+        return _made(spark.read.parquet(_absolute(spark, path)))
     frame, why = _by_spark(spark, path, None)  # which may have credentials of its own
     if frame is None:
         raise refusal or InputError(
@@ -136,7 +144,12 @@ def stored_at(
             f"because {why}. Expected Parquet files of one schema, or a connector in Spark's class path "
             "(hadoop-aws for s3a)"
         )
-    return Stored(frame, None, table.unsupported, f"Spark reads it, because of this: {table.unsupported}")
+    return _made(frame, table.unsupported, f"Spark reads it, because of this: {table.unsupported}")
+
+
+def _made(frame: DataFrame, why: str = "", how: str = "") -> Stored:
+    """Return a table that only Spark can read."""
+    return Stored(None, lambda: frame, why, how)
 
 
 def _frame(spark: SparkSession, path: str, table: ParquetTable) -> _Known:
@@ -147,11 +160,11 @@ def _frame(spark: SparkSession, path: str, table: ParquetTable) -> _Known:
     except TypeError:  # a session that cannot be referenced weakly
         known = {}
     if path not in known or known[path].state != state:
-        known[path] = _Known(state, *_made(spark, path, table))
+        known[path] = _Known(state, *_over(spark, path, table))
     return known[path]
 
 
-def _made(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
+def _over(spark: SparkSession, path: str, table: ParquetTable) -> tuple[DataFrame, str]:
     if table.store == DISKS:
         return spark.read.schema(spark_schema(table.schema)).parquet(_absolute(spark, path)), ""
     assert isinstance(table.store, Remote)

@@ -11,7 +11,7 @@ from millrace.options import Options
 from millrace.spark.block import Block, FrameInput, Input, LookupInput, ParquetInput
 from millrace.spark.execute import execute
 from millrace.spark.types import spark_schema
-from millrace.sql.frames import Frames, estimate
+from millrace.sql.frames import Frames
 from millrace.sql.functions import Functions
 from millrace.sql.plan import BlockPlan, Direct, LookedUp, Plan, Read, Rows, Values
 from millrace.sql.template import unescape
@@ -106,7 +106,7 @@ def build(plan: Plan, frames: Frames, functions: Functions, options: Options) ->
             run = continuous_with_lookups(frames.spark, block, each.times, options)
         else:
             run = continuous(frames.spark, block, each.times, options)
-        frames.put(each.name, run.frame)
+        frames.put(each.name, run.frame, unshared=True)
         taken.append(Taken(each, block, run))
     return Prepared(
         frames.sql(plan.template),
@@ -148,8 +148,8 @@ def _input(rows: Rows, schema: pa.Schema, frames: Frames) -> tuple[Input, int | 
             frame = frames.spark.createDataFrame(table, spark_schema(table.schema))
             return FrameInput(frame, max(1, table.nbytes)), None
         case Read(template, why=why, computed=computed):
-            frame = frames.sql(template)
-            count, size = estimate(frame)
+            frame = frames.analysed(template)
+            count, size = frames.estimate(template)
             return FrameInput(frame, size, why, computed), count
         case LookedUp(indexes, scan, sources, filters):
             given, count = (None, None) if scan is None else _input(scan, schema, frames)

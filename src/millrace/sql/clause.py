@@ -77,7 +77,7 @@ class Clause:
     def _keys_of(self, clause: FromClause) -> list[Keys]:
         if not any(item.merges for item in clause.items):
             return [[] for _ in clause.items]
-        return [list(each.keys) for each in joined(clause, self.planning.names.fields)]
+        return [list(each.keys) for each in joined(clause, self.planning.names.columns)]
 
     def reads(self, node: exp.Expr) -> tuple[frozenset[str], frozenset[int]]:
         """Return the members that a condition reads, and the numbers of other steps that it reads.
@@ -138,8 +138,8 @@ class Clause:
         """
         statement = self.planning.statement
         start, end = statement.span(self.scope.select) if statement.has_span(self.scope.select) else (0, 0)
-        fields = self.planning.names.fields
-        known = {f.name.lower() for m in self.members.values() for f in (*m.columns, *fields(m.relation))}
+        columns = self.planning.names.columns
+        known = {name.lower() for m in self.members.values() for name in (*m.names, *columns(m.relation))}
         syntax = {each.name.lower() for each in self.scope.select.find_all(exp.Var)}
         syntax |= {each.sql().lower() for each in self.scope.select.find_all(exp.DataType)}
         for (first, last), word in statement.names:

@@ -306,13 +306,11 @@ def length_of(planning: Planning, node: exp.Expr) -> tuple[int, int] | None:
     if not isinstance(node, exp.Interval) or not planning.statement.has_span(node):
         return None
     text = planning.text.bound(planning.statement.span(node))
-    if text not in planning.lengths:
-        days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
-        lengths = f"transform({days}, d -> unix_micros(try_add(d, {text})) - unix_micros(d))"
-        found = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
-        row = planning.frames.sql(f"SELECT {found} FROM (SELECT {lengths} AS lengths)").collect()[0]
-        planning.lengths[text] = None if row[2] else (int(row[0]), int(row[1]))
-    return planning.lengths[text]
+    days = "sequence(TIMESTAMP'2000-01-01 00:00:00', TIMESTAMP'2030-01-01 00:00:00', INTERVAL 1 DAY)"
+    lengths = f"transform({days}, d -> unix_micros(try_add(d, {text})) - unix_micros(d))"
+    found = "array_min(lengths), array_max(lengths), exists(lengths, each -> each IS NULL)"
+    row = planning.frames.rows(f"SELECT {found} FROM (SELECT {lengths} AS lengths)")[0]
+    return None if row[2] else (int(row[0]), int(row[1]))
 
 
 def exact_length_of(planning: Planning, node: exp.Expr) -> int | None:

@@ -80,6 +80,13 @@ def is_constant(node: exp.Expr) -> bool:
     return all(isinstance(part, _PARTS) for part in node.walk())
 
 
+def is_literal(node: exp.Expr) -> bool:
+    """Tell whether an operand is a number in digits, with or without a sign."""
+    node = unwrap(node)
+    number = node.this if isinstance(node, exp.Neg) else node
+    return isinstance(number, exp.Literal) and not number.is_string
+
+
 def _needs_clock(node: exp.Expr) -> bool:
     """Tell whether a string in a constant may become another date or time tomorrow."""
     if node.find(exp.Placeholder) is not None:
@@ -153,10 +160,10 @@ class Constants:
         self._values.update(zip(texts, values, strict=True))
 
     def _select(self, texts: list[str]) -> list[Constant | None]:
-        types = [f.dataType for f in self._frames.schema(f"SELECT {', '.join(texts)}").fields]
+        types = [f.dataType for f in self._frames.analysed(f"SELECT {', '.join(texts)}").schema.fields]
         # As numbers, dates and timestamps pass through no calendar and no time zone of Python's.
         pairs = zip(texts, types, strict=True)
-        row = self._frames.sql(f"SELECT {', '.join(_plain(text, kind) for text, kind in pairs)}").collect()[0]
+        row = self._frames.rows(f"SELECT {', '.join(_plain(text, kind) for text, kind in pairs)}")[0]
         return [_kept(kind, value) for kind, value in zip(types, row, strict=True)]
 
 

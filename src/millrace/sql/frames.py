@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from millrace.sql.coercion import field_of
 from millrace.sql.template import PLACEHOLDER, Segment, placeholders
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.catalog import Catalog
 
 _SIZE = re.compile(r"sizeInBytes=([\d.E+]+) (\w+)(?:, rowCount=([\d.E+]+))?")
 _UNITS = {unit: 1024**i for i, unit in enumerate(SIZE_UNITS)}
@@ -46,21 +48,34 @@ class Frames:
     def __init__(self, spark: SparkSession, args: Mapping[str, Any] | None = None) -> None:
         self.spark = spark
         self._args = dict(args or {})
-        self._frames: dict[str, DataFrame] = {}
+        self._frames: dict[str, DataFrame | Callable[[], DataFrame]] = {}
         self._barred: dict[str, str] = {}
         self._views: dict[str, str] = {}
         self._kept: dict[str, DataFrame] = {}
+        self._analysed: dict[str, DataFrame] = {}
+        self._rows: dict[str, list[Row]] = {}
         self._stem = f"__millrace_{uuid.uuid4().hex[:12]}"
 
-    def place(self, frame: DataFrame, stem: str) -> str:
-        """Return the placeholder that stands for a DataFrame."""
+    def place(self, frame: DataFrame | Callable[[], DataFrame], stem: str) -> str:
+        """Return the placeholder that stands for a DataFrame, or for what makes it when a text needs it."""
         return self.put(f"{stem}{len(self._frames)}", frame)
 
-    def put(self, name: str, frame: DataFrame) -> str:
-        """Let a name stand for a DataFrame from now on; returns its placeholder."""
-        self._drop(name)
+    def put(self, name: str, frame: DataFrame | Callable[[], DataFrame], *, unshared: bool = False) -> str:
+        """Let a name stand for a DataFrame from now on; returns its placeholder.
+
+        Args:
+            name: The name.
+            frame: The DataFrame, or what makes it when a text needs it.
+            unshared: Whether nobody else has it, so that nobody can have told Spark to keep its rows.
+        """
+        if name in self._frames:
+            self._drop(name)
+            self._kept.pop(name, None)
+            self._analysed.clear()
+            self._rows.clear()
         self._frames[name] = frame
-        self._kept.pop(name, None)
+        if unshared:
+            self._kept[name] = self._made(name)
         return "{" + name + "}"
 
     def bar(self, placeholder: str, what: str) -> None:
@@ -77,15 +92,29 @@ class Frames:
         On Spark Connect the analysis happens when the DataFrame's schema is asked for.
         """
         names = placeholders(template)
-        args = self._args or None
+        # Without parameters an empty mapping is the same as None, and takes classic PySpark fewer calls.
         if names and is_connect(self.spark):
-            return self.spark.sql(template, args, **{name: self._named(name) for name in names})
+            return self.spark.sql(template, self._args, **{name: self._named(name) for name in names})
         # Without frames Spark takes the text as it is, braces included.
-        return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), args)
+        return self.spark.sql(self._filled(template, {name: self._view(name) for name in names}), self._args)
 
-    def schema(self, template: str) -> t.StructType:
-        """Return the columns that a template gives; Spark's errors come out unchanged."""
-        return self.sql(template).schema
+    def analysed(self, template: str) -> DataFrame:
+        """Let Spark analyse a template, once however often; its errors come out unchanged."""
+        if template not in self._analysed:
+            frame = self.sql(template)
+            frame.schema  # noqa: B018  # Spark Connect analyses only now
+            self._analysed[template] = frame
+        return self._analysed[template]
+
+    def rows(self, template: str) -> list[Row]:
+        """Return the rows that a template gives, asked for once; Spark's errors come out unchanged."""
+        if template not in self._rows:
+            self._rows[template] = self.sql(template).collect()
+        return self._rows[template]
+
+    def estimate(self, template: str) -> tuple[int | None, int | None]:
+        """Return Spark's own estimate of a template's rows and bytes, None where it has none."""
+        return _estimated(lambda: self.rows(f"EXPLAIN COST {template}")[0][0], self.analysed(template).schema)
 
     def sent(self, segments: Iterable[Segment]) -> list[tuple[Segment, str]]:
         """Return segments with what Spark gets for each, as far as names of as many characters go."""
@@ -105,13 +134,21 @@ class Frames:
     def _drop(self, name: str) -> None:
         view = self._views.pop(name, None)
         if view is not None:
-            self.spark.catalog.dropTempView(view)
+            self._catalog.dropTempView(view)
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return self.spark.catalog  # which is made anew each time
 
     def _named(self, name: str) -> DataFrame:
         frame = self._kept.get(name)
         if frame is None:
-            frame = self._kept[name] = kept_in_cache(self._frames[name])
+            frame = self._kept[name] = kept_in_cache(self._made(name))
         return frame
+
+    def _made(self, name: str) -> DataFrame:
+        found = self._frames[name]
+        return found() if callable(found) else found
 
     def _view(self, name: str) -> str:
         view = self._views.get(name)
@@ -131,11 +168,14 @@ class Frames:
 
 def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
     """Return Spark's own estimate of a DataFrame's rows and bytes, None where it has none."""
+    return _estimated(lambda: explained(frame, "COST"), frame.schema)
+
+
+def _estimated(explain: Callable[[], str], schema: t.StructType) -> tuple[int | None, int | None]:
     try:
-        plan = explained(frame, "COST")
+        match = _SIZE.search(explain())
     except PySparkException:
         return None, None
-    match = _SIZE.search(plan)
     if match is None:
         return None, None
     size = int(float(match[1]) * _UNITS.get(match[2], 1))
@@ -143,7 +183,7 @@ def estimate(frame: DataFrame) -> tuple[int | None, int | None]:
         return None, None
     if match[3] is not None:
         return int(float(match[3])), size
-    return max(1, size // (8 + sum(default_widths(frame.schema)))), size
+    return max(1, size // (8 + sum(default_widths(schema)))), size
 
 
 def default_widths(schema: t.StructType) -> Iterable[int]:

@@ -71,7 +71,7 @@ class Kept:
         for one in self.prepared.taken:
             one.run.forget()
         # Spark makes a plan of its own for it, and keeps no result of an exchange.
-        lent = replace(self.prepared, df=self.prepared.df.select("*"))
+        lent = replace(self.prepared, df=self.prepared.df.where("true"))
         self.holders = (ref(lent.df),)
         return lent
 

@@ -9,6 +9,7 @@ marked: whoever would have to rely on it leaves its SELECT to Spark.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pyspark.sql import types as t
@@ -81,6 +82,7 @@ class Names:
                 relation.current = current(relation.node)  # type: ignore[arg-type]
         self._fields: dict[int, tuple[Field, ...] | Leave] = {}
         self._bindings: dict[int, Binding | None] = {}
+        self._outputs: dict[tuple[int, str, int], Output] = {}
 
     # Columns of relations
 
@@ -107,7 +109,7 @@ class Names:
 
     def _named(self, relation: Relation) -> tuple[Field, ...]:
         if relation.kind in ("lateral", "view"):
-            return tuple(Field(name, t.NullType(), None, False) for name in self._lateral_names(relation))
+            return tuple(Field(name, t.NullType(), None, False) for name in self._result_names(relation))
         table = self.table(relation)
         if table is None:
             return self._describe(relation)
@@ -117,19 +119,31 @@ class Names:
             raise Leave(f"{relation.alias} has another number of columns than its alias names")
         return tuple(replace(f, name=n) for f, n in zip(table.fields, relation.columns, strict=True))
 
-    def _lateral_names(self, relation: Relation) -> tuple[str, ...]:
+    def columns(self, relation: Relation) -> tuple[str, ...]:
+        """Return the names of a relation's columns in order; Spark is not asked where the text has them.
+
+        Raises:
+            Leave: They cannot be known.
+        """
+        if relation.kind in ("cte", "query"):
+            with suppress(Leave):
+                return self._result_names(relation)
+        return tuple(field.name for field in self.fields(relation))
+
+    def _result_names(self, relation: Relation) -> tuple[str, ...]:
         if relation.columns:
             return relation.columns
-        inner = relation.node.this
-        if isinstance(inner, exp.Subquery):
-            select = inner.this
-            while isinstance(select, exp.SetOperation):
-                select = select.this
-            if isinstance(select, exp.Select):
-                names = [result.name for result in self.results(self.scopes.of(select))]
-                if all(name is not None for name in names):
-                    return tuple(name for name in names if name is not None)
-        raise Leave("a LATERAL relation whose columns have no names here")
+        cte, select = relation.cte, relation.node.this if relation.cte is None else relation.cte.this
+        if cte is not None and cte.alias_column_names:
+            return tuple(cte.alias_column_names)
+        while isinstance(select, exp.Subquery | exp.SetOperation) and not select.args.get("by_name"):
+            select = select.this
+        if isinstance(select, exp.Select):
+            names = [result.name for result in self.results(self.scopes.of(select))]
+            known = tuple(name for name in names if name is not None)
+            if len(known) == len(names):
+                return known
+        raise Leave("a relation whose columns have no names here")
 
     def output(self, scope: Scope) -> Output:
         """Return the columns of a SELECT's FROM clause.
@@ -144,10 +158,13 @@ class Names:
         return self._with_views(scope.clause, len(scope.clause.items) + len(scope.clause.views))
 
     def _with_views(self, clause: FromClause, end: int) -> Output:
-        output = output_of(clause, self.fields, end)
-        for view in clause.views[: max(0, end - len(clause.items))]:
-            output = both(output, own_output(view, self.fields))
-        return output
+        key = (id(clause), "", end)
+        if key not in self._outputs:
+            output = output_of(clause, self.columns, end)
+            for view in clause.views[: max(0, end - len(clause.items))]:
+                output = both(output, own_output(view, self.columns))
+            self._outputs[key] = output
+        return self._outputs[key]
 
     # Names
 
@@ -212,7 +229,10 @@ class Names:
 
     def _seen(self, place: Place) -> Output:
         if place.key == "on" and place.clause is not None:
-            return seen_by(place.clause, self.fields, place.end)
+            key = (id(place.clause), "on", place.end)
+            if key not in self._outputs:
+                self._outputs[key] = seen_by(place.clause, self.columns, place.end)
+            return self._outputs[key]
         if place.key == "lateral" and place.clause is not None:
             return self._with_views(place.clause, place.end)
         if place.key in ("on", "lateral", "pivot"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -9,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from millrace.engine.values import Arithmetic, Constant, Remainder, Value, Widened
-from millrace.spark.types import arrow_type
-from millrace.sql.coercion import decimal_digits, digits_of
+from millrace.spark.types import arrow_type, spark_type
+from millrace.sql.coercion import decimal_digits, digits_of, widest_decimal
 
 Ends = tuple[int, int]
 
@@ -60,6 +61,17 @@ def arithmetic(op: str, left: Typed, right: Typed) -> Typed | None:
     if made is None or ends[0] < low or ends[1] > high:
         return None
     return Typed(made.value, kind, ends)
+
+
+def common_type(kinds: Sequence[t.DataType]) -> t.DataType | None:
+    """Return the type in which Spark puts values of some types together, None where only Spark knows."""
+    if all(kind == kinds[0] for kind in kinds):
+        return kinds[0]
+    if all(type(kind) in BITS for kind in kinds):
+        return max(kinds, key=lambda kind: BITS[type(kind)])
+    digits = [each for each in map(decimal_digits, kinds) if each is not None]
+    widest = widest_decimal(*digits) if len(digits) == len(kinds) else None
+    return None if widest is None else spark_type(widest)
 
 
 def remainder(left: Typed | None, right: Typed | None) -> Typed | None:

@@ -50,21 +50,12 @@ class Original:
         return analysed(self._catalog, self._segments, self._text.text)
 
     @cached_property
-    def stand_in(self) -> str | None:
-        """The same with queries without rows for the caller's tables, None where one has none."""
-        return self._catalog.stand_ins(self.template)
-
-    @cached_property
     def analysed(self) -> DataFrame:
         """A DataFrame of its columns; raises as :attr:`frame` does."""
-        if self.stand_in is not None and self.stand_in != self.template:
-            try:
-                frame = self._catalog.frames.sql(self.stand_in)
-                frame.schema  # noqa: B018  # Spark Connect analyses only now
-                return frame
-            except PySparkException:
-                pass  # the tables themselves may have more (``_metadata``), and give the right message
-        return self.frame
+        try:
+            return self._catalog.analysed(self.template)
+        except PySparkException:
+            return self.frame
 
     @property
     def understood(self) -> Understood | None:
@@ -73,9 +64,10 @@ class Original:
         Spark numbers common table expressions, and so makes another thing of them each time.
         """
         root = self._statement.root
-        if root is None or self.stand_in is None or root.find(exp.CTE) is not None:
+        stand_in = self._catalog.stand_ins(self.template)
+        if root is None or stand_in is None or root.find(exp.CTE) is not None:
             return None
-        return Understood(self.stand_in, self.analysed)
+        return Understood(stand_in, self.analysed)
 
     @property
     def schema(self) -> t.StructType:
@@ -91,8 +83,6 @@ def analysed(catalog: Catalog, segments: Sequence[Segment], text: str) -> DataFr
         return suggestion(error, frames.spark, catalog.given, text, place)
 
     try:
-        frame = frames.sql(join(segments))
-        frame.schema  # noqa: B018  # Spark Connect analyses only now
+        return frames.analysed(join(segments))
     except PySparkException as error:
         raise as_written(error, frames.sent(segments), text, suggest) from None
-    return frame

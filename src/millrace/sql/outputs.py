@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from millrace.sql.coercion import Field
 from millrace.sql.from_clause import FromClause, Item, Relation
 from millrace.sql.parse import Leave
 
-Fields = Callable[[Relation], tuple[Field, ...]]
-"""Returns a relation's columns in order; raises Leave where they cannot be known."""
+Columns = Callable[[Relation], tuple[str, ...]]
+"""Returns the names of a relation's columns in order; raises Leave where they cannot be known."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Output:
     shown: tuple[Attribute, ...] = ()
     hidden: tuple[Attribute, ...] = ()
 
+    @cached_property
+    def _named(self) -> tuple[dict[str, list[Attribute]], dict[str, list[Attribute]]]:
+        """What is shown and what is hidden, by name in lower case."""
+        return _by_name(self.shown), _by_name(self.hidden)
+
     def find(self, parts: Sequence[str]) -> Match | None:
         """Return what a name in lower case means, None when nothing here has that name.
 
@@ -69,12 +74,13 @@ class Output:
             Unclear: More than one column has that name.
         """
         qualified = range(min(3, len(parts) - 1), 0, -1)
+        shown, hidden = self._named
         for among, taken in (
-            *((self.shown, taken) for taken in qualified),
-            (self.shown, 0),
-            *((self.hidden, taken) for taken in qualified),
+            *((shown, taken) for taken in qualified),
+            (shown, 0),
+            *((hidden, taken) for taken in qualified),
         ):
-            named = [each for each in among if each.name.lower() == parts[taken]]
+            named = among.get(parts[taken], ())
             found = [each for each in named if not taken or _answers(each, tuple(parts[:taken]))]
             if len({each.sources for each in found}) > 1:
                 raise Unclear(f"several columns are named {found[0].name}")
@@ -89,6 +95,13 @@ class Output:
             Unclear: Only Spark knows whether a relation is meant.
         """
         return [each for each in (*self.hidden, *self.shown) if _answers(each, qualifier)]
+
+
+def _by_name(attributes: Sequence[Attribute]) -> dict[str, list[Attribute]]:
+    named: dict[str, list[Attribute]] = {}
+    for each in attributes:
+        named.setdefault(each.name.lower(), []).append(each)
+    return named
 
 
 def _answers(attribute: Attribute, qualifier: tuple[str, ...]) -> bool:
@@ -111,39 +124,39 @@ class Joined:
     keys: tuple[tuple[Attribute, Attribute], ...] = ()
 
 
-def output_of(clause: FromClause, fields: Fields, end: int | None = None) -> Output:
+def output_of(clause: FromClause, columns: Columns, end: int | None = None) -> Output:
     """Return the columns of a clause's items, without its LATERAL VIEWs.
 
     Args:
         clause: The clause.
-        fields: Tells a relation's columns.
+        columns: Tells a relation's columns.
         end: How many items, None for all.
 
     Raises:
         Leave: A relation's columns cannot be known.
     """
-    steps = joined(clause, fields, end)
+    steps = joined(clause, columns, end)
     return steps[-1].output if steps else Output()
 
 
-def joined(clause: FromClause, fields: Fields, end: int | None = None) -> list[Joined]:
+def joined(clause: FromClause, columns: Columns, end: int | None = None) -> list[Joined]:
     """Return what each of so many items makes of those left of it."""
     steps: list[Joined] = []
     for item in clause.items[:end]:
-        own = _content(item, fields)
+        own = _content(item, columns)
         steps.append(_join(steps[-1].output, own, item) if steps else Joined(own))
     return steps
 
 
-def own_output(relation: Relation, fields: Fields) -> Output:
+def own_output(relation: Relation, columns: Columns) -> Output:
     """Return a relation's own columns."""
-    return Output(tuple(Attribute(f.name, ((relation, n),)) for n, f in enumerate(fields(relation))))
+    return Output(tuple(Attribute(name, ((relation, n),)) for n, name in enumerate(columns(relation))))
 
 
-def _content(item: Item, fields: Fields) -> Output:
+def _content(item: Item, columns: Columns) -> Output:
     if isinstance(item.content, FromClause):
-        return output_of(item.content, fields)
-    return own_output(item.content, fields)
+        return output_of(item.content, columns)
+    return own_output(item.content, columns)
 
 
 def both(left: Output, right: Output) -> Output:
@@ -151,13 +164,13 @@ def both(left: Output, right: Output) -> Output:
     return Output(left.shown + right.shown, left.hidden + right.hidden)
 
 
-def seen_by(clause: FromClause, fields: Fields, place: int) -> Output:
+def seen_by(clause: FromClause, columns: Columns, place: int) -> Output:
     """Return what the condition of an item sees: both sides, also where one is not shown above.
 
     Raises:
         Leave: A relation's columns cannot be known.
     """
-    return both(output_of(clause, fields, place), _content(clause.items[place], fields))
+    return both(output_of(clause, columns, place), _content(clause.items[place], columns))
 
 
 def _join(left: Output, right: Output, item: Item) -> Joined:

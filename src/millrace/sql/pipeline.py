@@ -45,6 +45,7 @@ from millrace.sql.settings import Settings
 from millrace.sql.sharing import Sharing
 from millrace.sql.tables import Catalog, Tables, dotted
 from millrace.sql.template import EditedText, Segment, quote
+from millrace.sql.worth import why_nothing_worth
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,6 +111,9 @@ class Pipeline:
         if statement.root is None:
             return self._unread(statement, text)
         original = Original(self.catalog, statement, text)
+        why = self._why_spark(statement)
+        if why is not None:
+            return self._as_written(statement, original, [why])
         self._original = original
         schema = original.schema
         try:
@@ -119,10 +123,18 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001  # Spark can answer the query, whatever it is
             return self._as_written(statement, original, [contain(error)])
 
-    def _planned(self, statement: Statement, original: Original, schema: t.StructType) -> Prepared:
+    def _why_spark(self, statement: Statement) -> str | None:
+        """Return why nothing of a query can be taken, as far as settings, its text and footers tell."""
+        assert statement.root is not None
         why = self._settings.bars(statement)
-        if why is not None:
-            return self._as_written(statement, original, [why])
+        lookups = any(self.catalog.lookup(node) for node in _base_tables(statement))
+        if why is not None or statement.functions or lookups:
+            return why
+        if not any(map(_joins, statement.root.find_all(exp.Select))):
+            return _NO_JOIN
+        return why_nothing_worth(self.catalog, statement)
+
+    def _planned(self, statement: Statement, original: Original, schema: t.StructType) -> Prepared:
         forced: dict[int, list[str]] = {}
         while True:
             try:
@@ -155,7 +167,7 @@ class Pipeline:
         """
         if statement.root is None:
             raise InputError(f"only Spark can read the query: {statement.why}")
-        why = self._settings.bars(statement)
+        why = self._why_spark(statement)
         if why is not None:
             raise InputError(why)
         schema = Original(self.catalog, statement, self._bound(statement)).schema
@@ -197,8 +209,6 @@ class Pipeline:
             named = [(node, self.catalog.lookup(node)) for node in _base_tables(statement)]
             lookups = [(node, found) for node, found in named if found is not None]
             joins = bool(lookups) or any(_joins(scope.select) for scope in planning.names.scopes.all)
-            if not joins and not planning.calls.found:
-                raise Leave(_NO_JOIN)
             restriction = Restriction(planning, partial(self._rows, depth + 1))
             for node, found in lookups:
                 if found.asked and (id(node) in forced or restriction.is_needed(node)):
@@ -212,23 +222,24 @@ class Pipeline:
                 take_filter(planning, scope, placed)
             asked = [(node, found.table) for node, found in lookups if found.asked]
             left = [(node, table) for node, table in asked if id(node) not in planning.placed]
-            if not left:
-                break
-            if all(id(node) in forced for node, _ in left):
+            if left and all(id(node) in forced for node, _ in left):
                 raise refusal(planning, left, planning.reasons)
             forced.update({id(node): planning.reasons for node, _ in left if id(node) not in forced})
-        sharing.before()
-        planning.reasons += planning.calls.reasons()
-        if not joins and not planning.filters:
-            planning.reasons.append(_NO_JOIN)
-        if planning.text.edits or planning.parts:
+            if left:
+                continue
+            sharing.before()
+            planning.reasons += planning.calls.reasons()
+            if not joins and not planning.filters:
+                planning.reasons.append(_NO_JOIN)
+            if not planning.text.edits and not planning.parts:
+                break
             try:
                 keep_names(planning, [restored(name) for name in schema.names])
+                break
             except Leave:
                 if not any(block.aggregate for block in planning.blocks):
                     raise
                 self._aggregates = False
-                return self._plan(statement, schema, forced, first, depth)
         plan = Plan(
             planning.text.rewritten(),
             tuple(planning.blocks),
@@ -304,6 +315,7 @@ class Pipeline:
         """Leave the whole query to Spark."""
         barred = self.frames.barred(original.template)
         if barred:
+            original.schema  # noqa: B018  # of a wrong query Spark tells what is wrong
             raise InputError(
                 f"{' and '.join(barred)} cannot be asked, because Spark runs the whole query "
                 f"({'; '.join(reasons)}) and has no rows of it: change that, or give the lookup table a scan"

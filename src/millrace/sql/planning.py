@@ -50,7 +50,6 @@ class Planning:
         placed: Ids of the syntax trees of relations that a block took.
         direct: How the result is a block's.
         shared: The common table expressions that are computed once though they are read several times.
-        lengths: The shortest and longest time of constant intervals, microseconds.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class Planning:
         self.placed: set[int] = set()
         self.direct: Direct | None = None
         self.shared: list[str] = []
-        self.lengths: dict[str, tuple[int, int] | None] = {}
         self._first = first
         self._replaced: dict[int, Table] = {}
 
@@ -115,18 +113,8 @@ class Planning:
         return tuple(map(field_of, schema.fields))
 
     def schema(self, template: str) -> t.StructType:
-        """Return the columns that a template gives; Spark's errors come out unchanged.
-
-        Queries without rows stand for the caller's tables where Spark says the same of them: that costs
-        much less.
-        """
-        stand_in = self.catalog.stand_ins(template, alike=True)
-        if stand_in is not None and stand_in != template:
-            try:
-                return self.frames.schema(stand_in)
-            except PySparkException:
-                pass  # the tables themselves may have more (``_metadata``), and give the right message
-        return self.frames.schema(template)
+        """Return the columns that a template gives; Spark's errors come out unchanged."""
+        return self.catalog.analysed(template, alike=True).schema
 
     def whole(self, relation: Relation, text: Callable[[Span], str]) -> str:
         """Return a query for all columns of a relation; ``text`` gives out the pieces of this one.
@@ -170,7 +158,7 @@ class Planning:
         return self.text.bound(statement.span(node)) if statement.has_span(node) else None
 
     def _ask(self, text: str) -> list[str]:
-        return [str(row[0]) for row in self.frames.sql(text).collect()]
+        return [str(row[0]) for row in self.frames.rows(text)]
 
     # Generated names
 

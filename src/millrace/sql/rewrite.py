@@ -212,12 +212,12 @@ class Rewriting:
         if member is not None:
             ref = ColumnRef(member.alias, member.columns[place].name)
             return quote(next(p.names[ref] for p in self._pieces if ref in p.names))
-        fields = self._planning.names.fields(relation)
-        name = fields[place].name
+        columns = self._planning.names.columns(relation)
+        name = columns[place]
         others = [r for r in self._clause.source.relations() if id(r) not in self._members]
         alias = relation.qualifier[-1] if relation.qualifier else None
         same = [r for r in others if alias is not None and r.qualifier[-1:] == (alias,)]
-        if alias is None or len(same) != 1 or sum(f.name.lower() == name.lower() for f in fields) != 1:
+        if alias is None or len(same) != 1 or sum(each.lower() == name.lower() for each in columns) != 1:
             raise Leave(f"column {name} of a relation without a name of its own")
         return f"{quote(alias)}.{quote(name)}"
 

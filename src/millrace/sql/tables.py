@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from sqlglot import exp
 
@@ -25,6 +26,7 @@ from millrace.spark.plans import is_cached
 from millrace.spark.scans import scan_of, table_at
 from millrace.spark.session import SessionConf, is_connect
 from millrace.spark.stored import stored_at
+from millrace.spark.types import spark_schema
 from millrace.sql.coercion import Field, field_of, is_plain
 from millrace.sql.frames import Frames, estimate
 from millrace.sql.lookups.tables import Lookup, lookup_of
@@ -44,7 +46,7 @@ class Table:
 
     Attributes:
         name: As the reports show it.
-        frame: All its rows, for what Spark runs itself.
+        read: Returns all its rows, for what Spark runs itself.
         files: Its files, where it was given by path and the tasks can read them directly.
         placeholder: What stands for it in templates, None for tables of the session's catalog.
         lookup: For a lookup table, how it is asked. Unless it has a scan, ``frame`` is only for analysis.
@@ -55,7 +57,7 @@ class Table:
     """
 
     name: str
-    frame: DataFrame
+    read: Callable[[], DataFrame]
     files: ParquetTable | None
     placeholder: str | None
     lookup: Lookup | None = None
@@ -63,6 +65,11 @@ class Table:
     fixed: bool = False
     storage: StorageOptions | None = None
     left: str = ""
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        """All its rows; of files it is made only if something asks for it."""
+        return self.read()
 
     @property
     def parquet(self) -> ParquetTable | None:
@@ -107,7 +114,10 @@ class Table:
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The columns, in order."""
-        return tuple(field_of(column) for column in self.frame.schema.fields)
+        # Spark is told the columns of files, but for those of folders, which it looks for itself.
+        told = self.files is not None and not self.files.partition_columns
+        schema = spark_schema(self.files.schema) if self.files and told else self.frame.schema
+        return tuple(map(field_of, schema.fields))
 
     @cached_property
     def stand_in(self) -> str | None:
@@ -203,6 +213,20 @@ class Catalog:
         found = table_at(self.frames.spark, table.files.path, self._conf, self._storage)
         return None if found.unsupported else found.states
 
+    def analysed(self, template: str, *, alike: bool = False) -> DataFrame:
+        """Let Spark analyse a template; its errors come out unchanged.
+
+        Queries without rows stand for the caller's tables where that can be: Spark takes much less time.
+        ``alike`` is for :meth:`stand_ins`.
+        """
+        stand_in = self.stand_ins(template, alike=alike)
+        if stand_in is not None:
+            try:
+                return self.frames.analysed(stand_in)
+            except PySparkException:
+                pass  # the tables themselves may have more (``_metadata``), and give the right message
+        return self.frames.analysed(template)
+
     def stand_ins(self, template: str, *, alike: bool = False) -> str | None:
         """Return a template with stand-ins for the caller's tables, None where one has none.
 
@@ -272,7 +296,7 @@ class Catalog:
             frame = self.frames.sql(f"SELECT * FROM {text}")
             self._known[key] = Table(
                 dotted(node),
-                frame,
+                lambda: frame,
                 None,
                 None,
                 settings=self._conf if self._opens_views else None,
@@ -289,7 +313,7 @@ class Catalog:
             return self._framed(name, where, fixed=True)
         if isinstance(where, LookupTable):
             lookup, frame = lookup_of(self.frames, where, self._storage)
-            table = Table(name, frame, None, self.frames.place(frame, "t"), lookup)
+            table = Table(name, lambda: frame, None, self.frames.place(frame, "t"), lookup)
             if table.asked:
                 self.frames.bar(table.placeholder or "", f"lookup table {name!r}")
             return table
@@ -304,8 +328,11 @@ class Catalog:
             self.notes.append(f"{name}, {path}: {found.how}")
         if found.files is None and not found.why:
             return self._framed(name, found.frame, fixed=False)
-        return Table(name, found.frame, found.files, self.frames.place(found.frame, "t"), left=found.why)
+        place = self.frames.place(lambda: found.frame, "t")
+        return Table(name, lambda: found.frame, found.files, place, left=found.why)
 
     def _framed(self, name: str, frame: DataFrame, *, fixed: bool) -> Table:
         place = self.frames.place(frame, "t")
-        return Table(name, frame, None, place, settings=self._conf, fixed=fixed, storage=self._storage)
+        return Table(
+            name, lambda: frame, None, place, settings=self._conf, fixed=fixed, storage=self._storage
+        )

@@ -9,7 +9,7 @@ known of the columns, is not among them, for only Spark knows when to raise and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
@@ -32,8 +32,8 @@ from millrace.engine.values import (
 )
 from millrace.spark.types import arrow_type
 from millrace.sql.coercion import Field
-from millrace.sql.constants import is_constant
-from millrace.sql.numbers import BITS, Ends, Typed, arithmetic, ends_of, remainder, widened
+from millrace.sql.constants import is_constant, is_literal
+from millrace.sql.numbers import BITS, Ends, Typed, arithmetic, common_type, ends_of, remainder, widened
 from millrace.sql.parse import name_span, unwrap
 from millrace.sql.planning import Planning
 from millrace.sql.template import Edit, quote
@@ -84,14 +84,35 @@ class ValueTranslator:
     def of(self, node: exp.Expr) -> Typed | None:
         """Return a value, None where only Spark computes it."""
         found = self._of(node)
-        if found is None or isinstance(found.value, Read | Constant):
+        if found is None or isinstance(found.value, Read | Constant) or self._is_by_rule(node):
             return found
         return found if self._type_of([node], "{}") == found.type else None
 
     def type_of_case(self, values: list[exp.Expr]) -> t.DataType | None:
         """Return the type of a CASE with these values, None where only Spark computes them."""
+        found = [self.of(value) for value in values]
+        kinds = [each.type for each in found if each is not None]
+        if not kinds or len(kinds) < len(values):
+            return None
         branches = " ".join("WHEN true THEN {}" for _ in values)
-        return self._type_of(values, f"CASE {branches} END") if values else None
+        return common_type(kinds) or self._type_of(values, f"CASE {branches} END")
+
+    def _is_by_rule(self, node: exp.Expr) -> bool:
+        """Tell whether a value's type follows from those of what it is made of.
+
+        Beside a decimal Spark takes a whole number as written for as long as it is, and one that is computed,
+        or written in another way, for as long as its type can be. Which it is, only Spark's parser knows.
+        """
+        node = unwrap(node)
+        if isinstance(node, exp.Column):
+            meaning = self._meaning(node)
+            return not isinstance(meaning, exp.Expr) or self._is_by_rule(meaning)
+        if isinstance(node, exp.Cast):
+            return self._is_by_rule(node.this)
+        if not isinstance(node, exp.Add | exp.Sub | exp.Mul):
+            return True
+        sides = (node.this, node.expression)
+        return all(is_literal(side) if is_constant(side) else self._is_by_rule(side) for side in sides)
 
     def _of(self, node: exp.Expr) -> Typed | None:
         node = unwrap(node)
@@ -224,8 +245,9 @@ class ValueTranslator:
             return None
         self._planning.constants.prepare([c for test in tests for c in constant_operands(test)])
         conditions = [self._conditions.predicate(test) for test in tests]
-        kind = self._type_of([node], "{}")
-        shown = [self._as(each.args.get("true"), kind) for each in branches]
+        values = [each.args.get("true") for each in branches]
+        kind = self._type_of_any([*values, last])
+        shown = [self._as(value, kind) for value in values]
         otherwise = (None,) if last is None else self._as(last, kind)
         if kind is None or otherwise is None or None in shown or None in conditions:
             return None
@@ -233,8 +255,8 @@ class ValueTranslator:
         return Typed(Choice(tuple(whens), otherwise[0], arrow_type(kind)), kind, ends_of(kind))
 
     def _first_of(self, node: exp.Coalesce) -> Typed | None:
-        kind = self._type_of([node], "{}")
         *first, last = [node.this, *node.expressions]
+        kind = self._type_of_any([*first, last])
         shown = [self._as(each, kind) for each in (*first, last)]
         columns = [
             self._column(each) if isinstance(each, exp.Column) else None for each in map(unwrap, first)
@@ -248,6 +270,10 @@ class ValueTranslator:
         *values, otherwise = [each[0] for each in shown if each is not None]
         whens = tuple(zip(tests, values, strict=True))
         return Typed(Choice(whens, otherwise, arrow_type(kind)), kind, ends_of(kind))
+
+    def _type_of_any(self, values: Iterable[exp.Expr | None]) -> t.DataType | None:
+        """Return the type of a choice between values, some of which may be NULL."""
+        return self.type_of_case([each for each in values if each and not isinstance(unwrap(each), exp.Null)])
 
     def _as(self, node: exp.Expr | None, kind: t.DataType | None) -> tuple[Value | None] | None:
         """Return the value of a branch in the type of all, alone in a tuple; None where only Spark has it."""
@@ -277,7 +303,7 @@ class ValueTranslator:
         text = f"SELECT {shape.format(*texts)} FROM (SELECT {', '.join(items) or '1'})"
         if text not in self._asked:
             try:
-                self._asked[text] = self._planning.frames.schema(text).fields[0].dataType
+                self._asked[text] = self._planning.frames.analysed(text).schema.fields[0].dataType
             except PySparkException:
                 self._asked[text] = None
         return self._asked[text]

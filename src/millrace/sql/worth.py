@@ -10,8 +10,10 @@ from sqlglot import exp
 
 from millrace.spark.session import default_parallelism, start_seconds
 from millrace.sql.clause import Clause
-from millrace.sql.ctes import cte_of, definitions, tables_in
+from millrace.sql.ctes import base_tables, cte_of, definitions, tables_in
+from millrace.sql.parse import Statement
 from millrace.sql.semijoins import asked
+from millrace.sql.tables import Catalog, dotted
 
 JOIN_SECONDS = 0.04
 """What Spark needs for a join of next to nothing, beyond a block that has it."""
@@ -44,9 +46,28 @@ def why_not_worth(clause: Clause, group: list[str]) -> str | None:
     if None in counts:
         return None
     rows = sum(count for count in counts if count is not None)
-    joins = sum(count != 0 for count in counts) - 1
-    saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(planning.frames.spark)
-    if saved >= LONG or saved >= (start := start_seconds(planning.frames.spark)):
+    return _why_not(planning.catalog, rows, sum(count != 0 for count in counts) - 1)
+
+
+def why_nothing_worth(catalog: Catalog, statement: Statement) -> str | None:
+    """Return why no block of a query is worth it, None where one may be.
+
+    Its files' footers tell how many rows it reads, and its text how many relations: no block has more.
+    """
+    assert statement.root is not None
+    if catalog.settings.options.take_all:
+        return None
+    read = list(tables_in(statement.root))
+    tables = [catalog.mapped(dotted(node)) for each in read for node in base_tables(each)]
+    files = [None if table is None else table.files for table in tables]
+    if None in files:
+        return None
+    return _why_not(catalog, sum(each.rows for each in files if each is not None), len(read) - 1)
+
+
+def _why_not(catalog: Catalog, rows: int, joins: int) -> str | None:
+    saved = JOIN_SECONDS * joins + rows / ROWS_A_SECOND / default_parallelism(catalog.frames.spark)
+    if saved >= LONG or saved >= (start := start_seconds(catalog.frames.spark)):
         return None
     told = f"joining {rows:,} rows is not worth a stage in Python, which takes {start:.2f} s to start"
     return f"{told} (option take_all)"

@@ -152,7 +152,7 @@ class KeyFinder:
         found: list[Keys] = []
         for scope, use in uses(self._planning, select):
             if isinstance(use, Relation):
-                names = [field.name.lower() for field in self._names.fields(use)]
+                names = [name.lower() for name in self._names.columns(use)]
                 found += self.find(scope, use, [frozenset(names[p] for p in each) for each in places])
                 continue
             values = [compared(use)[each[0]] for each in places]

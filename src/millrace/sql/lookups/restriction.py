@@ -136,7 +136,7 @@ class Restriction:
         planning.parts.append((name, plan))
         assert table.placeholder is not None
         planning.text.rebind(node.parts[0].meta["start"], table.placeholder, placeholder)
-        planning.replace(node, Table(table.name, table.frame, None, placeholder))
+        planning.replace(node, Table(table.name, table.read, None, placeholder))
         planning.placed.add(id(node))
 
 
