@@ -254,6 +254,25 @@ def plain(select: exp.Expr, *, shown: bool) -> exp.Select:
     return select
 
 
+def asking(select: exp.Select) -> exp.Exists | exp.In | None:
+    """Return the EXISTS or IN that a plain SELECT is the subquery of, to which equal rows are one.
+
+    None for any other SELECT: each of its rows counts, or what it shows decides how many there are.
+    """
+    node: exp.Expr = select
+    while isinstance(node.parent, exp.Subquery) and node.parent.is_wrapper:
+        node = node.parent
+    around = node.parent
+    is_in = isinstance(around, exp.In) and node.arg_key == "query"
+    if not is_in and not isinstance(around, exp.Exists):
+        return None
+    try:
+        plain(select, shown=is_in)
+    except Leave:
+        return None
+    return around  # type: ignore[return-value]
+
+
 def only_relation(planning: Planning, select: exp.Select) -> Relation:
     """Return the one relation of a SELECT's FROM clause.
 
