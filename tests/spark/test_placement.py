@@ -44,7 +44,7 @@ def _is_sent(cube, relation, row):
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(hs.data())
 def test_a_cell_that_asks_has_every_match(data):
-    """A result that a semijoin, an antijoin or an OR with one lets pass is made in one cell; others in none."""
+    """A result that a semijoin, an antijoin or an OR with one lets pass is made in one cell."""
     spec, rows, sizes, _, limit = data.draw(blocks().filter(lambda block: len(block[0].relations) > 1))
     *joined, last = spec.relations
     equalities = tuple(e for e in spec.equalities if last.alias not in (e.left.relation, e.right.relation))
