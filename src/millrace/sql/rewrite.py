@@ -138,7 +138,7 @@ class Rewriting:
             if not read:
                 raise Leave("no column of the relations can pass through a join here")
             (piece.names if piece.aggregation is None else piece.hidden)[read[0]] = names[read[0]]
-        piece.distinct = self._is_set([columns[ref] for ref in piece.names])
+        piece.distinct = piece.aggregation is None and self._is_set([columns[ref] for ref in piece.names])
         self._pieces.append(piece)
         return piece
 

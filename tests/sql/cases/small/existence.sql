@@ -132,3 +132,9 @@ select a.id, z.id from a join b on a.id = b.id and (exists (select 1 from c wher
 
 -- a +c/+b
 select count(*) from a where exists (select 1 from c where c.k = a.k) or exists (select 1 from b where b.id = a.id)
+
+-- c x+|a
+select a.id from a where a.k in (select c.k + 10 from c, b x where c.id = x.id) or a.id = 4
+
+-- c x|a
+select a.id from a where a.k in (select lag(c.k) over (order by c.k, c.w, x.v) from c, b x where c.id = x.id)
