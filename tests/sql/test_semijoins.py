@@ -9,8 +9,9 @@ from tests.sql.compare import taken
 
 ASKED = "select a.id, b.k from a, b where a.id = b.id and exists (select 1 from c where c.k = a.k)"
 EITHER = (
-    "select a.id, b.k from a, b where a.id = b.id and (b.v > 2 or not exists (select 1 from c where c.k = a.k) "
-    "or exists (select * from c, b x where c.id = x.id and c.k = b.k and x.v <> a.x))"
+    "select a.id, b.k from a, b where a.id = b.id and (b.v > 2 or "
+    "not exists (select 1 from c where c.k = a.k) or "
+    "exists (select * from c, b x where c.id = x.id and c.k = b.k and x.v <> a.x))"
 )
 ANTI = "select a.id, b.k from a join b on a.id = b.id left anti join c on c.k = a.k and c.id <> b.id"
 
