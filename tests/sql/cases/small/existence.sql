@@ -135,3 +135,9 @@ select a.id from a where a.k in (select c.k + 10 from c, b x where c.id = x.id) 
 
 -- c x|a +subquery
 select a.id from a where a.k in (select lag(c.k) over (order by c.k, c.w, x.v) from c, b x where c.id = x.id)
+
+-- c x+|a b z +subquery/+a_
+select a.id, z.w from a, b, c z where a.id = b.id and z.k = b.k and (exists (select * from c, b x where c.id = x.id and c.k = a.k and x.k = z.k) or z.id in (select id from a where flag))
+
+-- c x+|a +subquery
+select a.id from a where exists (select * from c, b x where c.id = x.id and c.k = a.k and x.v < (select avg(v) from b)) or a.id = 4
