@@ -13,7 +13,7 @@ from millrace.sql.members import Member
 from millrace.sql.names import Binding, is_star
 from millrace.sql.outputs import Attribute
 from millrace.sql.parse import Leave, name_span
-from millrace.sql.subqueries import asking
+from millrace.sql.subqueries import existence_test
 
 BARS = ("group", "having", "distinct", "order", "sort", "cluster", "distribute", "qualify", "windows", "hint")
 """Clauses beside which a SELECT is more than its items, FROM and WHERE."""
@@ -38,7 +38,7 @@ class Above:
 
     Attributes:
         consumed: Ids of names that the rewritten text has no more.
-        asking: The EXISTS or IN that the SELECT is the subquery of, to which equal rows are one.
+        test: The EXISTS or IN that the SELECT is the subquery of, to which equal rows are one.
         items: What it shows; nothing to an EXISTS.
     """
 
@@ -49,9 +49,9 @@ class Above:
         self._select = clause.scope.select
         self._taken = {id(member.relation) for member in members}
         self.consumed: set[int] = set()
-        self.asking = asking(self._select)
+        self.test = existence_test(self._select)
         # What EXISTS selects is nobody's business.
-        self.items = [] if isinstance(self.asking, exp.Exists) else self._select.expressions
+        self.items = [] if isinstance(self.test, exp.Exists) else self._select.expressions
         self._unread = {
             id(part) for item in self._select.expressions if not self.items for part in item.walk()
         }

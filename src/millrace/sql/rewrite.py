@@ -144,7 +144,7 @@ class Rewriting:
 
     def _is_set(self, columns: Iterable[Field]) -> bool:
         """Tell whether nobody above a block can tell equal rows of these columns from one."""
-        if self._streaming or self._above.asking is None or not self._planning.aggregates:
+        if self._streaming or self._above.test is None or not self._planning.aggregates:
             return False
         nested = any(each.arrow is None or pa.types.is_nested(each.arrow) for each in columns)
         return not nested and not self._planning.volatility.volatile(self._select)

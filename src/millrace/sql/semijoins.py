@@ -78,7 +78,7 @@ def semijoins(clause: Clause, group: Sequence[str], found: Sorted, hinted: set[s
     """
     finder = _Finder(clause, group)
     for conjunct in list(found.above):
-        if conjunct.node is None or not any(_asking(conjunct.node)):
+        if conjunct.node is None or not any(_queries(conjunct.node)):
             continue
         if conjunct.foreign or not conjunct.reads or not conjunct.reads <= set(group):
             continue
@@ -100,10 +100,10 @@ def asked(clause: Clause) -> Iterator[exp.Expr]:
     """Yield the relations of SEMI and ANTI joins, and the queries of EXISTS and IN in conditions."""
     yield from (step.relation.node for step in clause.steps if step.item.semi and step.relation is not None)
     for term in clause.source.inner_terms if clause.source.whole else ():
-        yield from _asking(term)
+        yield from _queries(term)
 
 
-def _asking(node: exp.Expr) -> Iterator[exp.Expr]:
+def _queries(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the queries of EXISTS and IN among the terms of a condition."""
     left = [node]
     while left:

@@ -261,7 +261,7 @@ def _from_and_where(select: exp.Expr) -> exp.Select:
     return select
 
 
-def asking(select: exp.Select) -> exp.Exists | exp.In | None:
+def existence_test(select: exp.Select) -> exp.Exists | exp.In | None:
     """Return the EXISTS or IN that a SELECT is the subquery of, to which equal rows of its FROM are one.
 
     None for any other SELECT, and for one whose rows are not each made of one of FROM.
